@@ -1,0 +1,178 @@
+"""The model and its memory: one forward over confirmed and drafted tokens, then keep what held. Knows no drafters."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DummyLayer
+
+from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
+from antiphon.accel.traits import Level, Traits, holds_trees
+from antiphon.accel.tree import Tree, additive, mask, plant
+
+
+class CachedModel:
+    """An unmodified model with the cache of one request.
+
+    ``forward`` feeds confirmed tokens that have no keys and values yet, and a draft below the last of them; ``keep``
+    then makes the accepted rows permanent and drops the rest. Between the two the cache holds every row; after
+    ``keep`` it holds exactly the confirmed tokens but the last.
+    """
+
+    def __init__(self, model: PreTrainedModel, traits: Traits, cache: Cache | None = None, *, padding: int = 0) -> None:
+        self.model = model
+        self.traits = traits
+        self.cache = DynamicCache(config=model.config) if cache is None else cache
+        self.padding = padding
+        self.level = traits.level
+        self.length = int(self.cache.get_seq_length()) if any(hasattr(x, "keys") for x in self.cache.layers) else 0
+        self._fed: tuple[Tokens, Draft] = ((), EMPTY)
+        self._snapshot: list[dict[str, Any]] | None = None
+
+    def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
+        """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
+        size = chunk or max(len(prompt), 1)
+        last = (len(prompt) - 1) // size * size
+        for start in range(0, last, size):
+            self._run(prompt[start : start + size], EMPTY)
+            self.length += size
+        logits = self.forward(prompt[last:], EMPTY)
+        self.level = self._rewindable()
+        if self.level != "plain":
+            self.cache.activate_past_recording()  # only now: before, sliding layers would keep the whole prompt
+        return logits
+
+    def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
+        """As much of a draft as this model can verify now: ``rows`` rows, ``depth`` levels, a chain where it must be."""
+        if self.level == "plain":
+            return EMPTY
+        draft = draft if self.level == "tree" else likeliest_chain(draft)
+        return trim(draft, rows, min(depth, self._reachable()))
+
+    def forward(self, pending: Tokens, draft: Draft) -> Tensor:
+        """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
+        self._fed = (pending, draft)
+        self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
+        return self._run(pending, draft)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the pending tokens and the rows of ``path`` permanent; forget the other rows."""
+        pending, draft = self._fed
+        fed, kept = len(pending) + len(draft), len(pending) + len(path)
+        if self._snapshot is not None and kept < fed:
+            self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
+        elif self.level in ("tree", "linear"):
+            self._compact([len(pending) + row for row in path], fed, kept)
+        self.length += kept
+
+    def rebuild(self, context: Tokens) -> Tensor:
+        """Forget everything and read ``context`` again; the logits after its last token, of shape (1, vocab)."""
+        self.cache = DynamicCache(config=self.model.config)
+        self.length = 0
+        return self.prefill(context)
+
+    def must_rebuild(self, context: Tokens) -> bool:
+        """Whether the text has just outgrown short-context rotary frequencies, so that the cache is void."""
+        rope = self.traits.rope
+        return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
+
+    def _rewindable(self) -> Level:
+        """The model's level, or what is left of it with this very cache: the caller may have brought another kind."""
+        level = self.traits.level
+        if level == "plain" or holds_trees(self.cache):
+            return level
+        if self.cache.is_croppable:  # convolutional state without a recurrent one
+            return "linear"
+        return level if level == "replay" else "plain"
+
+    def _run(self, pending: Tokens, draft: Draft) -> Tensor:
+        tree = plant(len(pending), draft.parents)
+        rows = 1 + len(draft)
+        device = self.model.device
+        arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": self.cache, "use_cache": True}
+        if self.traits.keeps_logits:
+            arguments["logits_to_keep"] = rows
+        if self.traits.takes_positions:
+            positions = torch.from_numpy(tree.depths) + (self.length - self.padding)
+            arguments["position_ids"] = positions.clamp_(min=0)[None].to(device)
+        input_ids = torch.tensor([[*pending, *draft.tokens]], device=device)
+        outputs = self.model(input_ids=input_ids, attention_mask=self._mask(tree, len(draft)), **arguments)
+        logits: Tensor = outputs.logits[0, -rows:]
+        return logits
+
+    def _mask(self, tree: Tree, rows: int) -> Tensor | dict[str, Tensor] | None:
+        if rows and self.level == "tree":
+            masks = {kind: self._tree_mask(tree, kind) for kind in self.traits.reaches}
+            return masks if len(masks) > 1 else next(iter(masks.values()))
+        if not self.padding:
+            return None  # the causal fast path of transformers
+        seen = torch.ones((1, self.length + len(tree)), dtype=torch.long, device=self.model.device)
+        seen[:, : self.padding] = 0
+        return seen
+
+    def _tree_mask(self, tree: Tree, kind: str) -> Tensor:
+        _, offset = self.cache.layers[self.traits.first[kind]].get_mask_sizes(len(tree))
+        sees = mask(
+            tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding
+        )[None, None].to(self.model.device)
+        # Eager attention adds its mask to the scores: a boolean one would be silently wrong in every model.
+        return sees if self.traits.implementation == "sdpa" else additive(sees, self.model.dtype)
+
+    def _reachable(self) -> int:
+        """How deep a draft may go: not past the model's positions, nor over a switch of rotary frequencies."""
+        root = self.length - self.padding
+        ends = [] if self.traits.positions is None else [self.traits.positions]
+        rope = self.traits.rope
+        if rope is not None and (rope.dynamic or root < rope.position):
+            ends.append(rope.position)
+        return max(min(ends, default=sys.maxsize) - 1 - root, 0)
+
+    def _compact(self, accepted: list[int], fed: int, kept: int) -> None:
+        """Move accepted rows behind the pending tokens, in place, and crop what follows: O(accepted), not O(length)."""
+        start = kept - len(accepted)
+        if accepted != list(range(start, kept)):
+            for layer in self.cache.layers:
+                if not isinstance(layer, DummyLayer) and layer.is_initialized:
+                    for states in (layer.keys, layer.values):
+                        fresh = states[..., states.shape[-2] - fed :, :]
+                        index = torch.tensor(accepted, device=states.device)
+                        fresh[..., start:kept, :] = fresh.index_select(-2, index)
+        self.cache.crop(kept - fed)
+
+    def _replay(self, tokens: Tokens, fed: int) -> None:
+        """Put the recurrent state back to before the draft and run only what was accepted."""
+        for layer, states in zip(self.cache.layers, self._snapshot or (), strict=True):
+            for name, value in states.items():
+                setattr(layer, name, value)
+            if not states:
+                layer.crop(-fed)
+            elif getattr(layer, "keys", None) is not None:  # its own crop would want to crop the state as well
+                layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
+        self._run(tokens, EMPTY)
+
+
+def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
+    """The cache among the arguments that `generate` prepared for a model's forward."""
+    for name in ("past_key_values", "cache_params"):
+        if name in inspect.signature(model.forward).parameters and isinstance(arguments.get(name), Cache):
+            cache: Cache = arguments[name]
+            return cache
+    return None
+
+
+def _recurrent(cache: Cache) -> list[dict[str, Any]]:
+    """A copy of every layer's recurrent and convolutional state; keys and values are only ever appended to."""
+    return [
+        {
+            name: {index: None if state is None else state.clone() for index, state in getattr(layer, name).items()}
+            for name in ("conv_states", "recurrent_states")
+            if hasattr(layer, name)
+        }
+        for layer in cache.layers
+    ]

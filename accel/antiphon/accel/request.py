@@ -1,0 +1,129 @@
+"""What transformers makes of `generate`'s arguments: prompt, processors, criteria, cache. Decodes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+
+from antiphon.accel.cache import cache_of
+from antiphon.accel.draft import Tokens
+
+Reference = str | Sequence[int]
+"""A text that the answer may quote, or its token ids."""
+
+KNOWN = frozenset({"past_key_values", "cache_params", "attention_mask", "position_ids", "logits_to_keep", "use_cache"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `generate` makes of its arguments, ready to be decoded."""
+
+    model: PreTrainedModel
+    input_ids: Tensor
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    config: GenerationConfig
+    arguments: Mapping[str, Any]
+
+    @property
+    def padding(self) -> int:
+        """How many tokens of left padding the prompt begins with."""
+        return _padding(self.arguments.get("attention_mask"))
+
+
+def prepare(
+    model: PreTrainedModel,
+    input_ids: Tensor | Sequence[int],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    stop_strings: str | Sequence[str] | None = None,
+    stopping_criteria: Sequence[Any] | None = None,
+    **arguments: Any,
+) -> Request:
+    """Everything that `generate` prepares (config, processors, criteria, cache), without its decoding loop."""
+    if not isinstance(input_ids, Tensor):
+        input_ids = torch.tensor([list(input_ids)], device=model.device)
+    criteria = StoppingCriteriaList(stopping_criteria or [])
+    if stop_strings:
+        if tokenizer is None:
+            raise ValueError("stop_strings were given without a tokenizer; pass tokenizer= as well.")
+        criteria.append(StopStringCriteria(tokenizer, [stop_strings] if isinstance(stop_strings, str) else stop_strings))
+
+    def capture(
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **prepared: Any,
+    ) -> Request:
+        return Request(model, input_ids, logits_processor, stopping_criteria, generation_config, prepared)
+
+    request: Request = model.generate(input_ids, stopping_criteria=criteria, custom_generate=capture, **arguments)
+    refuse(request)
+    return request
+
+
+def encode(references: Sequence[Reference], tokenizer: PreTrainedTokenizerBase | None) -> list[Tokens]:
+    """References as token ids, each alone and without special tokens."""
+    if isinstance(references, str):
+        raise TypeError(f"references is the text {references[:40]!r}; pass a list of texts.")
+    encoded: list[Tokens] = []
+    for index, reference in enumerate(references):
+        if isinstance(reference, str):
+            if tokenizer is None:
+                raise ValueError(f"Reference {index} is a text; pass tokenizer= too, or its token ids.")
+            encoded.append(tokenizer.encode(reference, add_special_tokens=False))
+        elif isinstance(reference, Sequence) and all(isinstance(token, int) for token in reference):
+            encoded.append(reference)
+        else:
+            raise TypeError(
+                f"Reference {index} is a {type(reference).__name__}; a reference is a text or a list of token ids."
+            )
+    return encoded
+
+
+def refuse(request: Request) -> None:
+    """Name the first option that this decoder does not offer, before anything is decoded."""
+    config, arguments = request.config, request.arguments
+    batch = request.input_ids.shape[0]
+    reasons = {
+        f"num_beams={config.num_beams}": (config.num_beams or 1) > 1,
+        "use_cache=False": config.use_cache is False or arguments.get("use_cache") is False,
+        "inputs_embeds": arguments.get("inputs_embeds") is not None or request.input_ids.shape[1] == 0,
+        "output_attentions": bool(config.output_attentions),
+        "output_hidden_states": bool(config.output_hidden_states),
+        f"{batch} sequences at once": batch > 1,
+    }
+    reasons |= {name: value is not None for name, value in arguments.items() if name not in KNOWN}
+    for name, given in reasons.items():
+        if given:
+            raise ValueError(f"This decoder does not offer {name}; decode one prompt of input_ids, greedy or sampled.")
+    cache = cache_of(request.model, dict(arguments))
+    if cache is not None and cache.get_seq_length() >= request.input_ids.shape[1]:
+        raise ValueError(
+            f"The cache already holds {cache.get_seq_length()} tokens and input_ids has {request.input_ids.shape[1]}; "
+            "pass the whole text, with at least one token that the cache does not hold."
+        )
+
+
+def _padding(attention_mask: Tensor | None) -> int:
+    """How many tokens of left padding the prompt begins with."""
+    if attention_mask is None:
+        return 0
+    hidden = int((attention_mask[0] == 0).sum())
+    if bool((attention_mask[0, :hidden] != 0).any()):
+        raise ValueError("attention_mask hides tokens after the first visible one; only left padding can be hidden.")
+    return hidden

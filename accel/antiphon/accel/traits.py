@@ -1,0 +1,134 @@
+"""What a model can verify, as its own config and signature declare it. Runs no model: `probe` does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+
+from antiphon.accel.tree import Reach
+
+Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
+"""What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
+from a snapshot of the recurrent state; or nothing, which is plain decoding."""
+
+TREE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
+STATE_LAYERS = frozenset({"LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"})
+MASKABLE = ("sdpa", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSwitch:
+    """Where rotary frequencies begin to depend on the longest position of a forward: no draft may reach over it.
+
+    From ``position`` on, dynamic NTK scaling changes them at every step; longrope changes them once, and some models
+    recompute (``rebuilds``) their whole cache there.
+    """
+
+    position: int
+    dynamic: bool = False
+    rebuilds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a model can do for us, and why.
+
+    ``reaches`` maps each kind of attention layer to how far it looks and ``first`` to the index of its first layer;
+    a model with one kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
+    """
+
+    level: Level
+    reason: str
+    implementation: str
+    cache_argument: str | None
+    takes_positions: bool
+    keeps_logits: bool
+    reaches: Mapping[str, Reach] = field(default_factory=dict)
+    first: Mapping[str, int] = field(default_factory=dict)
+    positions: int | None = None
+    rope: RopeSwitch | None = None
+
+
+def declared(model: PreTrainedModel) -> Traits:
+    """What the model's config and signature promise; the numeric probe may lower the level.
+
+    Raises:
+        ValueError: the model is not a causal language model with a key-value cache.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    config = model.config.get_text_config(decoder=True)
+    if model.config.is_encoder_decoder or not isinstance(model, GenerationMixin):
+        raise ValueError(
+            f"{type(model).__name__} is not a causal language model; load one with AutoModelForCausalLM.from_pretrained."
+        )
+    implementation = str(config._attn_implementation or "eager")  # transformers offers no public name for it
+    layers = DynamicCache(config=config).layers
+    level, reason = _level(layers, implementation, parameters)
+    reaches, first = _reaches(config, layers)
+    return Traits(
+        level=level,
+        reason=reason,
+        implementation=implementation,
+        cache_argument=next((name for name in ("past_key_values", "cache_params") if name in parameters), None),
+        takes_positions="position_ids" in parameters,
+        keeps_logits="logits_to_keep" in parameters,
+        reaches=reaches,
+        first=first,
+        positions=getattr(config, "max_position_embeddings", None),
+        rope=_rope(model, config),
+    )
+
+
+def holds_trees(cache: Cache) -> bool:
+    """Whether rows can be taken back out of this cache one by one, which in-place commit needs."""
+    return not getattr(cache, "offloading", False) and all(type(layer) in TREE_LAYERS for layer in cache.layers)
+
+
+def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]) -> tuple[Level, str]:
+    kinds = {type(layer).__name__ for layer in layers}
+    unknown = kinds - {layer.__name__ for layer in TREE_LAYERS} - STATE_LAYERS
+    if kinds & STATE_LAYERS and not unknown:
+        return "replay", f"it keeps recurrent or convolutional state ({', '.join(sorted(kinds & STATE_LAYERS))})"
+    if unknown:
+        return "plain", f"its cache has layers that cannot be rewound ({', '.join(sorted(unknown))})"
+    if implementation not in MASKABLE:
+        return "linear", (
+            f"attention implementation {implementation!r} takes no tree mask; load it with attn_implementation='sdpa'"
+        )
+    if "position_ids" not in parameters:
+        return "linear", "its forward takes no position_ids, which siblings need"
+    return "tree", "its layers attend through masks and positions that a tree can set"
+
+
+def _reaches(config: Any, layers: list[Any]) -> tuple[dict[str, Reach], dict[str, int]]:
+    inferred = ["sliding_attention" if getattr(layer, "is_sliding", False) else "full_attention" for layer in layers]
+    kinds = list(getattr(config, "layer_types", None) or inferred)
+    reaches: dict[str, Reach] = {}
+    first: dict[str, int] = {}
+    for index, (kind, layer) in enumerate(zip(kinds, layers, strict=False)):
+        if kind in reaches or isinstance(layer, DummyLayer):
+            continue
+        width = getattr(layer, "sliding_window", None)
+        reaches[kind] = Reach(chunk=width) if kind == "chunked_attention" else Reach(window=width)
+        first[kind] = index
+    return reaches, first
+
+
+def _rope(model: PreTrainedModel, config: Any) -> RopeSwitch | None:
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]  # hybrid models: one per layer type
+    for rope in nested or [parameters]:
+        kind = rope.get("rope_type", rope.get("type"))
+        if kind == "longrope":
+            trained = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
+            # Phi-3 overrides this method to drop its cache at the switch; a model that does not simply goes on.
+            rebuilds = type(model).prepare_inputs_for_generation is not GenerationMixin.prepare_inputs_for_generation
+            return RopeSwitch(int(trained), rebuilds=rebuilds)
+        if kind == "dynamic":
+            return RopeSwitch(int(config.max_position_embeddings), dynamic=True)
+    return None
