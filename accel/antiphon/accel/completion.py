@@ -1,0 +1,142 @@
+"""What a language model said: the text while it grows, the text when it ends, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from antiphon.accel.detokenize import Detokenizer, StopStrings
+from antiphon.accel.stats import FinishReason, Step, Summary, summarize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Completion", "Stream", "Usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens read and written; the end-of-sequence token and those of a stop string count as written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Both together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer: its text without special tokens and without the stop string, and how it came to be.
+
+    ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
+    the model emitted, up to the one that ended the text.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+    steps: Summary
+    tokens: tuple[int, ...]
+
+
+class Stream:
+    """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
+
+    Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
+    nothing runs on once the stream is closed or dropped. It may be closed from another thread; the forward under
+    way then ends first. An error in generation is raised where the next piece was asked for.
+    """
+
+    def __init__(
+        self,
+        steps: Iterator[Step],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        prompt_tokens: int,
+        stop: Sequence[str] = (),
+        lock: Lock | None = None,
+    ) -> None:
+        self._running = steps
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(stop)
+        self._prompt_tokens = prompt_tokens
+        self._lock = lock or Lock()
+        self._steps: list[Step] = []
+        self._pieces: list[str] = []
+        self._finish: FinishReason | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> str:
+        while (piece := self._advance()) == "":
+            pass
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def completion(self) -> Completion:
+        """What was said, once the stream has ended or is closed.
+
+        Raises:
+            RuntimeError: the stream has not ended yet, or ended in an error.
+        """
+        if self._finish is None:
+            raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
+        tokens = tuple(token for step in self._steps for token in step.tokens)
+        return Completion(
+            text="".join(self._pieces),
+            finish_reason=self._finish,
+            usage=Usage(self._prompt_tokens, len(tokens)),
+            steps=summarize(self._steps),
+            tokens=tokens,
+        )
+
+    def close(self) -> None:
+        """Stop generating and free what generation held; the completion is what was given out until now."""
+        with self._lock:
+            self._end("cancelled")
+
+    def _advance(self) -> str | None:
+        """The text of one more forward, or None at the end. The lock is held for this long and no longer."""
+        with self._lock:
+            if self._finish:
+                return None
+            step = next(self._running)
+            piece = self._read(step)
+            self._pieces.append(piece)
+            return piece
+
+    def _read(self, step: Step) -> str:
+        text = ""
+        for count, token in enumerate(step.tokens, start=1):
+            text += self._stops.push(self._detokenizer.push(token), self._detokenizer.pending)
+            if self._stops.is_found:
+                kept = replace(step, tokens=step.tokens[:count], accepted=min(step.accepted, count), finish="stop")
+                self._steps.append(kept)
+                self._end("stop")
+                return text
+        self._steps.append(step)
+        if step.finish:
+            text += self._stops.finish(self._detokenizer.pending)
+            self._end("stop" if self._stops.is_found else step.finish)
+        return text
+
+    def _end(self, finish: FinishReason) -> None:
+        self._finish = self._finish or finish
+        self._running = iter(())  # dropping the engine's generator ends it and frees its cache

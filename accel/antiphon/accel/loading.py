@@ -1,0 +1,115 @@
+"""A name or folder to a causal model and its tokenizer, on the right device in the right precision."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["check_causal", "choose_device", "choose_dtype", "load_pretrained"]
+
+SHARED = ("cache_dir", "code_revision", "gguf_file", "local_files_only", "revision", "subfolder", "token")
+"""Options that say where a checkpoint lies: config and tokenizer need them as much as the model does."""
+
+
+def load_pretrained(
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    device_map: Any = None,
+    **model_kwargs: Any,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and its tokenizer, loaded by transformers; ``model_kwargs`` go to it as they are.
+
+    Raises:
+        ValueError: what lies there is no causal language model, or the device is not there.
+        OSError: nothing lies there, or the hub cannot be reached.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    if device is not None and device_map is not None:
+        raise ValueError(f"device is {device!r} and device_map {device_map!r}; give one of the two.")
+    placement = device_map if device_map is not None else choose_device(device)
+    name = str(name_or_path)
+    shared = {key: value for key, value in model_kwargs.items() if key in (*SHARED, "trust_remote_code")}
+    try:
+        config = AutoConfig.from_pretrained(name, **shared)
+        check_causal(config, name)
+        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+        if dtype == "auto":
+            dtype = choose_dtype(config.dtype, placement)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, device_map=placement, **model_kwargs)
+    except NotCausalError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(
+            f"No language model could be loaded from {name!r} ({_first_sentence(error)}); give a folder with a "
+            "transformers checkpoint, or a name on the Hugging Face Hub, which must be within reach or already cached."
+        ) from error
+    return model, tokenizer
+
+
+class NotCausalError(ValueError):
+    """The model is of a kind that does not continue text."""
+
+
+def check_causal(config: PreTrainedConfig, name: str) -> None:
+    """Refuse what cannot continue a text: encoders, encoder-decoders, classifiers.
+
+    Raises:
+        ValueError: the configuration, or the architecture it names, is not a causal language model's.
+    """
+    architectures = list(getattr(config, "architectures", None) or [])
+    is_custom = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    is_causal = any(re.search("ForCausalLM|LMHead|ForConditionalGeneration", each) for each in architectures)
+    if getattr(config, "is_encoder_decoder", False) or (architectures and not is_causal and not is_custom):
+        raise NotCausalError(
+            f"{name!r} is a {architectures[0] if architectures else type(config).__name__}, not a causal language "
+            "model; give a model that continues text, such as an instruction-tuned LlamaForCausalLM."
+        )
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for; without one a GPU where there is one, otherwise the CPU.
+
+    Raises:
+        ValueError: the device is unknown, or not there.
+    """
+    if device is None:
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"There is no device {str(device)!r} here ({_first_sentence(error)}).") from error
+    return torch.device(device)
+
+
+def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtype:
+    """The precision of the checkpoint ("auto"), except that a CPU computes in bfloat16 only where it has units for it.
+
+    A checkpoint in half precision is otherwise widened to float32 on a CPU, which is then both faster and exact.
+    """
+    is_cpu = isinstance(placement, torch.device) and placement.type == "cpu"
+    if not is_cpu or stored not in (torch.float16, torch.bfloat16):
+        return "auto"
+    return torch.bfloat16 if has_bfloat16_units() else torch.float32
+
+
+def has_bfloat16_units() -> bool:
+    """Whether this CPU says that it multiplies in bfloat16 (AVX-512 BF16 or AMX); only Linux tells."""
+    source = Path("/proc/cpuinfo")
+    return source.is_file() and bool(re.search(r"\b(avx512_bf16|amx_bf16)\b", source.read_text()))
+
+
+def _first_sentence(error: BaseException) -> str:
+    return re.split(r"(?<=[.!?])\s|\n", str(error).strip())[0].rstrip(".,") or type(error).__name__
