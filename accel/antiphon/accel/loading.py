@@ -57,23 +57,32 @@ def load_pretrained(
     return model, tokenizer
 
 
+CAUSAL = "ForCausalLM|LMHead|ForConditionalGeneration"
+"""What the architectures that continue text are called."""
+
+
 class NotCausalError(ValueError):
     """The model is of a kind that does not continue text."""
 
 
-def check_causal(config: PreTrainedConfig, name: str) -> None:
-    """Refuse what cannot continue a text: encoders, encoder-decoders, classifiers.
+def check_causal(model: PreTrainedModel | PreTrainedConfig, name: str) -> None:
+    """Refuse what cannot continue a text: encoders, encoder-decoders, classifiers. A configuration tells beforehand.
 
     Raises:
-        ValueError: the configuration, or the architecture it names, is not a causal language model's.
+        ValueError: the model, or the architecture that the configuration names, is not a causal language model.
     """
-    architectures = list(getattr(config, "architectures", None) or [])
-    is_custom = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    is_causal = any(re.search("ForCausalLM|LMHead|ForConditionalGeneration", each) for each in architectures)
-    if getattr(config, "is_encoder_decoder", False) or (architectures and not is_causal and not is_custom):
+    config = getattr(model, "config", model)
+    if config is model:
+        architectures = list(getattr(config, "architectures", None) or [])
+        is_custom = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+        is_causal = not architectures or is_custom or any(re.search(CAUSAL, each) for each in architectures)
+    else:
+        architectures = [type(model).__name__]
+        is_causal = model.can_generate()
+    if config.is_encoder_decoder or not is_causal:
         raise NotCausalError(
-            f"{name!r} is a {architectures[0] if architectures else type(config).__name__}, not a causal language "
-            "model; give a model that continues text, such as an instruction-tuned LlamaForCausalLM."
+            f"{name!r} is a {next(iter(architectures), config.model_type)}, not a causal language model; give a model "
+            "that continues text, such as an instruction-tuned LlamaForCausalLM."
         )
 
 

@@ -1,0 +1,165 @@
+"""Pieces of text: joined they are the whole, and a stop string cuts them exactly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from antiphon.accel.detokenize import Detokenizer, StopStrings
+from antiphon.accel.tiny import VOCABULARY, byte_tokenizer
+
+BYTES = byte_tokenizer()
+LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"
+
+
+def sentencepiece(decoder: Any) -> PreTrainedTokenizerBase:
+    """A vocabulary in the manner of SentencePiece: words that carry their leading space, and single bytes."""
+    words = ["▁", "▁the", "▁cat", "s", "at", ".", "▁▁", "é", "\n"]
+    names = ["<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<s>", "</s>")])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def llama2_decoder() -> Any:
+    return decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+
+
+TOKENIZERS = {
+    "bytes": BYTES,
+    "llama-2": sentencepiece(llama2_decoder()),
+    "metaspace": sentencepiece(decoders.Metaspace()),
+    "word pieces": sentencepiece(decoders.WordPiece(prefix="s", cleanup=True)),
+}
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer)
+    return [detokenizer.push(token) for token in tokens] + [detokenizer.pending]
+
+
+def whole(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
+    return str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_the_pieces_of_any_token_ids_join_to_their_decoding(name: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    tokens = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
+    assert "".join(pieces(tokenizer, tokens)) == whole(tokenizer, tokens)
+
+
+@pytest.mark.parametrize("name", ["llama-2", "metaspace"])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_words_bytes_and_specials_in_any_order_join_to_their_decoding(name: str, data: st.DataObject) -> None:
+    ids = [0, 1, *(2 + byte for byte in "é🎉A".encode()), *range(258, 267)]
+    tokens = data.draw(st.lists(st.sampled_from(ids), max_size=16))
+    assert "".join(pieces(TOKENIZERS[name], tokens)) == whole(TOKENIZERS[name], tokens)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text())
+def test_any_text_comes_back_in_whole_characters(text: str) -> None:
+    given_out = pieces(BYTES, list(text.encode()))
+    assert "".join(given_out) == text
+    assert all(piece in text for piece in given_out)
+    if "\N{REPLACEMENT CHARACTER}" not in text:
+        assert given_out[-1] == ""
+        assert sum(map(bool, given_out)) == len(text)
+
+
+def test_a_llama_2_vocabulary_streams_its_own_text() -> None:
+    if not LLAMA.exists():
+        pytest.skip("the Llama tokenizer is not present")
+    tokenizer = AutoTokenizer.from_pretrained(LLAMA)
+    text = "The  café's 🎉🎉 sign:\n\n\tdef f(x):  return 'ß' * x  # 中文\n" * 3
+    tokens = tokenizer(text, add_special_tokens=False).input_ids
+    given_out = pieces(tokenizer, tokens)
+    assert "".join(given_out) == whole(tokenizer, tokens)
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(given_out)
+    assert sum(map(bool, given_out)) > len(tokens) / 2
+
+
+def test_half_a_character_waits_for_its_other_half() -> None:
+    tokens = list("a🎉b".encode())
+    assert pieces(BYTES, tokens) == ["a", "", "", "", "🎉", "b", ""]
+
+
+def test_a_text_that_ends_within_a_character_says_so() -> None:
+    assert pieces(BYTES, list("a🎉".encode())[:3]) == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
+
+
+def test_special_tokens_leave_no_trace() -> None:
+    assert "".join(pieces(BYTES, [256, 104, 259, 105, 257])) == "hi"
+
+
+def test_the_work_is_linear_in_the_text() -> None:
+    decoded = 0
+
+    class Counting:
+        def decode(self, tokens: list[int], **options: Any) -> str:
+            nonlocal decoded
+            decoded += len(tokens)
+            return str(BYTES.decode(tokens, **options))
+
+        def convert_ids_to_tokens(self, token: int) -> Any:
+            return BYTES.convert_ids_to_tokens(token)
+
+    tokens = list(("wörds " * 200).encode())
+    pieces(Counting(), tokens)  # type: ignore[arg-type]
+    assert decoded < 8 * len(tokens)
+
+
+def streamed(strings: list[str], parts: list[str]) -> tuple[list[str], bool]:
+    stops = StopStrings(strings)
+    given_out = []
+    for part in parts:
+        given_out.append(stops.push(part))
+        if stops.is_found:
+            return given_out, True
+    return [*given_out, stops.finish("")], stops.is_found
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    strings=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    parts=st.lists(st.text("abc", max_size=3), max_size=12),
+)
+def test_a_text_is_cut_before_the_first_stop_string_that_is_whole(strings: list[str], parts: list[str]) -> None:
+    text, is_found = "", False
+    for part in parts:
+        text += part
+        starts = [text.index(string) for string in strings if string in text]
+        if starts:
+            text, is_found = text[: min(starts)], True
+            break
+    given_out, found = streamed(strings, parts)
+    assert ("".join(given_out), found) == (text, is_found)
+
+
+def test_what_may_begin_a_stop_string_is_held_back_and_nothing_more() -> None:
+    given_out, found = streamed(["\nUser:"], ["Hi\n", "Us", "e it.\n", "\nUser", ": no"])
+    assert given_out == ["Hi", "", "\nUse it.", "\n", ""]
+    assert found
+
+
+def test_a_stop_string_in_text_that_is_not_settled_yet_counts() -> None:
+    stops = StopStrings(["\n"])
+    assert stops.push("", pending="yes\n") == "yes"
+    assert stops.is_found
+
+
+def test_the_vocabulary_of_the_byte_tokenizer_is_bytes_and_specials() -> None:
+    assert len(BYTES) == VOCABULARY
+    assert BYTES("é<eos>", add_special_tokens=False).input_ids == [0xC3, 0xA9, 257]

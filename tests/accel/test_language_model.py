@@ -1,0 +1,460 @@
+"""Text in, text out: exact stops, whole characters, one beginning of sequence, threads, and clear refusals."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
+
+from antiphon.accel.language_model import Completion, LanguageModel, Stream
+from antiphon.accel.loading import choose_dtype, has_bfloat16_units
+from antiphon.accel.tiny import BOS, EOS, byte_tokenizer, tiny_model
+
+PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
+
+
+@cache
+def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
+    return LanguageModel(tiny_model(family, **overrides), byte_tokenizer(), name=f"tiny {family}")
+
+
+def parrot(text: str, *, ends: bool = False) -> LanguageModel:
+    """A model that says this text, of distinct bytes, again and again from its first byte on, or once."""
+    model: Any = tiny_model(hidden_size=264, head_dim=16)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(*model.model.embed_tokens.weight.shape))
+        said = [*text.encode(), EOS if ends else text.encode()[0]]
+        for current, following in [*pairwise(said), (ord(":"), said[0])]:
+            model.lm_head.weight[following, current] = 1
+    return LanguageModel(model, byte_tokenizer(), name="parrot")
+
+
+@contextmanager
+def forwards(language_model: LanguageModel) -> Iterator[list[dict[str, Any]]]:
+    """The arguments of every forward that the model runs meanwhile; of the cache a weak reference."""
+    seen: list[dict[str, Any]] = []
+
+    def note(module: Any, positional: Any, arguments: dict[str, Any]) -> None:
+        kept = {name: value for name, value in arguments.items() if name != "past_key_values"}
+        seen.append({**kept, "cache": weakref.ref(arguments["past_key_values"])})
+
+    hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
+    yield seen
+    hook.remove()
+
+
+def plainly(language_model: LanguageModel, prompt: str = PROMPT, **options: Any) -> str:
+    """What transformers alone makes of the prompt."""
+    inputs = language_model.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    output: Tensor = language_model.model.generate(**inputs, **options)  # type: ignore[operator]
+    tokens = output[0, inputs.input_ids.shape[1] :]
+    return str(language_model.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_greedy_text_is_what_transformers_generates(family: str) -> None:
+    assert tiny(family).generate(PROMPT, max_new_tokens=40).text == plainly(tiny(family), max_new_tokens=40)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0, "seed": 7}, {"temperature": 0.7, "top_p": 0.9, "seed": 1}]
+)
+def test_the_pieces_of_a_stream_are_the_text(options: dict[str, Any]) -> None:
+    whole = tiny().generate(PROMPT, references=[PROMPT], max_new_tokens=60, **options)
+    stream = tiny().stream(PROMPT, references=[PROMPT], max_new_tokens=60, **options)
+    pieces = list(stream)
+    assert len(pieces) > 3
+    assert all(pieces)
+    assert "".join(pieces) == stream.completion.text == whole.text
+    assert (stream.completion.tokens, stream.completion.usage) == (whole.tokens, whole.usage)
+
+
+def test_drafts_from_references_save_forwards_and_change_nothing() -> None:
+    said = parrot("abcdefghijklmnopqrstuvwxyz")
+    plain = said.generate("Say:", drafter="nothing", max_new_tokens=40)
+    drafted = said.generate("Say:", references=["abcdefghijklmnopqrstuvwxyz"], max_new_tokens=40)
+    assert drafted.text == plain.text == "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"
+    assert plain.steps.steps == 40
+    assert drafted.steps.steps < 20
+    assert drafted.steps.tokens == drafted.usage.completion_tokens == 40
+
+
+@pytest.mark.parametrize("drafter", ["nothing", "blend"])
+@pytest.mark.parametrize("stop", ["gh", ["gh"], ["xyz", "ghi", "hi"], "g"])
+def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], drafter: str) -> None:
+    said = parrot("abcdefghijklm")
+    options: dict[str, Any] = {"stop": stop, "drafter": drafter, "references": ["abcdefghijklm"], "max_new_tokens": 50}
+    stream = said.stream("Say:", **options)
+    pieces = list(stream)
+    whole = said.generate("Say:", **options)
+    assert "".join(pieces) == whole.text == stream.completion.text == "abcdefg"[: 6 if "g" in str(stop) else 7]
+    assert whole.finish_reason == "stop"
+    assert whole.tokens == tuple(b"abcdefghi"[: len(whole.tokens)])
+    assert whole.usage.completion_tokens == whole.steps.tokens == len(whole.tokens)
+    assert len(whole.tokens) == {"gh": 8, "g": 7}.get(stop if isinstance(stop, str) else stop[0], 9)
+
+
+def test_generation_ends_with_the_forward_that_completes_a_stop_string() -> None:
+    said = parrot("abcdefghijklm")
+    said.generate(
+        "Say:", drafter="nothing", max_new_tokens=2
+    )  # the model is looked into once, before the first request
+    with forwards(said) as seen:
+        said.generate("Say:", drafter="nothing", stop="cd", max_new_tokens=50)
+    assert len(seen) == 4
+
+
+def test_what_may_become_a_stop_string_is_not_streamed() -> None:
+    pieces = list(parrot("ab\nUs er").stream("Say:", drafter="nothing", stop="\nUser", max_new_tokens=8))
+    assert pieces == ["a", "b", "\nUs ", "e", "r"]
+
+
+def test_a_held_back_beginning_is_given_out_where_the_text_ends() -> None:
+    completion = parrot("ab\nUser").generate("Say:", drafter="nothing", stop="\nUser:", max_new_tokens=7)
+    assert (completion.text, completion.finish_reason) == ("ab\nUser", "length")
+
+
+def test_a_character_of_several_tokens_is_streamed_whole() -> None:
+    said = parrot("a🎉é", ends=True)
+    assert list(said.stream("Say:", drafter="nothing")) == ["a", "🎉", "é"]
+    with_drafts = said.generate("Say:", references=["a🎉é"])
+    assert with_drafts.text == "a🎉é"
+    assert with_drafts.finish_reason == "stop"
+    assert with_drafts.tokens[-1] == EOS
+
+
+def test_every_end_of_sequence_token_ends_the_text_and_none_is_in_it() -> None:
+    said = parrot("ab<", ends=True)
+    assert said.generate("Say:").text == "ab<"
+    said.model.generation_config.eos_token_id = [EOS, ord("b")]
+    completion = said.generate("Say:")
+    assert completion.tokens == tuple(b"ab")
+    assert completion.finish_reason == "stop"
+
+
+def test_without_settings_of_the_model_the_tokenizers_end_counts() -> None:
+    said = parrot("abc", ends=True)
+    said.model.generation_config.eos_token_id = None
+    said.model.generation_config.pad_token_id = None
+    assert said.generate("Say:").text == "abc"
+
+
+def test_the_models_own_sampling_habits_stay_out(capfd: pytest.CaptureFixture[str]) -> None:
+    habitual = LanguageModel(tiny_model(), byte_tokenizer())
+    habits = {"do_sample": True, "temperature": 0.6, "top_p": 0.5, "top_k": 3, "min_p": 0.2, "typical_p": 0.5}
+    for name, value in {**habits, "repetition_penalty": 1.5, "num_beams": 3, "epsilon_cutoff": 0.1}.items():
+        setattr(habitual.model.generation_config, name, value)
+    assert habitual.generate(PROMPT, max_new_tokens=30).text == tiny().generate(PROMPT, max_new_tokens=30).text
+    sampled: dict[str, Any] = {"max_new_tokens": 30, "temperature": 1.2, "seed": 3}
+    assert habitual.generate(PROMPT, **sampled).text == tiny().generate(PROMPT, **sampled).text
+    assert capfd.readouterr().err == ""
+
+
+def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
+    options: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "max_new_tokens": 40}
+    texts = [tiny().generate(PROMPT, seed=seed, **options).text for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+    assert tiny().generate(PROMPT, seed=1, drafter="nothing", **options).text == texts[0]
+    assert tiny().generate(PROMPT, seed=1, references=[PROMPT, texts[0]], **options).text == texts[0]
+
+
+def test_sampling_leaves_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    unseeded = [tiny().generate(PROMPT, temperature=2.0, max_new_tokens=30).text for _ in range(2)]
+    tiny().generate(PROMPT, temperature=1.0, seed=5, max_new_tokens=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert unseeded[0] != unseeded[1]
+
+
+def test_eight_threads_say_what_one_says() -> None:
+    def ask(seed: int) -> Completion:
+        options: dict[str, Any] = {"temperature": 1.0, "seed": seed} if seed % 2 else {}
+        return tiny().generate(f"{PROMPT} {seed}", references=[PROMPT], max_new_tokens=25, **options)
+
+    alone = [ask(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, range(8)))
+    assert [c.tokens for c in together] == [c.tokens for c in alone]
+    assert [c.text for c in together] == [c.text for c in alone]
+
+
+def test_two_streams_in_turn_say_what_each_says_alone() -> None:
+    options = [{"max_new_tokens": 25}, {"temperature": 1.0, "seed": 4, "max_new_tokens": 35}]
+    alone = [tiny().generate(PROMPT, **each).text for each in options]  # type: ignore[arg-type]
+    streams = [tiny().stream(PROMPT, **each) for each in options]  # type: ignore[arg-type]
+    turns = list(zip_longest(*streams, fillvalue=""))
+    assert ["".join(pieces) for pieces in zip(*turns, strict=True)] == alone
+
+
+def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:
+    tiny().generate(PROMPT, max_new_tokens=2)
+    with forwards(tiny()) as seen:
+        stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=100)
+        said = [next(stream), next(stream)]
+        spent = len(seen)
+        memory = seen[-1]["cache"]
+        assert memory() is not None
+        stream.close()
+        assert list(stream) == []
+        stream.close()
+        gc.collect()
+        assert memory() is None
+        assert len(seen) == spent
+    assert stream.completion.finish_reason == "cancelled"
+    assert stream.completion.text == "".join(said)
+    assert stream.completion.usage.completion_tokens == spent
+
+
+def test_a_dropped_stream_frees_its_cache() -> None:
+    with forwards(tiny()) as seen:
+        for _ in tiny().stream(PROMPT, max_new_tokens=100):
+            break
+        gc.collect()
+        assert seen[-1]["cache"]() is None
+
+
+def test_leaving_a_stream_early_closes_it() -> None:
+    with tiny().stream(PROMPT, max_new_tokens=100) as stream:
+        next(stream)
+    assert stream.completion.finish_reason == "cancelled"
+
+
+@pytest.mark.timeout(60)
+def test_another_thread_may_close_a_stream() -> None:
+    stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=400)
+    pieces: list[str] = []
+    reader = Thread(target=lambda: pieces.extend(stream))
+    reader.start()
+    stream.close()
+    reader.join()
+    assert stream.completion.finish_reason == "cancelled"
+    assert stream.completion.text == "".join(pieces)
+
+
+def test_nothing_runs_before_the_first_piece_is_asked_for() -> None:
+    tiny().generate(PROMPT, max_new_tokens=2)
+    with forwards(tiny()) as seen:
+        stream = tiny().stream(PROMPT)
+        assert seen == []
+        with pytest.raises(RuntimeError, match="has not ended"):
+            _ = stream.completion
+        assert torch.is_grad_enabled()
+        next(stream)
+        assert torch.is_grad_enabled()
+
+
+def test_an_error_in_generation_reaches_whoever_reads_and_blocks_nobody() -> None:
+    broken = LanguageModel(tiny_model(), byte_tokenizer())
+    broken.generate(PROMPT, max_new_tokens=2)
+    stream = broken.stream(PROMPT, drafter="nothing", max_new_tokens=50)
+    next(stream)
+
+    def fail(*arguments: Any) -> None:
+        raise MemoryError("no memory left")
+
+    hook = broken.model.register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError, match="no memory left"):
+        list(stream)
+    hook.remove()
+    with pytest.raises(RuntimeError):
+        _ = stream.completion
+    assert broken.generate(PROMPT, max_new_tokens=5).finish_reason == "length"
+
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello <3"}]
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, MESSAGES])
+def test_a_prompt_begins_with_one_beginning_of_sequence(prompt: Any) -> None:
+    tiny().generate(PROMPT, max_new_tokens=2)
+    with forwards(tiny()) as seen:
+        completion = tiny().generate(prompt, max_new_tokens=1)
+    tokens = seen[0]["input_ids"][0].tolist()
+    assert tokens.count(BOS) == 1
+    assert tokens[0] == BOS
+    assert completion.usage.prompt_tokens == len(tokens)
+    assert completion.usage.total_tokens == len(tokens) + 1
+    if prompt is MESSAGES:
+        assert str(tiny().tokenizer.decode(tokens)).endswith("Hello <3<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_padding_tokens_in_a_prompt_are_read_like_any_other() -> None:
+    text = "a<pad>b<pad>"
+    with torch.no_grad():
+        logits = tiny().model(**tiny().tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits
+    assert tiny().generate(text, max_new_tokens=1).tokens == (int(logits[0, -1].argmax()),)
+
+
+def test_a_prompt_over_the_context_window_is_refused_with_both_counts() -> None:
+    small = tiny(max_position_embeddings=32)
+    assert small.context_window == 32
+    with pytest.raises(ValueError, match=r"has 32 tokens .* holds 32;"):
+        small.generate("x" * 31)
+    assert small.generate("x" * 30).usage.total_tokens == 32
+
+
+def test_the_context_window_bounds_what_is_generated() -> None:
+    small = LanguageModel(tiny_model("gpt2", max_position_embeddings=48), byte_tokenizer())
+    completion = small.generate("x" * 20, references=["x" * 40], max_new_tokens=10_000)
+    assert completion.usage.total_tokens == 48
+    assert completion.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.1}, r"temperature is -0\.1; it must be 0 \(greedy\) or more"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_p": 0.0}, r"top_p is 0\.0"),
+        ({"top_p": 1.1}, r"top_p is 1\.1"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_k": 2.5}, r"top_k is 2\.5"),
+        ({"min_p": 1.5}, r"min_p is 1\.5"),
+        ({"repetition_penalty": 0.0}, r"repetition_penalty is 0\.0"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be 1 or more"),
+        ({"seed": -1}, "seed is -1"),
+        ({"stop": ""}, "stop is ''"),
+        ({"stop": ["a", ""]}, "at least one character"),
+        ({"rows": -1}, "rows is -1"),
+        ({"drafter": "psychic"}, "'psychic'.*blend"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny().generate(PROMPT, **options)
+
+
+def test_an_unknown_drafter_is_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(ValueError, match="'psychic'"):
+        LanguageModel.from_pretrained("no/such-model", drafter="psychic")
+
+
+def test_rows_out_of_range_are_refused_where_they_are_given() -> None:
+    with pytest.raises(ValueError, match="rows is -3"):
+        LanguageModel(tiny().model, tiny().tokenizer, rows=-3)
+
+
+def test_a_reference_that_is_not_text_is_named() -> None:
+    with pytest.raises(TypeError, match=r"references\[1\] is of type list"):
+        tiny().generate(PROMPT, references=["a text", [1, 2]])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="give a list of texts"):
+        tiny().generate(PROMPT, references="a text")
+    with pytest.raises(TypeError, match=r"stop\[0\] is of type int"):
+        tiny().generate(PROMPT, stop=[13])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], ["hello"], [{"content": "no role"}], [{"role": "user"}], [{"role": "user", "content": ["parts"]}]],
+)
+def test_malformed_messages_are_refused(messages: Any) -> None:
+    with pytest.raises(ValueError, match="message"):
+        tiny().generate(messages)
+
+
+def test_messages_without_a_chat_template_are_refused_and_text_is_not() -> None:
+    bare = LanguageModel(tiny().model, byte_tokenizer(bos=False, chat=False))
+    with pytest.raises(ValueError, match=r"no chat template .* pass the prompt as one text"):
+        bare.generate(MESSAGES)
+    with pytest.raises(ValueError, match="no tokens"):
+        bare.generate("")
+    assert bare.generate("a", max_new_tokens=1).usage.prompt_tokens == 1
+
+
+def test_what_the_chat_template_refuses_is_said() -> None:
+    strict = LanguageModel(tiny().model, byte_tokenizer())
+    strict.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(ValueError, match="roles must alternate"):
+        strict.generate(MESSAGES)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tiny_model().to(torch.bfloat16).save_pretrained(folder)  # type: ignore[arg-type]
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
+    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu", dtype=torch.float32, drafter="copying", rows=8)
+    assert loaded.name == str(checkpoint)
+    assert loaded.rows == 8
+    assert loaded.model.dtype == torch.float32
+    assert not loaded.model.training
+    assert isinstance(loaded.stream(MESSAGES), Stream)
+    assert loaded.generate(PROMPT, max_new_tokens=20).text == plainly(loaded, max_new_tokens=20)
+
+
+def test_half_precision_is_kept_on_a_cpu_only_where_it_has_units_for_it(checkpoint: Path) -> None:
+    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu")
+    assert loaded.model.dtype == (torch.bfloat16 if has_bfloat16_units() else torch.float32)
+    cpu = torch.device("cpu")
+    assert choose_dtype(torch.float16, cpu) == loaded.model.dtype
+    assert choose_dtype(torch.float32, cpu) == "auto"
+    assert choose_dtype(torch.float16, torch.device("cuda")) == "auto"
+    assert choose_dtype(torch.float16, "auto") == "auto"
+
+
+def test_options_of_transformers_pass_through(checkpoint: Path) -> None:
+    loaded = LanguageModel.from_pretrained(checkpoint, device_map={"": "cpu"}, attn_implementation="eager")
+    assert loaded.model.config._attn_implementation == "eager"
+
+
+def test_a_device_that_is_not_there_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ValueError, match="no device 'warp' here"):
+        LanguageModel.from_pretrained(checkpoint, device="warp")
+    with pytest.raises(ValueError, match="give one of the two"):
+        LanguageModel.from_pretrained(checkpoint, device="cpu", device_map="auto")
+
+
+def test_nothing_to_load_is_said_in_one_sentence(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(
+        OSError, match=r"^No language model could be loaded from '.*missing' .*Hugging Face Hub"
+    ) as caught:
+        LanguageModel.from_pretrained(missing)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="No language model could be loaded"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+def test_a_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=f"could be loaded from '{tmp_path}'"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+SMALL: dict[str, Any] = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
+    encoder = BertModel(BertConfig(**SMALL, intermediate_size=16))
+    encoder.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is a BertModel, not a causal language model"):
+        LanguageModel.from_pretrained(tmp_path)
+    pair: Any = T5ForConditionalGeneration(
+        T5Config(vocab_size=261, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ValueError, match="not a causal language model"):
+        LanguageModel(pair, byte_tokenizer())
+    bare: Any = tiny().model.get_decoder()
+    with pytest.raises(ValueError, match="not a causal language model"):
+        LanguageModel(bare, byte_tokenizer())
