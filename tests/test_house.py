@@ -1,0 +1,139 @@
+"""The house keeps its order: who imports whom, what each room holds, and how large it may grow."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "accel": {"accel"},
+    "retrieval": {"retrieval"},
+    "pipelines": {"accel", "retrieval", "pipelines"},
+    "integrations": {"accel", "retrieval", "pipelines", "integrations"},
+}
+FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in MAY_IMPORT}
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+SOURCES = [path for paths in FILES.values() for path in paths]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that the file names in an import, in functions and for type checking too."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively; say where from"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_imports_run_one_way(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in FILES[part]
+        for name in imports(path)
+        if name.split(".")[0] == "antiphon" and name.split(".")[1] not in MAY_IMPORT[part]
+    ]
+    assert FILES[part] or part == "integrations", f"{part} is empty"
+    assert wrong == []
+
+
+def test_models_are_reached_through_their_public_interface_alone() -> None:
+    inside = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in [*SOURCES, *TESTS]
+        for name in imports(path)
+        if name.startswith("transformers.models")
+    ]
+    assert inside == []
+    assert [path for path in SOURCES if path.name.startswith(("modeling_", "modular_", "configuration_"))] == []
+
+
+def test_only_accel_and_pipelines_run_models() -> None:
+    """Retrieval embeds through sentence-transformers and never hears of a causal model."""
+    names = [name for path in FILES["retrieval"] for name in imports(path)]
+    assert [name for name in names if "CausalLM" in name] == []
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_the_four_roots_share_one_namespace(part: str) -> None:
+    assert not (ROOT / part / "antiphon" / "__init__.py").exists(), "it would hide the other three parts"
+    assert not (ROOT / part / "__init__.py").exists()
+    assert (ROOT / part / "antiphon" / part / "py.typed").is_file()
+    assert {path.parts[len(ROOT.parts) + 1] for path in FILES[part]} <= {"antiphon"}
+
+
+def rank(name: str) -> tuple[int, str]:
+    """Constants, then types, then functions, each by the alphabet."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_what_a_room_offers_is_sorted_and_there(part: str) -> None:
+    rooms = {}
+    for name in map(module_name, FILES[part]):
+        try:
+            rooms[name] = importlib.import_module(name)
+        except ImportError as error:
+            if part != "integrations" or "pip install" not in str(error):
+                raise
+    wrong = []
+    for name, room in rooms.items():
+        offered = list(getattr(room, "__all__", []))
+        if offered != sorted(set(offered), key=rank):
+            wrong.append(f"{name}.__all__ is not sorted")
+        hidden = [each for each in offered if getattr(room, each, None) in (None, rooms.get(f"{name}.{each}"))]
+        wrong += [f"{name}.{each} is not there, or hidden by a room of that name" for each in hidden]
+    assert wrong == []
+
+
+def test_no_file_is_longer_than_400_lines_and_no_function_than_60() -> None:
+    long = []
+    for path in [*SOURCES, *TESTS]:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > 400 and path in SOURCES:
+            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > 60:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
+    assert long == []
+
+
+def loaded_after(importing: str, names: list[str]) -> str:
+    """Which of these modules a fresh interpreter has loaded after an import."""
+    script = f"import sys\n{importing}\nprint(*[name for name in {names} if name in sys.modules])"
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=ROOT / "accel", capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_the_engine_loads_nothing_of_the_other_parts() -> None:
+    heavy = ["faiss", "sentence_transformers", "antiphon.retrieval", "antiphon.pipelines", "antiphon.integrations"]
+    assert loaded_after("import antiphon.accel.language_model", [*heavy, "torch"]) == "torch"
+
+
+def test_every_room_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in [*SOURCES, *TESTS]
+        if path.name != "conftest.py" and not ast.get_docstring(parse(path))
+    ]
+    assert silent == []
