@@ -31,7 +31,7 @@ class CachedModel:
         self.cache = DynamicCache(config=model.config) if cache is None else cache
         self.padding = padding
         self.level = traits.level
-        self.length = int(self.cache.get_seq_length()) if any(hasattr(x, "keys") for x in self.cache.layers) else 0
+        self.length = held(self.cache)
         self._fed: tuple[Tokens, Draft] = ((), EMPTY)
         self._snapshot: list[dict[str, Any]] | None = None
 
@@ -49,7 +49,7 @@ class CachedModel:
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """As much of a draft as this model can verify now: ``rows`` rows, ``depth`` levels, a chain where it must be."""
+        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels, one chain where it must be."""
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
@@ -91,6 +91,10 @@ class CachedModel:
             return "linear"
         return level if level == "replay" else "plain"
 
+    @property
+    def _layers(self) -> list[Any]:
+        return list(self.cache.layers)
+
     def _run(self, pending: Tokens, draft: Draft) -> Tensor:
         tree = plant(len(pending), draft.parents)
         rows = 1 + len(draft)
@@ -117,10 +121,10 @@ class CachedModel:
         return seen
 
     def _tree_mask(self, tree: Tree, kind: str) -> Tensor:
-        _, offset = self.cache.layers[self.traits.first[kind]].get_mask_sizes(len(tree))
-        sees = mask(
-            tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding
-        )[None, None].to(self.model.device)
+        _, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))
+        sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)[
+            None, None
+        ].to(self.model.device)
         # Eager attention adds its mask to the scores: a boolean one would be silently wrong in every model.
         return sees if self.traits.implementation == "sdpa" else additive(sees, self.model.dtype)
 
@@ -137,7 +141,7 @@ class CachedModel:
         """Move accepted rows behind the pending tokens, in place, and crop what follows: O(accepted), not O(length)."""
         start = kept - len(accepted)
         if accepted != list(range(start, kept)):
-            for layer in self.cache.layers:
+            for layer in self._layers:
                 if not isinstance(layer, DummyLayer) and layer.is_initialized:
                     for states in (layer.keys, layer.values):
                         fresh = states[..., states.shape[-2] - fed :, :]
@@ -147,7 +151,7 @@ class CachedModel:
 
     def _replay(self, tokens: Tokens, fed: int) -> None:
         """Put the recurrent state back to before the draft and run only what was accepted."""
-        for layer, states in zip(self.cache.layers, self._snapshot or (), strict=True):
+        for layer, states in zip(self._layers, self._snapshot or (), strict=True):
             for name, value in states.items():
                 setattr(layer, name, value)
             if not states:
@@ -164,6 +168,11 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
             cache: Cache = arguments[name]
             return cache
     return None
+
+
+def held(cache: Cache) -> int:
+    """How many tokens a cache holds; 0 where it keeps recurrent state alone, which does not count them."""
+    return int(cache.get_seq_length()) if any(hasattr(layer, "keys") for layer in cache.layers) else 0
 
 
 def _recurrent(cache: Cache) -> list[dict[str, Any]]:

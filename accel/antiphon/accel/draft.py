@@ -122,7 +122,7 @@ def trim(draft: Draft, rows: int, depth: int) -> Draft:
 
 
 def likeliest_chain(draft: Draft) -> Draft:
-    """The one path that is worth most where only a chain can be verified: from the root, the likeliest child each time."""
+    """The path to verify where only a chain can be: from the root down, the likeliest child each time."""
     path: list[int] = []
     row = ROOT
     children = draft.children

@@ -1,4 +1,4 @@
-"""The seam with transformers: `model.generate(custom_generate=Decoder(), references=[...])`, and the same as a stream."""
+"""The seam with transformers: `model.generate(custom_generate=Decoder(), references=[...])`, whole or as a stream."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
-from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.cache import CachedModel, cache_of
 from antiphon.accel.decode import decode
-from antiphon.accel.draft import DrafterFactory, Tokens
+from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.probe import traits_of
 from antiphon.accel.request import Reference, Request, encode, prepare, refuse
@@ -62,7 +62,7 @@ class Decoder:
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Called by `generate` with what it has prepared."""
         request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
-        run = _Run(request, self.drafter, self.rows, encode(references, self.tokenizer))
+        run = _Run(request, self.drafter, self.rows, references, self.tokenizer)
         for step in run.steps():
             if self.on_step is not None:
                 self.on_step(step)
@@ -90,7 +90,7 @@ def stream(
         ValueError: an option that this decoder does not offer (beams, no cache, embeddings, batches), named.
     """
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
-    run = _Run(request, drafter, _checked_rows(rows), encode(references, tokenizer), generator)
+    run = _Run(request, drafter, _checked_rows(rows), references, tokenizer, generator)
     return run.steps()
 
 
@@ -113,7 +113,7 @@ def generate(
     with their ``tokenizer``.
     """
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
-    run = _Run(request, drafter, _checked_rows(rows), encode(references, tokenizer))
+    run = _Run(request, drafter, _checked_rows(rows), references, tokenizer)
     if streamer is not None:
         streamer.put(request.input_ids.cpu())
     for step in run.steps():
@@ -135,7 +135,8 @@ class _Run:
         request: Request,
         drafter: DrafterFactory,
         rows: int,
-        references: Sequence[Tokens],
+        references: Sequence[Reference],
+        tokenizer: PreTrainedTokenizerBase | None,
         generator: torch.Generator | None = None,
     ) -> None:
         refuse(request)
@@ -143,7 +144,8 @@ class _Run:
         detailed = bool(config.return_dict_in_generate)
         self.request = request
         self.rows = rows
-        self.references = references
+        vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
+        self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
         self.cached = CachedModel(
             request.model,
@@ -176,12 +178,13 @@ class _Run:
     def output(self) -> Tensor | GenerateDecoderOnlyOutput:
         if not self.request.config.return_dict_in_generate:
             return self.transcript.ids
-        return GenerateDecoderOnlyOutput(
-            sequences=self.transcript.ids,
-            scores=_tuple(self.chooser.scores),
-            logits=_tuple(self.chooser.logits),
-            past_key_values=self.cached.cache,
-        )
+        fields: dict[str, Any] = {
+            "sequences": self.transcript.ids,
+            "scores": _tuple(self.chooser.scores),
+            "logits": _tuple(self.chooser.logits),
+            "past_key_values": self.cached.cache,
+        }
+        return GenerateDecoderOnlyOutput(**fields)
 
 
 def _checked_rows(rows: int) -> int:

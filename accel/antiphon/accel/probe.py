@@ -1,4 +1,4 @@
-"""The numeric probe: whether a model really verifies what its config promises. Runs a few short forwards, once a model."""
+"""The numeric probe: whether a model verifies what its config promises. Runs short forwards, once for each model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain
 from antiphon.accel.traits import Traits, declared
 
 PREFIX = 8
-BRANCHES = (ROOT, ROOT, 0, 1, 1, 3)  # two branches at two levels, so that no row's depth equals its slot
+BRANCHES = (ROOT, ROOT, 1, 0, 2)  # two branches that lie across each other: no row's depth equals its slot
 SEEDS = (0, 1)
 
 _verdicts: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], Traits]] = WeakKeyDictionary()
@@ -44,7 +44,7 @@ def _settle(model: PreTrainedModel, traits: Traits) -> Traits:
         return replace(traits, level="plain", reason="it is in training mode; call model.eval() first")
     if traits.cache_argument is None:
         raise ValueError(f"{type(model).__name__} keeps no key-value cache; decode it with model.generate alone.")
-    if traits.level == "tree" and not _holds(model, traits, Draft((0,) * 6, BRANCHES, (1.0,) * 6)):
+    if traits.level == "tree" and not _holds(model, traits, Draft((0,) * 5, BRANCHES, (1.0,) * 5)):
         traits = replace(traits, level="linear", reason="a branching draft changed its logits in the numeric probe")
     if traits.level in ("linear", "replay") and not _holds(model, traits, chain([0] * 4)):
         return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
@@ -60,42 +60,59 @@ def _holds(model: PreTrainedModel, traits: Traits, shape: Draft) -> bool:
 
 
 def _error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: int) -> float:
-    """The mean difference of the draft's logits from plain decoding's, in standard deviations of the logits."""
+    """The mean difference of the draft's logits from plain ones, in standard deviations of the logits."""
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     random = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(1, vocabulary, (PREFIX + 1 + len(shape),), generator=random).tolist()
-    prefix, root, drafted = tokens[:PREFIX], tokens[PREFIX], tokens[PREFIX + 1 :]
-    draft = replace(shape, tokens=tuple(drafted))
+    size = _prefix(model)
+    tokens = torch.randint(1, vocabulary, (size + 1 + len(shape),), generator=random).tolist()
+    draft = replace(shape, tokens=tuple(tokens[size + 1 :]))
     cached = CachedModel(model, traits)
-    cached.prefill(prefix)
+    cached.prefill(tokens[:size])
     cached.keep(())
-    logits = cached.forward([root], draft).float()
+    logits = cached.forward([tokens[size]], draft).float()
     cached.keep(())
-    again = cached.forward([drafted[0]], EMPTY).float()  # after a rewind: the root stayed, no row did
-    plain = {path: _plain(model, traits, [*prefix, root, *path]) for path in _paths(draft)}
-    expected = torch.stack([plain[path] for path in _paths(draft)])
-    errors = (logits - expected).abs().mean(-1) / expected.std(-1)
-    rewound = (again[-1] - plain[(drafted[0],)]).abs().mean() / expected.std()
-    return float(torch.cat([errors, rewound[None]]).max())
+    again = cached.forward([draft.tokens[0]], EMPTY).float()  # the rewind left the root, and no row
+    plain = _whole if traits.level == "tree" else _one_by_one
+    errors = [_distance(again[0], logits[1])]
+    for leaf in set(range(len(draft))) - set(draft.parents):
+        path = _path(draft, leaf)
+        expected = plain(model, traits, tokens[: size + 1], [draft.tokens[row] for row in path])
+        errors += [_distance(logits[row + 1], truth) for row, truth in zip([ROOT, *path], expected, strict=True)]
+    return max(errors)
 
 
-def _paths(draft: Draft) -> list[tuple[int, ...]]:
-    """The tokens from the root's child down to each row; first the root itself, an empty path."""
-    paths: list[tuple[int, ...]] = [()]
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        paths.append((*(paths[parent + 1] if parent != ROOT else ()), token))
-    return paths
+def _whole(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
+    """Logits after the prompt and after each token of the path, in one forward without a cache."""
+    logits: Tensor = model(torch.tensor([[*prompt, *path]], device=model.device), use_cache=False).logits
+    return logits[0, -1 - len(path) :].float()
 
 
-def _plain(model: PreTrainedModel, traits: Traits, tokens: Tokens) -> Tensor:
-    """The logits after the last token, decoded as `generate` does: a prefill, then one token at a time."""
+def _one_by_one(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
+    """The same logits, decoded as `generate` does: what a chunk of tokens must equal where state is recurrent."""
     cached = CachedModel(model, replace(traits, level="plain"))
-    logits = cached.prefill(tokens[:PREFIX])
-    cached.keep(())
-    for token in tokens[PREFIX:]:
-        logits = cached.forward([token], EMPTY)
+    rows = [cached.prefill(prompt)]
+    for token in path:
         cached.keep(())
-    return logits[-1].float()
+        rows.append(cached.forward([token], EMPTY))
+    return torch.cat(rows).float()
+
+
+def _path(draft: Draft, row: int) -> list[int]:
+    path: list[int] = []
+    while row != ROOT:
+        path.insert(0, row)
+        row = draft.parents[row]
+    return path
+
+
+def _distance(logits: Tensor, truth: Tensor) -> float:
+    return float((logits - truth).abs().mean() / truth.std())
+
+
+def _prefix(model: PreTrainedModel) -> int:
+    """A few tokens; more than a window that the model applies by itself (GPT-Neo), which shows only beyond it."""
+    hidden = getattr(model.config.get_text_config(decoder=True), "window_size", None)
+    return PREFIX + hidden if isinstance(hidden, int) else PREFIX
 
 
 def _tolerance(model: PreTrainedModel) -> float:

@@ -17,8 +17,7 @@ from transformers import (
     StopStringCriteria,
 )
 
-from antiphon.accel.cache import cache_of
-from antiphon.accel.draft import Tokens
+from antiphon.accel.cache import cache_of, held
 
 Reference = str | Sequence[int]
 """A text that the answer may quote, or its token ids."""
@@ -59,7 +58,8 @@ def prepare(
     if stop_strings:
         if tokenizer is None:
             raise ValueError("stop_strings were given without a tokenizer; pass tokenizer= as well.")
-        criteria.append(StopStringCriteria(tokenizer, [stop_strings] if isinstance(stop_strings, str) else stop_strings))
+        strings = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+        criteria.append(StopStringCriteria(tokenizer, strings))
 
     def capture(
         model: PreTrainedModel,
@@ -71,28 +71,37 @@ def prepare(
     ) -> Request:
         return Request(model, input_ids, logits_processor, stopping_criteria, generation_config, prepared)
 
-    request: Request = model.generate(input_ids, stopping_criteria=criteria, custom_generate=capture, **arguments)
-    refuse(request)
+    generate: Any = model.generate  # the stubs of transformers leave it out of PreTrainedModel
+    request: Request = generate(input_ids, stopping_criteria=criteria, custom_generate=capture, **arguments)
     return request
 
 
-def encode(references: Sequence[Reference], tokenizer: PreTrainedTokenizerBase | None) -> list[Tokens]:
-    """References as token ids, each alone and without special tokens."""
+def encode(
+    references: Sequence[Reference], tokenizer: PreTrainedTokenizerBase | None, vocabulary: int
+) -> list[list[int]]:
+    """References as token ids below ``vocabulary``, each encoded alone and without special tokens."""
     if isinstance(references, str):
         raise TypeError(f"references is the text {references[:40]!r}; pass a list of texts.")
-    encoded: list[Tokens] = []
+    encoded: list[list[int]] = []
     for index, reference in enumerate(references):
-        if isinstance(reference, str):
-            if tokenizer is None:
-                raise ValueError(f"Reference {index} is a text; pass tokenizer= too, or its token ids.")
-            encoded.append(tokenizer.encode(reference, add_special_tokens=False))
-        elif isinstance(reference, Sequence) and all(isinstance(token, int) for token in reference):
-            encoded.append(reference)
+        if not isinstance(reference, str):
+            encoded.append(_ids(index, reference))
+        elif tokenizer is None:
+            raise ValueError(f"Reference {index} is a text; pass tokenizer= too, or its token ids.")
         else:
-            raise TypeError(
-                f"Reference {index} is a {type(reference).__name__}; a reference is a text or a list of token ids."
+            encoded.append(tokenizer.encode(reference, add_special_tokens=False))
+        if max(encoded[-1], default=0) >= vocabulary:
+            raise ValueError(
+                f"Reference {index} has token id {max(encoded[-1])} and the model's vocabulary ends at {vocabulary}; "
+                "encode it with the model's own tokenizer."
             )
     return encoded
+
+
+def _ids(index: int, reference: object) -> list[int]:
+    if isinstance(reference, Sequence) and all(isinstance(token, int) for token in reference):
+        return list(reference)
+    raise TypeError(f"Reference {index} is a {type(reference).__name__}; a reference is a text or a list of token ids.")
 
 
 def refuse(request: Request) -> None:
@@ -112,9 +121,9 @@ def refuse(request: Request) -> None:
         if given:
             raise ValueError(f"This decoder does not offer {name}; decode one prompt of input_ids, greedy or sampled.")
     cache = cache_of(request.model, dict(arguments))
-    if cache is not None and cache.get_seq_length() >= request.input_ids.shape[1]:
+    if cache is not None and held(cache) >= request.input_ids.shape[1]:
         raise ValueError(
-            f"The cache already holds {cache.get_seq_length()} tokens and input_ids has {request.input_ids.shape[1]}; "
+            f"The cache already holds {held(cache)} tokens and input_ids has {request.input_ids.shape[1]}; "
             "pass the whole text, with at least one token that the cache does not hold."
         )
 
@@ -125,5 +134,8 @@ def _padding(attention_mask: Tensor | None) -> int:
         return 0
     hidden = int((attention_mask[0] == 0).sum())
     if bool((attention_mask[0, :hidden] != 0).any()):
-        raise ValueError("attention_mask hides tokens after the first visible one; only left padding can be hidden.")
+        raise ValueError(
+            "attention_mask hides tokens after the first visible one; only left padding can be hidden. "
+            "If they are text (transformers takes pad tokens in a prompt for padding), pass a mask of ones."
+        )
     return hidden

@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", _SHAPE | {"head_dim": 16}),
     "mistral": ("mistral", _SHAPE | {"sliding_window": 12}),
     "gemma3": ("gemma3_text", _SHAPE | {"head_dim": 16} | _HYBRID),
+    "phi3": ("phi3", _SHAPE),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4}),
     "mixtral": ("mixtral", _SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3_moe": (

@@ -64,7 +64,8 @@ def declared(model: PreTrainedModel) -> Traits:
     config = model.config.get_text_config(decoder=True)
     if model.config.is_encoder_decoder or not isinstance(model, GenerationMixin):
         raise ValueError(
-            f"{type(model).__name__} is not a causal language model; load one with AutoModelForCausalLM.from_pretrained."
+            f"{type(model).__name__} is not a causal language model; "
+            "load one with AutoModelForCausalLM.from_pretrained."
         )
     implementation = str(config._attn_implementation or "eager")  # transformers offers no public name for it
     layers = DynamicCache(config=config).layers
@@ -127,7 +128,8 @@ def _rope(model: PreTrainedModel, config: Any) -> RopeSwitch | None:
         if kind == "longrope":
             trained = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
             # Phi-3 overrides this method to drop its cache at the switch; a model that does not simply goes on.
-            rebuilds = type(model).prepare_inputs_for_generation is not GenerationMixin.prepare_inputs_for_generation
+            own = getattr(type(model), "prepare_inputs_for_generation", None)
+            rebuilds = own is not GenerationMixin.prepare_inputs_for_generation
             return RopeSwitch(int(trained), rebuilds=rebuilds)
         if kind == "dynamic":
             return RopeSwitch(int(config.max_position_embeddings), dynamic=True)

@@ -71,7 +71,7 @@ def mask(tree: Tree, reach: Reach, *, length: int, offset: int = 0, padding: int
 
 
 def additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same mask for eager attention, which adds it to the scores: 0 where a row may look, the lowest number else."""
+    """The same mask for eager attention, which adds it to its scores: 0 where a row may look, or the lowest number."""
     return torch.zeros(sees.shape, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)
 
 

@@ -1,0 +1,124 @@
+"""The contract table: every drafter, every family, greedy and sampled, against both oracles."""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from antiphon.accel.adversary import Liar, Oracle, Sight, Thicket, Witness
+from antiphon.accel.draft import ROOT, Drafter, Tokens
+from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.drafters.copying import Copying
+from antiphon.accel.drafters.trie import Trie
+from antiphon.accel.generate import generate
+from antiphon.accel.probe import traits_of
+from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
+
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30, "top_p": 0.95},
+    "penalised": {"do_sample": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 4},
+}
+
+# A row makes a drafter from the text that plain decoding gives, which honest drafters ignore.
+TABLE: dict[str, Callable[[Tokens], Drafter]] = {
+    **{name: (lambda text, make=make: make()) for name, make in DRAFTERS.items()},
+    "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
+    "trie, windows": lambda text: Trie(counting="window"),
+    "oracle": partial(Oracle, depth=5),
+    "liar": partial(Liar, depth=5),
+    "thicket": partial(Thicket, seed=1, vocabulary=VOCABULARY),
+    "thicket 2": partial(Thicket, seed=2, vocabulary=VOCABULARY),
+}
+
+
+@cache
+def model_of(family: str) -> Any:
+    return tiny_model(family)
+
+
+def prompt_of(seed: int, length: int = 40) -> Tensor:
+    return torch.randint(1, 250, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def plain(family: str, mode: str, seed: int = 3) -> Tensor:
+    torch.manual_seed(seed)
+    output = model_of(family).generate(prompt_of(seed), max_new_tokens=48, eos_token_id=None, **MODES[mode])
+    assert isinstance(output, Tensor)
+    return output
+
+
+def plain_logits(model: Any, tokens: Sequence[int]) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor([list(tokens)])).logits[0].float()
+    return logits
+
+
+def expect_plain_logits(model: Any, text: list[int], sights: list[Sight], every_row: int = 3) -> None:
+    """Logits of the root and of every kept row equal a plain forward's; in the first steps those of all rows do."""
+    truth = plain_logits(model, text)
+    for index, sight in enumerate(sights):
+        rows = [ROOT, *sight.accepted.path]
+        expected = truth[sight.length - 1 :][: len(rows)]
+        torch.testing.assert_close(sight.logits[[row + 1 for row in rows]].float(), expected, atol=2e-4, rtol=1e-4)
+        for row in range(len(sight.draft)) if index < every_row else ():
+            path = [row]
+            while sight.draft.parents[path[0]] != ROOT:
+                path.insert(0, sight.draft.parents[path[0]])
+            tokens = [*text[: sight.length], *(sight.draft.tokens[r] for r in path)]
+            torch.testing.assert_close(
+                sight.logits[row + 1].float(), plain_logits(model, tokens)[-1], atol=2e-4, rtol=1e-4
+            )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", TABLE)
+def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str) -> None:
+    model = model_of(family)
+    expected = plain(family, mode)
+    text = expected[0].tolist()
+    witness = Witness(TABLE[name](text))
+    torch.manual_seed(3)
+    output = generate(
+        model,
+        prompt_of(3),
+        references=[text[40:60], prompt_of(9)[0].tolist(), text[55:88]],
+        drafter=lambda: witness,
+        eos_token_id=None,
+        max_new_tokens=48,
+        **MODES[mode],
+    )
+    assert isinstance(output, Tensor)
+    assert output.tolist() == expected.tolist()
+    expect_plain_logits(model, text, witness.sights)
+    if name == "oracle":
+        assert len(witness.sights) == 1 + 8  # the prefill's token, then 47 tokens six at a time
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eager_attention_gives_the_same_text_as_plain_decoding(family: str) -> None:
+    model = tiny_model(family, attn_implementation="eager")
+    assert traits_of(model).level == "tree"
+    expected = model.generate(prompt_of(5), max_new_tokens=40, do_sample=False, eos_token_id=None)  # type: ignore[operator]
+    text = expected[0].tolist()
+    witness = Witness(Thicket(text, 4, VOCABULARY))
+    output = generate(
+        model, prompt_of(5), drafter=lambda: witness, max_new_tokens=40, do_sample=False, eos_token_id=None
+    )
+    assert isinstance(output, Tensor)
+    assert output.tolist() == expected.tolist()
+    expect_plain_logits(model, text, witness.sights)
+
+
+def test_the_thicket_branches_and_is_partly_accepted() -> None:
+    text = plain("llama", "greedy")[0].tolist()
+    witness = Witness(Thicket(text, 1, VOCABULARY))
+    generate(tiny_model(), prompt_of(3), drafter=lambda: witness, max_new_tokens=48, do_sample=False, eos_token_id=None)
+    assert any(len(set(sight.draft.parents)) < len(sight.draft) for sight in witness.sights)
+    assert any(0 < len(sight.accepted.path) < len(sight.draft) for sight in witness.sights)
+    assert any(sight.accepted.path != tuple(range(len(sight.accepted.path))) for sight in witness.sights)

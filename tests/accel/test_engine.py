@@ -1,0 +1,421 @@
+"""Promises of the engine: exact ends, exact processors, an honest cache, and clear refusals."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from antiphon.accel.adversary import Oracle, Thicket
+from antiphon.accel.cache import CachedModel
+from antiphon.accel.draft import EMPTY, Accepted, Draft
+from antiphon.accel.drafters.nothing import Nothing
+from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.probe import traits_of
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+LENGTH = PROMPT.shape[1]
+
+
+def plain(model: Any, **options: Any) -> list[int]:
+    """What transformers' own greedy decoding says, as a list."""
+    output = model.generate(PROMPT, do_sample=False, **({"eos_token_id": None, "max_new_tokens": 40} | options))
+    return list(output[0].tolist())
+
+
+def ours(model: Any, text: list[int], depth: int = 7, **options: Any) -> tuple[list[int], list[Step]]:
+    steps: list[Step] = []
+    settings = {"eos_token_id": None, "max_new_tokens": 40, "do_sample": False} | options
+    output = generate(model, PROMPT, drafter=lambda: Oracle(text, depth), on_step=steps.append, **settings)
+    assert isinstance(output, Tensor)
+    return output[0].tolist(), steps
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step(depth: int) -> None:
+    model = tiny_model(seed=11)
+    text = plain(model, max_new_tokens=1 + 3 * (depth + 1))
+    output, steps = ours(model, text, depth, max_new_tokens=1 + 3 * (depth + 1))
+    assert output == text
+    assert [len(step.tokens) for step in steps] == [1, depth + 1, depth + 1, depth + 1]
+
+
+@pytest.mark.parametrize("place", range(9, 18))
+def test_an_end_of_sequence_token_anywhere_in_an_accepted_run_ends_the_text_there(place: int) -> None:
+    model = tiny_model(seed=11)
+    end = plain(model)[LENGTH + place]
+    expected = plain(model, eos_token_id=end, pad_token_id=0)
+    output, steps = ours(model, plain(model), eos_token_id=end, pad_token_id=0)
+    assert output == expected
+    assert output[-1] == end
+    assert steps[-1].finish == "stop"
+
+
+@pytest.mark.parametrize("limit", range(1, 19))
+def test_the_length_limit_cuts_an_accepted_run_exactly(limit: int) -> None:
+    model = tiny_model(seed=11)
+    output, steps = ours(model, plain(model), max_new_tokens=limit)
+    assert output == plain(model, max_new_tokens=limit)
+    assert steps[-1].finish == "length"
+
+
+class AtLength(StoppingCriteria):
+    """Ends a text at a length, and remembers every length it was asked about."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.asked: list[int] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        self.asked.append(input_ids.shape[1])
+        return torch.tensor([input_ids.shape[1] >= self.length])
+
+
+@pytest.mark.parametrize("length", [LENGTH + 1, LENGTH + 5, LENGTH + 9, LENGTH + 10])
+def test_a_custom_criterion_is_asked_after_every_token_and_cuts_exactly_there(length: int) -> None:
+    model = tiny_model(seed=11)
+    criterion = AtLength(length)
+    output, steps = ours(model, plain(model), stopping_criteria=StoppingCriteriaList([criterion]))
+    assert len(output) == length
+    assert criterion.asked == list(range(LENGTH + 1, length + 1))
+    assert steps[-1].finish == "stop"
+
+
+def test_a_stop_string_across_two_accepted_tokens_ends_the_text_there() -> None:
+    model, tokenizer = tiny_model(seed=11), byte_tokenizer()
+    text = plain(model)
+    tokens = text[LENGTH:]
+    place = next(i for i in range(4, 30) if all(32 < t < 127 for t in tokens[i : i + 2]))
+    stop = tokenizer.decode(tokens[place : place + 2])
+    expected = model.generate(  # type: ignore[operator]
+        PROMPT, do_sample=False, max_new_tokens=40, eos_token_id=None, stop_strings=[stop], tokenizer=tokenizer
+    )
+    output, steps = ours(model, text, stop_strings=[stop], tokenizer=tokenizer)
+    assert output == expected[0].tolist()
+    assert len(output) < len(text)
+    assert steps[-1].finish == "stop"
+
+
+class Counting(LogitsProcessor):
+    """A stateful processor: what it forbids depends on how often, and on what text, it was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ...]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls.append(tuple(input_ids[0].tolist()))
+        scores = scores.clone()
+        scores[:, len(self.calls) % VOCABULARY] = -torch.inf
+        return scores
+
+
+def test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far() -> None:
+    model = tiny_model(seed=11)
+    theirs, mine = Counting(), Counting()
+    text = plain(model, logits_processor=LogitsProcessorList([theirs]))
+    output, steps = ours(model, text, logits_processor=LogitsProcessorList([mine]))
+    assert output == text
+    assert mine.calls == theirs.calls
+    assert len(steps) < len(theirs.calls)
+
+
+class Recorder(BaseStreamer):
+    """A streamer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.puts: list[list[int]] = []
+        self.ends = 0
+
+    def put(self, value: Tensor) -> None:
+        self.puts.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def test_a_streamer_sees_the_prompt_then_every_token_then_one_end() -> None:
+    model = tiny_model(seed=11)
+    theirs, mine = Recorder(), Recorder()
+    text = plain(model, streamer=theirs)
+    ours(model, text, streamer=mine)
+    assert mine.puts == theirs.puts
+    assert mine.ends == theirs.ends == 1
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample: bool) -> None:
+    model = tiny_model(seed=11)
+    options: dict[str, Any] = {
+        "do_sample": sample, "top_k": 12, "max_new_tokens": 30, "eos_token_id": None, "output_scores": True,
+        "output_logits": True, "return_dict_in_generate": True,
+    }  # fmt: skip
+    torch.manual_seed(1)
+    expected = model.generate(PROMPT, **options)  # type: ignore[operator]
+    torch.manual_seed(1)
+    text = expected.sequences[0].tolist()
+    output = generate(model, PROMPT, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
+    assert isinstance(output, GenerateDecoderOnlyOutput)
+    assert output.sequences.tolist() == expected.sequences.tolist()
+    for mine, theirs in zip((*output.scores, *output.logits), (*expected.scores, *expected.logits), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=1e-4)
+    assert output.past_key_values.get_seq_length() == len(text) - 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
+    model = tiny_model(family)
+    text = plain(model)
+    cached, fresh = CachedModel(model, traits_of(model)), CachedModel(model, traits_of(model))
+    thicket = Thicket(text, 7, VOCABULARY)
+    with torch.no_grad():
+        cached.prefill(text[:LENGTH])
+        cached.keep(())
+        for length in (LENGTH, LENGTH + 3, LENGTH + 9):
+            cached_tokens = cached.length
+            cached.forward(text[cached_tokens : length + 1], draft := thicket.propose(text[: length + 1], 16))
+            path = longest_path(draft, text[length + 1 :])
+            cached.keep(path)
+            fresh = CachedModel(model, traits_of(model))
+            fresh.prefill(text[: length + 1 + len(path)])
+            fresh.keep(())
+            for mine, other in zip(cached.cache.layers, fresh.cache.layers, strict=True):
+                assert mine.get_seq_length() == other.get_seq_length() == length + 1 + len(path)
+                torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
+            if cached.length > length + 3:
+                break
+
+
+def longest_path(draft: Draft, truth: list[int]) -> tuple[int, ...]:
+    path: list[int] = []
+    row = -1
+    for token in truth:
+        row = draft.children.get(row, {}).get(token, -1)
+        if row < 0:
+            break
+        path.append(row)
+    return tuple(path)
+
+
+def test_custom_generate_is_generate_with_references() -> None:
+    model = tiny_model(seed=11)
+    text = plain(model)
+    steps: list[Step] = []
+    decoder = Decoder(rows=16, tokenizer=byte_tokenizer(), on_step=steps.append)
+    output = model.generate(  # type: ignore[operator]
+        PROMPT, custom_generate=decoder, references=[text[LENGTH:], "a text"], do_sample=False, max_new_tokens=40,
+        eos_token_id=None,
+    )  # fmt: skip
+    assert output[0].tolist() == text
+    assert len(steps) < 40 / 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_left_padding_is_seen_by_nobody(family: str) -> None:
+    model = tiny_model(family)
+    padded = torch.cat([torch.full((1, 7), 258), PROMPT], dim=1)
+    visible = torch.cat([torch.zeros(1, 7, dtype=torch.long), torch.ones_like(PROMPT)], dim=1)
+    options: dict[str, Any] = {
+        "attention_mask": visible,
+        "max_new_tokens": 40,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
+    expected = model.generate(padded, **options)  # type: ignore[operator]
+    text = expected[0].tolist()
+    output = generate(model, padded, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
+    assert isinstance(output, Tensor)
+    assert output.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) -> None:
+    model = tiny_model(family)
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 20}
+    text = plain(model, max_new_tokens=40)
+    first = generate(
+        model, PROMPT, drafter=lambda: Thicket(text, 3, VOCABULARY), return_dict_in_generate=True, **options
+    )
+    assert isinstance(first, GenerateDecoderOnlyOutput)
+    second = generate(
+        model,
+        first.sequences,
+        past_key_values=first.past_key_values,
+        drafter=lambda: Thicket(text, 4, VOCABULARY),
+        attention_mask=torch.ones_like(first.sequences),  # else a pad token in the text would count as padding
+        **options,
+    )
+    assert isinstance(second, Tensor)
+    assert second[0].tolist() == text
+
+
+def test_a_prompt_read_in_chunks_gives_the_same_text() -> None:
+    model = tiny_model("mistral")
+    text = plain(model)
+    output, _ = ours(model, text, prefill_chunk_size=16)
+    assert output == text
+
+
+def test_closing_a_stream_stops_decoding() -> None:
+    model = tiny_model(seed=11)
+    forwards: list[int] = []
+    handle = model.register_forward_hook(lambda *_: forwards.append(1))
+    traits_of(model)
+    forwards.clear()
+    steps: Iterator[Step] = stream(
+        model, PROMPT, drafter=Nothing, max_new_tokens=40, eos_token_id=None, do_sample=False
+    )
+    assert [next(steps).tokens for _ in range(3)] == [(token,) for token in plain(model)[LENGTH : LENGTH + 3]]
+    forwards.clear()
+    steps.close()  # type: ignore[attr-defined]
+    assert next(steps, None) is None
+    handle.remove()
+    assert forwards == []
+
+
+def test_a_generator_draws_its_own_numbers_and_leaves_the_global_ones_alone() -> None:
+    model = tiny_model(seed=11)
+
+    def draw(seed: int) -> list[int]:
+        generator = torch.Generator().manual_seed(seed)
+        steps = stream(model, PROMPT, generator=generator, max_new_tokens=20, do_sample=True, eos_token_id=None)
+        return [token for step in steps for token in step.tokens]
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    assert draw(1) == draw(1) != draw(2)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Recurring:
+    """A drafter that proposes one and the same row, however deep the text is."""
+
+    def begin(self, prompt: Any, references: Any) -> None: ...
+
+    def propose(self, context: Any, budget: int) -> Draft:
+        return Draft((context[-1],) * 20, tuple(range(-1, 19)), (1.0,) * 20)
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+        assert len(draft) < 20
+        assert logits.shape == (1 + len(draft), VOCABULARY)
+
+
+def test_no_draft_reaches_past_the_last_learned_position() -> None:
+    model = tiny_model("gpt2", n_positions=64, max_position_embeddings=64)
+    output = generate(model, PROMPT, drafter=Recurring, rows=19, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    assert isinstance(output, Tensor)
+    assert output[0].tolist() == plain(model, max_new_tokens=24)
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+    "yarn": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0},
+    "linear": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0},
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_no_draft_reaches_over_a_switch_of_rotary_frequencies(rope: str) -> None:
+    model = tiny_model(rope_parameters=ROPES[rope], max_position_embeddings=52)
+    text = plain(model)
+    output, steps = ours(model, text)
+    assert output == text
+    assert len(steps) < 40
+
+
+def test_longrope_is_rebuilt_where_transformers_rebuilds_it() -> None:
+    long, short = [4.0] * 8, [1.0] * 8
+    rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short, "rope_theta": 10000.0}
+    model = tiny_model(
+        "phi3", rope_parameters=rope | {"original_max_position_embeddings": 52}, original_max_position_embeddings=52,
+        max_position_embeddings=208,
+    )  # fmt: skip
+    assert traits_of(model).rope is not None
+    text = plain(model)
+    output, steps = ours(model, text)
+    assert output == text
+    assert len(steps) < 20
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "num_beams=2": {"num_beams": 2},
+    "use_cache=False": {"use_cache": False},
+    "output_attentions": {"output_attentions": True, "return_dict_in_generate": True},
+    "output_hidden_states": {"output_hidden_states": True, "return_dict_in_generate": True},
+    "3 sequences at once": {"num_return_sequences": 3, "do_sample": True},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_this_decoder_does_not_offer_is_refused_by_name(name: str) -> None:
+    model = tiny_model(attn_implementation="eager")
+    with pytest.raises(ValueError, match=name):
+        generate(model, PROMPT, max_new_tokens=4, **REFUSED[name])
+    with pytest.raises(ValueError, match=name):
+        model.generate(PROMPT, custom_generate=Decoder(), max_new_tokens=4, **REFUSED[name])  # type: ignore[operator]
+
+
+def test_embeddings_instead_of_tokens_are_refused_by_name() -> None:
+    model = tiny_model(seed=11)
+    embeddings = model.get_input_embeddings()(PROMPT)
+    with pytest.raises(ValueError, match="inputs_embeds"):
+        model.generate(inputs_embeds=embeddings, custom_generate=Decoder(), max_new_tokens=4)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("references", "error", "message"),
+    [
+        ("one text", TypeError, "pass a list of texts"),
+        (["a text"], ValueError, "pass tokenizer="),
+        ([3.5], TypeError, "Reference 0 is a float"),
+        ([[1, 2], None], TypeError, "Reference 1 is a NoneType"),
+        ([[1, 2, 999]], ValueError, "Reference 0 has token id 999"),
+    ],
+)
+def test_a_reference_that_is_no_text_is_named(references: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        generate(tiny_model(seed=11), PROMPT, references=references, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("rows", [-1, 2.5, "many"])
+def test_rows_out_of_range_are_refused(rows: Any) -> None:
+    with pytest.raises(ValueError, match="rows is"):
+        Decoder(rows=rows)
+
+
+def test_rows_bound_every_draft_and_zero_rows_are_plain_decoding() -> None:
+    model = tiny_model(seed=11)
+    text = plain(model)
+    for rows in (0, 1, 5):
+        output, steps = ours(model, text, rows=rows)
+        assert output == text
+        assert max(step.drafted for step in steps) == rows
+
+
+def test_stop_strings_need_a_tokenizer() -> None:
+    with pytest.raises(ValueError, match="pass tokenizer="):
+        generate(tiny_model(seed=11), PROMPT, stop_strings=["x"], max_new_tokens=2)
+
+
+def test_a_cache_that_holds_the_whole_prompt_is_refused() -> None:
+    model = tiny_model(seed=11)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(PROMPT, past_key_values=cache)
+    with pytest.raises(ValueError, match="already holds 40 tokens"):
+        generate(model, PROMPT, past_key_values=cache, max_new_tokens=4)
+
+
+def test_a_model_in_training_mode_is_decoded_plainly_and_says_why() -> None:
+    model = tiny_model(seed=11)
+    assert traits_of(model).level == "tree"
+    model.train()
+    assert traits_of(model).level == "plain"
+    assert "model.eval()" in traits_of(model).reason
+    assert CachedModel(model, traits_of(model)).fit(Draft((1,), (-1,), (1.0,)), 8, 8) == EMPTY

@@ -1,0 +1,63 @@
+"""Geometry: depths, ancestors, windows and chunks by position, padding."""
+
+import random
+
+import pytest
+import torch
+
+from antiphon.accel.draft import ROOT
+from antiphon.accel.tree import Reach, Tree, additive, mask, plant
+
+
+def ancestors(parents: list[int], row: int) -> set[int]:
+    line = {row}
+    while parents[row] != ROOT:
+        row = parents[row]
+        line.add(row)
+    return line
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 40, 130])
+def test_a_row_sees_itself_its_ancestors_and_every_pending_token(rows: int) -> None:
+    chance = random.Random(rows)
+    parents = [chance.randint(ROOT, row - 1) for row in range(rows)]
+    tree = plant(3, parents)
+    assert len(tree) == 3 + rows
+    for row in range(rows):
+        line = ancestors(parents, row)
+        assert tree.depths[3 + row] == 2 + len(line)
+        assert set(tree.sees[3 + row].nonzero()[0].tolist()) == {0, 1, 2} | {3 + other for other in line}
+    for pending in range(3):
+        assert tree.sees[pending].nonzero()[0].tolist() == list(range(pending + 1))
+
+
+def seen(tree: Tree, reach: Reach, row: int, *, length: int, offset: int, padding: int) -> set[int]:
+    """The definition, one pair at a time: positions of the columns that a row sees."""
+    here = length - padding + int(tree.depths[row])
+    columns = [slot - padding for slot in range(offset, length)]
+    visible = [position >= 0 for position in columns] + tree.sees[row].tolist()
+    columns += (length - padding + tree.depths).tolist()
+    return {
+        index
+        for index, (position, allowed) in enumerate(zip(columns, visible, strict=True))
+        if allowed
+        and (reach.window is None or here - position < reach.window)
+        and (reach.chunk is None or here // reach.chunk == position // reach.chunk)
+    }
+
+
+@pytest.mark.parametrize("reach", [Reach(), Reach(window=4), Reach(chunk=5), Reach(window=1)])
+@pytest.mark.parametrize(("offset", "padding"), [(0, 0), (0, 3), (6, 0), (6, 2), (2, 4)])
+def test_masks_count_windows_and_chunks_in_positions(reach: Reach, offset: int, padding: int) -> None:
+    tree = plant(2, [ROOT, 0, ROOT, 2, 1])
+    sees = mask(tree, reach, length=11, offset=offset, padding=padding)
+    assert sees.shape == (7, 11 - offset + 7)
+    for row in range(7):
+        expected = seen(tree, reach, row, length=11, offset=offset, padding=padding)
+        assert set(sees[row].nonzero().flatten().tolist()) == expected
+
+
+def test_the_additive_mask_is_zero_where_a_row_may_look() -> None:
+    sees = torch.tensor([[True, False]])
+    assert additive(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]
+    assert additive(sees, torch.bfloat16).dtype == torch.bfloat16
