@@ -1,0 +1,90 @@
+"""Question in, passages out: load, chunk, embed, store, search, rerank. Knows nothing of language models.
+
+Names are imported when they are first used, so that ``import antiphon.retrieval`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antiphon.retrieval.chunk import chunk_document
+    from antiphon.retrieval.document import Document, Heading
+    from antiphon.retrieval.embed import Embedder, HashEmbedder, TokenEmbedder, TokenVectors, resolve
+    from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound
+    from antiphon.retrieval.index import IndexReport, build_index, index_passages
+    from antiphon.retrieval.load import Loaded, Progress, Skipped, load_documents, read_document
+    from antiphon.retrieval.minilm import MiniLMEmbedder
+    from antiphon.retrieval.passage import Passage
+    from antiphon.retrieval.rerank import CrossEncoderReranker, MaxSim, Reranker, resolve_reranker
+    from antiphon.retrieval.retriever import LocalIndex, PassageIndex, Retriever
+    from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
+    from antiphon.retrieval.store import Store, read_store
+    from antiphon.retrieval.vectors import FaissIndex, FlatIndex, Hits, VectorIndex, vector_index
+
+_HOMES = {
+    "chunk": ("chunk_document",),
+    "document": ("Document", "Heading"),
+    "embed": ("Embedder", "HashEmbedder", "TokenEmbedder", "TokenVectors", "resolve"),
+    "generation": ("IndexCorrupt", "IndexMismatch", "IndexNotFound"),
+    "index": ("IndexReport", "build_index", "index_passages"),
+    "load": ("Loaded", "Progress", "Skipped", "load_documents", "read_document"),
+    "minilm": ("MiniLMEmbedder",),
+    "passage": ("Passage",),
+    "rerank": ("CrossEncoderReranker", "MaxSim", "Reranker", "resolve_reranker"),
+    "retriever": ("LocalIndex", "PassageIndex", "Retriever"),
+    "sentence_transformer": ("SentenceTransformerEmbedder",),
+    "store": ("Store", "read_store"),
+    "vectors": ("FaissIndex", "FlatIndex", "Hits", "VectorIndex", "vector_index"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CrossEncoderReranker",
+    "Document",
+    "Embedder",
+    "FaissIndex",
+    "FlatIndex",
+    "HashEmbedder",
+    "Heading",
+    "Hits",
+    "IndexCorrupt",
+    "IndexMismatch",
+    "IndexNotFound",
+    "IndexReport",
+    "Loaded",
+    "LocalIndex",
+    "MaxSim",
+    "MiniLMEmbedder",
+    "Passage",
+    "PassageIndex",
+    "Progress",
+    "Reranker",
+    "Retriever",
+    "SentenceTransformerEmbedder",
+    "Skipped",
+    "Store",
+    "TokenEmbedder",
+    "TokenVectors",
+    "VectorIndex",
+    "build_index",
+    "chunk_document",
+    "index_passages",
+    "load_documents",
+    "read_document",
+    "read_store",
+    "resolve",
+    "resolve_reranker",
+    "vector_index",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,169 @@
+"""Text to vectors: what an embedder is, which ones there are by name, and a toy one. Knows nothing of passages."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.vectors import Vectors, normalized
+
+
+class Embedder(Protocol):
+    """Whoever turns texts into vectors whose inner product says how near they are in meaning.
+
+    Vectors are float32, of length 1 and of shape (n, dim); no texts give shape (0, dim). ``fingerprint`` says which
+    weights, pooling and length limit made them: vectors of equal fingerprints may be compared, others not.
+    """
+
+    @property
+    def name(self) -> str:
+        """What ``resolve`` finds it by, or any name of one that is always handed over."""
+
+    @property
+    def dim(self) -> int:
+        """How many numbers a vector has."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What made the vectors."""
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens of a document's text it reads, special tokens not counted; the rest would be cut off."""
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has, without special tokens."""
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of the texts that are searched."""
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of the questions that search."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """One text token by token, without special tokens: ids of shape (tokens,), vectors (tokens, dim) of length 1."""
+
+    ids: NDArray[np.int64]
+    vectors: Vectors
+
+
+@runtime_checkable
+class TokenEmbedder(Embedder, Protocol):
+    """An embedder that also offers the vectors of single tokens, for late interaction."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+
+    def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The token ids of each text, without special tokens; cut off where the embedder stops reading."""
+
+    def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
+        """The tokens of each text and their vectors in its context."""
+
+
+class HashEmbedder:
+    """Deterministic vectors without a model: a text is the sum of its words, each a sign pattern from a hash.
+
+    Two texts are near when they share words. For tests, and to try a pipeline where nothing is installed.
+    """
+
+    name = "hash"
+    max_tokens = 512
+    vocabulary = 1 << 16
+
+    def __init__(self, dim: int = 256) -> None:
+        if not 8 <= dim <= 512 or dim % 8:
+            raise ValueError(f"dim is {dim}; a multiple of 8 from 8 to 512 is needed.")
+        self.dim = dim
+        self.fingerprint = f"hash:words:{dim}"
+
+    def count_tokens(self, text: str) -> int:
+        """How many words the text has."""
+        return len(_words(text))
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """The sum of the vectors of each text's words, normalized."""
+        checked_texts(texts)
+        sums = [np.sum([self._vector(word) for word in _words(text)[: self.max_tokens]], axis=0) for text in texts]
+        return normalized(np.array(sums, dtype=np.float32)) if sums else np.empty((0, self.dim), np.float32)
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """The same as for documents."""
+        return self.embed_documents(texts)
+
+    def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """A number from the hash of each word."""
+        return [np.array([_digest(word)[0] for word in _words(text)[: self.max_tokens]], np.int64) for text in texts]
+
+    def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
+        """Each word's own vector; it knows no context."""
+        vectors = [np.array([self._vector(word) for word in _words(text)[: self.max_tokens]]) for text in texts]
+        return [TokenVectors(*pair) for pair in zip(self.token_ids(texts), map(normalized, vectors), strict=True)]
+
+    def _vector(self, word: str) -> Vectors:
+        bits = np.unpackbits(np.frombuffer(_digest(word)[1][: self.dim // 8], np.uint8))
+        return bits.astype(np.float32) * 2 - 1
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower()) or [text]
+
+
+def _digest(word: str) -> tuple[int, bytes]:
+    digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:2], "big"), digest
+
+
+KNOWN = ("auto", "minilm", "bge-m3", "hash")
+"""The names of embedders; besides them, any folder or hub name ``owner/model`` of sentence-transformers."""
+
+
+def resolve(name: str, device: str | None = None) -> Embedder:
+    """The embedder of that name, loaded. ``auto`` is BGE-M3 on a GPU and the embedded MiniLM on a CPU.
+
+    Raises:
+        ValueError: no embedder has that name, or its files are damaged or cannot be had.
+        ImportError: the package that holds it is not installed; says the command.
+    """
+    if name == "hash":
+        return HashEmbedder()
+    if name == "auto":
+        from antiphon.retrieval.device import pick
+
+        device = pick(device)
+        name = "minilm" if device == "cpu" else "bge-m3"
+    if name == "minilm":
+        from antiphon.retrieval.minilm import MiniLMEmbedder
+
+        return MiniLMEmbedder(device)
+    if name == "bge-m3" or Path(name).is_dir() or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
+
+        return SentenceTransformerEmbedder(name, device=device)
+    raise ValueError(
+        f"No embedder is named {name!r}; known are {', '.join(KNOWN)}, a folder, or a model of the hub as owner/model."
+    )
+
+
+def checked_texts(texts: Sequence[str]) -> Sequence[str]:
+    """The texts, if they are texts.
+
+    Raises:
+        TypeError: a single string, or something in the sequence that is none.
+    """
+    if isinstance(texts, str):
+        raise TypeError("texts is one string; a list of strings is needed.")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"Text {place} is {type(text).__name__}; a string is needed.")
+    return texts

@@ -1,0 +1,164 @@
+"""Files to an index: load, chunk, embed, save. What an earlier index already embedded is not embedded again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
+from antiphon.retrieval.document import Document
+from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
+from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
+from antiphon.retrieval.load import Progress, Skipped, load_documents
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.store import read_store, write_store
+from antiphon.retrieval.vectors import Vectors, normalized, require_room
+
+_BLOCK = 128  # passages between two calls of progress
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """What an index was made of. ``passages`` counts all, ``reused`` those whose vectors an earlier index had."""
+
+    files: int
+    passages: int
+    reused: int
+    words: int
+    skipped: tuple[Skipped, ...]
+    embedder: str
+    folder: Path
+    seconds: float
+
+
+def build_index(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    embedder: str | Embedder = "auto",
+    device: str | None = None,
+    max_tokens: int | None = None,
+    overlap: int = 0,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Index files and folders into the folder ``out``; what is there stays as it is until the new index is whole.
+
+    ``max_tokens`` (128 by default) is the longest passage, in the embedder's own tokens, so that none is cut off;
+    ``overlap`` counts sentences. Stages of ``progress`` are ``load``, ``chunk``, ``embed`` and ``save``.
+
+    Raises:
+        FileNotFoundError: a path does not exist.
+        ValueError: nothing can be read, ``out`` is not a place for an index, the embedder is unknown, or a number is
+            out of range.
+        ImportError: a package that is needed is not installed; says the command.
+        BlockingIOError: another process is writing to ``out``.
+    """
+    began = time.perf_counter()
+    out = Path(out)
+    require_index_folder(out)
+    report: Progress = progress or _silent
+    loaded = load_documents(paths, exclude=[out], progress=report)
+    model = resolve(embedder, device) if isinstance(embedder, str) else embedder
+    passages = _chunk(loaded.documents, model, _limit(max_tokens, model), overlap, report)
+    reused = index_passages(passages, out, model, progress=report)
+    return IndexReport(
+        files=len(loaded.documents),
+        passages=len(passages),
+        reused=reused,
+        words=sum(len(document.text.split()) for document in loaded.documents),
+        skipped=loaded.skipped,
+        embedder=model.name,
+        folder=out,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def index_passages(
+    passages: Sequence[Passage], out: str | Path, embedder: Embedder, *, progress: Progress | None = None
+) -> int:
+    """Index passages into the folder ``out``; returns how many of them were embedded by the index that was there.
+
+    Raises:
+        ValueError: there is no passage, or a vector is not a number or zero.
+        ImportError: there are more than 50,000 passages and FAISS is not installed.
+        BlockingIOError: another process is writing to ``out``.
+    """
+    report: Progress = progress or _silent
+    out = Path(out)
+    if not passages:
+        raise ValueError("There is no passage to index.")
+    require_room(len(passages))
+    texts = [passage.text for passage in passages]
+    known = _known_vectors(out, embedder, set(texts))
+    vectors = _embed(texts, embedder, known, report)
+    report("save", 0, 1)
+    counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
+    write_store(out, passages, vectors, embedder=embedder.name, fingerprint=embedder.fingerprint, token_counts=counts)
+    report("save", 1, 1)
+    return sum(text in known for text in texts)
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
+def _limit(max_tokens: int | None, embedder: Embedder) -> int:
+    if max_tokens is not None and max_tokens > embedder.max_tokens:
+        raise ValueError(
+            f"max_tokens is {max_tokens}, but {embedder.name} reads {embedder.max_tokens} tokens and would cut off "
+            "the rest."
+        )
+    return max_tokens if max_tokens is not None else min(MAX_TOKENS, embedder.max_tokens)
+
+
+def _chunk(
+    documents: Sequence[Document], embedder: Embedder, max_tokens: int, overlap: int, report: Progress
+) -> list[Passage]:
+    pieces: list[list[Passage]] = []
+    for done, document in enumerate(documents):
+        report("chunk", done, len(documents))
+        pieces.append(chunk_document(document, embedder.count_tokens, max_tokens=max_tokens, overlap=overlap))
+    report("chunk", len(documents), len(documents))
+    return list(chain.from_iterable(pieces))
+
+
+def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str, Vectors]:
+    """Vectors of the wanted texts in the index that is there, if the same embedder made it."""
+    try:
+        store = read_store(out)
+    except (IndexNotFound, IndexCorrupt, IndexMismatch):
+        return {}  # there is nothing to reuse; what is there is about to be replaced
+    if store.fingerprint != embedder.fingerprint:
+        return {}
+    return {
+        passage.text: vector
+        for passage, vector in zip(store.passages, store.vectors, strict=True)
+        if passage.text in wanted
+    }
+
+
+def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], report: Progress) -> Vectors:
+    """One normalized vector for each text; equal texts are embedded once, longest first, in batches of like length."""
+    new = sorted({text for text in texts if text not in known}, key=lambda text: (-len(text), text))
+    found = dict(known)
+    for first in range(0, len(new), _BLOCK):
+        report("embed", first, len(new))
+        block = new[first : first + _BLOCK]
+        found.update(zip(block, normalized(embedder.embed_documents(block), dim=embedder.dim), strict=True))
+    report("embed", len(new), len(new))
+    return np.stack([found[text] for text in texts])
+
+
+def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
+    """In how many texts each token stands."""
+    counts = np.zeros(embedder.vocabulary, np.int64)
+    for first in range(0, len(texts), _BLOCK):
+        for ids in embedder.token_ids(texts[first : first + _BLOCK]):
+            counts[np.unique(ids)] += 1
+    return counts

@@ -1,0 +1,161 @@
+"""Files and folders to documents: txt, md, rst, html and pdf. What cannot be read is skipped and named, never fatal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.markup import markdown_headings, rst_headings
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)`` while long work goes on; what it raises stops the work."""
+
+_MARKDOWN = frozenset({".md", ".markdown"})
+_RST = frozenset({".rst"})
+_HTML = frozenset({".html", ".htm", ".xhtml"})
+_PDF = frozenset({".pdf"})
+_PLAIN = frozenset({".txt", ".text", ""})
+SUFFIXES = tuple(sorted((_MARKDOWN | _RST | _HTML | _PDF | _PLAIN) - {""}))
+"""The file name endings that are read; a name without an ending is read as plain text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that was left out, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load found: the documents, and the files that were left out."""
+
+    documents: tuple[Document, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def load_documents(
+    paths: Sequence[str | Path], *, exclude: Sequence[str | Path] = (), progress: Progress | None = None
+) -> Loaded:
+    """Read files, and folders with all below them, in sorted order; each file once.
+
+    Hidden files and folders inside a folder are passed over, and so is anything inside ``exclude``. A file that is
+    binary, empty, unreadable or of another format is skipped with its reason; of a file that is named itself, any
+    ending is read as plain text.
+
+    Raises:
+        ValueError: there is no path, or nothing that can be read.
+        FileNotFoundError: a path does not exist.
+    """
+    if isinstance(paths, (str, Path)) or not paths:
+        raise ValueError(f"paths is {paths!r}; a list of at least one file or folder is needed.")
+    files = list(_find(paths, exclude))
+    documents: list[Document] = []
+    skipped: list[Skipped] = []
+    for done, (file, is_named) in enumerate(files):
+        if progress:
+            progress("load", done, len(files))
+        try:
+            documents.append(read_document(file, any_suffix=is_named))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            skipped.append(Skipped(str(file), reason))
+    if progress:
+        progress("load", len(files), len(files))
+    if not documents:
+        raise ValueError(_nothing(paths, skipped))
+    return Loaded(tuple(documents), tuple(skipped))
+
+
+def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
+    """The document in one file. Plain text, Markdown and reStructuredText keep every character, line ends included.
+
+    So a span of such a document is a span of the decoded file; of HTML and PDF it is a span of the extracted text,
+    which is the same at every reading.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is no regular file, binary, not UTF-8, empty, or of a format that is not read.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if not any_suffix and suffix not in SUFFIXES and suffix not in _PLAIN:
+        raise ValueError(f"{suffix} files are not read (only {' '.join(SUFFIXES)})")
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
+    document = _parse(path.read_bytes(), str(path), suffix)
+    if not document.text.strip("\ufeff \t\r\n\f\v\xa0"):
+        reason = "it holds no text (scanned pages need OCR first)" if suffix in _PDF else "it is empty"
+        raise ValueError(reason)
+    return document
+
+
+def _parse(data: bytes, source: str, suffix: str) -> Document:
+    if suffix in _PDF:
+        from antiphon.retrieval.pdf import read_pdf
+
+        text, title, pages = read_pdf(data)
+        return Document(text, source, _titled(title), pages=pages)
+    text = _decode(data)
+    if suffix in _HTML:
+        from antiphon.retrieval.html import read_html
+
+        text, title, headings = read_html(text)
+        return Document(text, source, _titled(title), headings)
+    return Document(text, source, {}, _headings(text, suffix))
+
+
+def _titled(title: str) -> dict[str, str]:
+    return {"title": title} if title else {}
+
+
+def _headings(text: str, suffix: str) -> tuple[Heading, ...]:
+    if suffix in _MARKDOWN:
+        return markdown_headings(text)
+    return rst_headings(text) if suffix in _RST else ()
+
+
+def _decode(data: bytes) -> str:
+    """The text of a file in UTF-8, or in UTF-16 if it says so with a byte order mark."""
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        kind = "it is binary" if b"\0" in data[:4096] else "it is not UTF-8 text"
+        raise ValueError(f"{kind} (byte {error.start})") from error
+    if "\0" in text:
+        raise ValueError(f"it is binary (a zero character at {text.index(chr(0))})")
+    return text
+
+
+def _find(paths: Sequence[str | Path], exclude: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
+    """Every file under the paths, once, and whether it was named itself."""
+    seen = set()
+    left_out = [Path(path).resolve() for path in exclude]
+    for path in map(Path, paths):
+        if not path.exists() and not path.is_symlink():
+            raise FileNotFoundError(f"{path} does not exist; give the path of a file or a folder.")
+        is_named = not path.is_dir()
+        for file in [path] if is_named else sorted(_walk(path)):
+            place = file.resolve()
+            if place not in seen and not any(place.is_relative_to(folder) for folder in left_out):
+                seen.add(place)
+                yield file, is_named
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(root, name) for name in files if not name.startswith("."))
+
+
+def _nothing(paths: Sequence[str | Path], skipped: Sequence[Skipped]) -> str:
+    places = ", ".join(str(path) for path in paths)
+    if not skipped:
+        return f"{places} holds no file; give a file or a folder with {' '.join(SUFFIXES)} files."
+    first = f"{skipped[0].path}: {skipped[0].reason}"
+    return f"Nothing in {places} can be read: {len(skipped)} skipped, the first is {first}."

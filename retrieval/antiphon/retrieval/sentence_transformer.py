@@ -1,0 +1,152 @@
+"""Any embedding model of sentence-transformers, from the hub or a folder; BGE-M3 among them by its short name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from antiphon.retrieval.device import batch_size as default_batch_size
+from antiphon.retrieval.device import pick, precision
+from antiphon.retrieval.embed import checked_texts
+from antiphon.retrieval.vectors import Vectors, normalized
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_SHORT_NAMES = {"bge-m3": "BAAI/bge-m3"}
+_LENGTHS = {"BAAI/bge-m3": 512}  # it reads 8,192, at a price that few passages are worth
+_LONGEST = 8192
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model with its own pooling and prompts, in half precision where that is faster.
+
+    ``model`` is ``bge-m3``, a name on the hub, or a folder. ``max_length`` counts tokens with the special ones; longer
+    texts are cut off. What is in the hub's cache is used as it is, so a new version there changes nothing here.
+
+    Raises:
+        ValueError: the model cannot be had, has no fixed dimension, or reads fewer than ``max_length`` tokens.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        source = _SHORT_NAMES.get(str(model), str(model))
+        folder = Path(source).resolve() if Path(source).is_dir() else None
+        self.name = str(folder or model)
+        self._device = pick(device)
+        self._model = _load(source, self._device, revision, local_files_only)
+        self._batch_size = batch_size or default_batch_size(self._device)
+        self._limit(max_length or _LENGTHS.get(source))
+        self.dim = self._dimension()
+        self.fingerprint = f"{_weights(source, folder)}:{_pooling(self._model)}:{self._max_length}"
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens of a document's text fit beside the special ones and the model's own prompt."""
+        prompt = self._model.prompts.get("document") or ""
+        return (
+            self._max_length - int(self._model.tokenizer.num_special_tokens_to_add(False)) - self.count_tokens(prompt)
+        )
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has, without special tokens."""
+        tokenizer: Any = self._model.tokenizer
+        if callable(tokenizer):
+            return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """The model's vectors for documents; batches hold texts of like length."""
+        return self._encode(self._model.encode_document, texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """The model's vectors for questions."""
+        return self._encode(self._model.encode_query, texts)
+
+    def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
+        if not checked_texts(texts):
+            return np.empty((0, self.dim), np.float32)  # encode([]) has shape (0,)
+        options = {"show_progress_bar": False, "convert_to_tensor": True, "batch_size": self._batch_size}
+        return normalized(encode(list(texts), **options).float().cpu().numpy())
+
+    def _limit(self, max_length: int | None) -> None:
+        own = self._model.max_seq_length
+        longest = int(own) if own is not None and own < _LONGEST else _LONGEST
+        if max_length is not None and not 0 < max_length <= longest:
+            raise ValueError(f"max_length is {max_length}; {self.name} reads 1 to {longest} tokens.")
+        self._max_length = max_length or longest
+        if max_length is not None:
+            self._model.max_seq_length = max_length
+
+    def _dimension(self) -> int:
+        dim = self._model.get_embedding_dimension()
+        if dim is None:
+            raise ValueError(f"{self.name} does not say how long its vectors are; a model with pooling is needed.")
+        return dim
+
+
+def _load(source: str, device: str, revision: str | None, local_files_only: bool) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+
+    def load(local: bool) -> SentenceTransformer:
+        kwargs = {"dtype": precision(device)}
+        return SentenceTransformer(
+            source, device=device, revision=revision, local_files_only=local, model_kwargs=kwargs
+        )
+
+    try:
+        if local_files_only or _is_cached(source, revision):
+            return load(True)
+    except OSError:
+        if local_files_only:
+            raise
+    try:
+        return load(False)
+    except OSError as error:
+        raise ValueError(
+            f"The embedder {source!r} cannot be loaded from the hub or its cache; check the name and the network, or "
+            f"take the embedded one: minilm. ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _is_cached(source: str, revision: str | None) -> bool:
+    """Whether the cache holds the list of modules; weights alone would silently get a pooling that is not theirs."""
+    return _cached(source, "modules.json", revision) is not None
+
+
+def _cached(source: str, file: str, revision: str | None = None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(source).is_dir():
+        return None
+    found = try_to_load_from_cache(source, file, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _weights(source: str, folder: Path | None) -> str:
+    """What tells one set of weights from another: the hub's commit, or a checksum of the files."""
+    if folder is None:
+        snapshot = _cached(source, "config.json") or _cached(source, "modules.json")
+        return f"{source}@{snapshot.parent.name if snapshot else 'unknown'}"
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"sha256-{digest.hexdigest()[:16]}"
+
+
+def _pooling(model: SentenceTransformer) -> str:
+    modes = [getattr(module, "pooling_mode", None) for module in model]
+    return "+".join(str(mode) for mode in modes if mode) or "own"

@@ -1,0 +1,162 @@
+"""An index on disk: passages in SQLite, their vectors beside them. Knows nothing of models or of how to search."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.generation import IndexCorrupt, commit, current
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.vectors import Vectors
+
+_PASSAGES = "passages.sqlite"
+_VECTORS = "vectors.npy"
+_TOKENS = "token_counts.npy"
+_SCHEMA = """
+create table passages (
+    row integer primary key, id text not null unique, text text not null, source text not null,
+    start integer not null, "end" integer not null, metadata text not null
+)
+"""
+_COLUMNS = 'row, id, text, source, start, "end", metadata'
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The content of an index: row ``i`` of ``vectors``, of shape (passages, dim), belongs to passage ``i``.
+
+    ``token_counts[t]``, where the embedder has tokens, is the number of passages that hold token ``t``.
+    """
+
+    folder: Path
+    embedder: str
+    fingerprint: str
+    created: str
+    passages: PassageTable
+    vectors: Vectors
+    token_counts: NDArray[np.int64] | None
+
+
+class PassageTable:
+    """The passages of one generation, read from SQLite when they are asked for; safe under threads."""
+
+    def __init__(self, path: Path) -> None:
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._lock = threading.Lock()
+        weakref.finalize(self, self._connection.close)
+
+    def __len__(self) -> int:
+        return int(self._query("select count(*) from passages")[0][0])
+
+    def __getitem__(self, row: int) -> Passage:
+        return self.fetch([row])[0]
+
+    def __iter__(self) -> Iterator[Passage]:
+        """All passages in the order of their rows."""
+        return (_passage(record) for record in self._query(f"select {_COLUMNS} from passages order by row"))
+
+    def fetch(self, rows: Sequence[int]) -> list[Passage]:
+        """The passages of these rows, in this order.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        return [_passage(self._one(int(row))) for row in rows]
+
+    def _one(self, row: int) -> tuple[Any, ...]:
+        found = self._query(f"select {_COLUMNS} from passages where row = ?", (row,))
+        if not found:
+            raise IndexError(f"There is no passage {row}; rows are 0 to {len(self) - 1}.")
+        return found[0]
+
+    def _query(self, sql: str, values: tuple[int, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+
+def write_store(
+    folder: Path,
+    passages: Sequence[Passage],
+    vectors: Vectors,
+    *,
+    embedder: str,
+    fingerprint: str,
+    token_counts: NDArray[np.int64] | None = None,
+) -> None:
+    """Save an index, all of it or nothing; the one that was there is replaced at the very end.
+
+    Raises:
+        ValueError: passages and vectors differ in number, or the folder holds other things than an index.
+        BlockingIOError: another process is writing to it.
+    """
+    if len(passages) != len(vectors):
+        raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
+
+    def write(beside: Path) -> None:
+        _write_passages(beside / _PASSAGES, passages)
+        np.save(beside / _VECTORS, vectors.astype(np.float32, copy=False), allow_pickle=False)
+        if token_counts is not None:
+            np.save(beside / _TOKENS, token_counts, allow_pickle=False)
+
+    facts = {
+        "embedder": embedder,
+        "fingerprint": fingerprint,
+        "dim": int(vectors.shape[1]),
+        "passages": len(passages),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    commit(folder, write, facts)
+
+
+def read_store(folder: str | Path) -> Store:
+    """The index in a folder, checked byte by byte.
+
+    Raises:
+        IndexNotFound: there is none.
+        IndexCorrupt: a file is missing or damaged, or the files disagree; names it.
+        IndexMismatch: its format is one that this version does not read.
+    """
+    generation = current(Path(folder))
+    facts = generation.facts
+    passages = PassageTable(generation.folder / _PASSAGES)
+    vectors: Vectors = np.load(generation.folder / _VECTORS, allow_pickle=False)
+    tokens = generation.folder / _TOKENS
+    expected = (facts["passages"], facts["dim"])
+    if vectors.shape != expected or len(passages) != facts["passages"]:
+        raise IndexCorrupt(
+            f"The index is damaged: its manifest names {expected[0]} passages of {expected[1]} numbers, "
+            f"{_VECTORS} has {vectors.shape} and {_PASSAGES} has {len(passages)}. Make it again."
+        )
+    counts = np.load(tokens, allow_pickle=False) if tokens.is_file() else None
+    return Store(Path(folder), facts["embedder"], facts["fingerprint"], facts["created"], passages, vectors, counts)
+
+
+def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("pragma journal_mode = off")  # the folder as a whole is what is atomic
+        connection.execute("pragma synchronous = off")
+        connection.execute(_SCHEMA)
+        connection.executemany(f"insert into passages ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", _records(passages))
+
+
+def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:
+    for row, passage in enumerate(passages):
+        metadata = json.dumps(dict(passage.metadata), ensure_ascii=False)
+        yield row, passage.id, passage.text, passage.source, passage.start, passage.end, metadata
+
+
+def _passage(record: tuple[Any, ...]) -> Passage:
+    _, identifier, text, source, start, end, metadata = record
+    return Passage(text, identifier, source, start, end, None, json.loads(metadata))
