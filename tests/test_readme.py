@@ -1,0 +1,71 @@
+"""What the README shows works: its Python runs, and the names in its tables are all there are."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+MODEL = "Qwen/Qwen3-8B"
+DOCUMENT = (
+    "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator, and keep the old ones.\n"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny stand-in for the model that the README names, with room for a prompt of bytes."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model(max_position_embeddings=16_384).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_the_readme_shows_python() -> None:
+    assert len(BLOCKS) == 3
+    assert all(MODEL in block for block in BLOCKS)
+
+
+@pytest.mark.parametrize("index", range(len(BLOCKS)))
+def test_the_python_of_the_readme_runs(
+    index: int,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if "build_index" in BLOCKS[index] and torch.cuda.is_available():
+        pytest.skip("on a GPU this example fetches BGE-M3")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "keys.md").write_text(DOCUMENT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(BLOCKS[index].replace(MODEL, str(checkpoint)), f"README.md, block {index}", "exec"), {})
+    assert index == 2 or capsys.readouterr().out
+
+
+def table(heading: str) -> list[str]:
+    """The names in code type that begin the rows of the table under a heading."""
+    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", section, flags=re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def test_the_table_of_drafters_is_whole() -> None:
+    assert sorted(table("Drafters")) == sorted(DRAFTERS)
+
+
+def test_the_table_of_extras_is_whole() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert sorted(table("Install")) == sorted(set(project["optional-dependencies"]) - {"all"})
+
+
+def test_the_commands_of_the_readme_are_targets_of_make() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
