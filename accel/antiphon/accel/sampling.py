@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class Chooser:
         keep_logits: bool = False,
     ) -> None:
         self.transcript = transcript
-        self.processors = processors
+        self.processors: Any = processors  # its stub wants a LongTensor, which no tensor is
         self.sample = sample
         self.generator = generator
         self.scores: list[Tensor] | None = [] if keep_scores else None
