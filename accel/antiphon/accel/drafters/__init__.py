@@ -1,0 +1,26 @@
+"""Who guesses what comes next: one file, one drafter."""
+
+from __future__ import annotations
+
+from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.drafters.blend import Blend
+from antiphon.accel.drafters.copying import Copying
+from antiphon.accel.drafters.nothing import Nothing
+from antiphon.accel.drafters.trie import Trie
+
+DRAFTERS: dict[str, DrafterFactory] = {"nothing": Nothing, "copying": Copying, "trie": Trie, "blend": Blend}
+"""Every drafter under the name that a command line gives it."""
+
+
+def drafter_named(name: str) -> DrafterFactory:
+    """The drafter of that name.
+
+    Raises:
+        ValueError: there is none; the message names those that there are.
+    """
+    if name not in DRAFTERS:
+        raise ValueError(f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}.")
+    return DRAFTERS[name]
+
+
+__all__ = ["DRAFTERS", "Blend", "Copying", "Nothing", "Trie", "drafter_named"]

@@ -1,0 +1,81 @@
+"""Where tokens stood before: sequences, and for every token the places right after it. Knows nothing of drafts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+
+from antiphon.accel.draft import Tokens
+
+END = -1
+"""Stands between sequences. It equals no token id (ids are 0 or more), so nothing matches across it."""
+
+
+class Occurrences:
+    """Sequences of token ids in one list, and for every token the places that follow it.
+
+    A *place* is an index into ``tokens``: that of the token right after an occurrence, so every place has a
+    continuation. The last sequence stays open for more until ``close``. Adding a token costs O(1).
+    """
+
+    __slots__ = ("_places", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = [END]
+        self._places: defaultdict[int, list[int]] = defaultdict(list)
+
+    def extend(self, tokens: Tokens) -> None:
+        """Continue the open sequence."""
+        places, last = self._places, self.tokens[-1]
+        for place, token in enumerate(tokens, len(self.tokens)):
+            places[last].append(place)
+            last = token
+        self.tokens.extend(tokens)
+
+    def close(self, *, is_place: bool = False) -> None:
+        """End the open sequence; with ``is_place`` its end is a place too, one that nothing but ``END`` follows."""
+        if is_place:
+            self._places[self.tokens[-1]].append(len(self.tokens))
+        self.tokens.append(END)
+
+    def after(self, tail: Tokens, longest: int, newest: int | None = None) -> list[list[int]]:
+        """The places after the last 1, 2, ... tokens of ``tail``, oldest first: entry ``m - 1`` is for ``m`` tokens.
+
+        The list ends with the longest match, of at most ``longest`` tokens, and is empty where there is none.
+        With ``newest``, only so many of the last token's places are looked at: it bounds the work.
+        """
+        found = self._places.get(tail[-1], []) if tail else []
+        found = found[-newest:] if newest else found
+        matches: list[list[int]] = []
+        tokens = self.tokens
+        for back in range(2, min(longest, len(tail)) + 2):
+            if not found:
+                break
+            matches.append(found)
+            if back <= len(tail):
+                token = tail[-back]
+                found = [place for place in found if tokens[place - back] == token]
+        return matches
+
+    def continuations(self, places: Iterable[int], ahead: int) -> dict[int, list[int]]:
+        """The places by the token that stands ``ahead`` of them, in order of appearance; ended ones are left out."""
+        groups: dict[int, list[int]] = {}
+        tokens, size = self.tokens, len(self.tokens)
+        for place in places:
+            index = place + ahead
+            if index < size and (token := tokens[index]) != END:
+                if token in groups:
+                    groups[token].append(place)
+                else:
+                    groups[token] = [place]
+        return groups
+
+    def most_versatile(self, most: int) -> list[tuple[int, float]]:
+        """The tokens that followed the most different tokens, and their shares of all pairs of neighbours.
+
+        Kneser and Ney (1995): where no context is known, this tells more of what comes next than plain frequency.
+        """
+        pairs = Counter(after for before, after in set(pairwise(self.tokens)) if after != END)
+        ranking = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+        return [(token, count / pairs.total()) for token, count in ranking]
