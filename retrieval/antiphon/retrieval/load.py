@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.retrieval.document import Document, Heading
-from antiphon.retrieval.markup import markdown_headings, rst_headings
+from antiphon.retrieval.markup import markdown_headings, plain_headings, rst_headings
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)`` while long work goes on; what it raises stops the work."""
@@ -116,7 +116,7 @@ def _titled(title: str) -> dict[str, str]:
 def _headings(text: str, suffix: str) -> tuple[Heading, ...]:
     if suffix in _MARKDOWN:
         return markdown_headings(text)
-    return rst_headings(text) if suffix in _RST else ()
+    return rst_headings(text) if suffix in _RST else plain_headings(text)
 
 
 def _decode(data: bytes) -> str:

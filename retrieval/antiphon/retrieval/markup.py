@@ -1,4 +1,4 @@
-"""Headings of Markdown and reStructuredText, found in the raw text. Knows nothing of files."""
+"""Headings of Markdown, reStructuredText and plain text, found in the raw text. Knows nothing of files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _NOT_A_TITLE = re.compile(r"\s*$| {4}|\t| {0,3}(?:[-+*>|#]|\d+[.)]\s|=+\s*$|<)")
+_ALONE = re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n)|\A)[^\s][^\n]{2,79}(?=\r?\n[ \t]*\r?\n)")
+_PLAIN_TITLE = re.compile(r"""(?!\w+:)(?=.*[^\W\d_]{2})["'(]?[A-Z0-9À-Þ].*[\w"')?]$""")
+_MOST_WORDS = 12
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{1,}\s*$")
 
 
@@ -54,6 +57,20 @@ def rst_headings(text: str) -> tuple[Heading, ...]:
             above, title = (start, ""), (start, "")
         else:
             above, title = title, (start, line)
+    return tuple(headings)
+
+
+def plain_headings(text: str) -> tuple[Heading, ...]:
+    """Lines of a plain text that look like titles: short, alone between empty lines, and no end of a sentence.
+
+    The first line of the text, if it is one, stands above all others.
+    """
+    headings: list[Heading] = []
+    for match in _ALONE.finditer(text):
+        line = match[0].strip("\ufeff \t\r")
+        if _PLAIN_TITLE.match(line) and len(line.split()) <= _MOST_WORDS:
+            level = 1 if match.start() == 0 else 2
+            headings.append(Heading(match.start(), match.end(), level, line))
     return tuple(headings)
 
 
