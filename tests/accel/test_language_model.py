@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
+from transformers.utils.logging import warning_once
 
 from antiphon.accel.language_model import Completion, LanguageModel, Stream
 from antiphon.accel.loading import choose_dtype, has_bfloat16_units
@@ -54,6 +55,27 @@ def forwards(language_model: LanguageModel) -> Iterator[list[dict[str, Any]]]:
     hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
     yield seen
     hook.remove()
+
+
+@contextmanager
+def overlaps(language_model: LanguageModel) -> Iterator[list[int]]:
+    """How many forwards were under way whenever one began beside another."""
+    running, seen = 0, []
+
+    def begin(*_: Any) -> None:
+        nonlocal running
+        running += 1
+        if running > 1:
+            seen.append(running)
+
+    def end(*_: Any) -> None:
+        nonlocal running
+        running -= 1
+
+    hooks = [language_model.model.register_forward_pre_hook(begin), language_model.model.register_forward_hook(end)]
+    yield seen
+    for hook in hooks:
+        hook.remove()
 
 
 def plainly(language_model: LanguageModel, prompt: str = PROMPT, **options: Any) -> str:
@@ -157,6 +179,7 @@ def test_the_models_own_sampling_habits_stay_out(capfd: pytest.CaptureFixture[st
     habits = {"do_sample": True, "temperature": 0.6, "top_p": 0.5, "top_k": 3, "min_p": 0.2, "typical_p": 0.5}
     for name, value in {**habits, "repetition_penalty": 1.5, "num_beams": 3, "epsilon_cutoff": 0.1}.items():
         setattr(habitual.model.generation_config, name, value)
+    warning_once.cache_clear()
     assert habitual.generate(PROMPT, max_new_tokens=30).text == tiny().generate(PROMPT, max_new_tokens=30).text
     sampled: dict[str, Any] = {"max_new_tokens": 30, "temperature": 1.2, "seed": 3}
     assert habitual.generate(PROMPT, **sampled).text == tiny().generate(PROMPT, **sampled).text
@@ -169,6 +192,25 @@ def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
     assert texts[0] == texts[1] != texts[2]
     assert tiny().generate(PROMPT, seed=1, drafter="nothing", **options).text == texts[0]
     assert tiny().generate(PROMPT, seed=1, references=[PROMPT, texts[0]], **options).text == texts[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 0},
+        {"top_k": 4},
+        {"top_k": 0, "top_p": 0.6},
+        {"top_k": 0, "min_p": 0.2},
+        {"top_k": 0, "temperature": 0.5},
+        {"top_k": 0, "repetition_penalty": 1.5},
+    ],
+)
+def test_a_sampled_text_is_what_transformers_samples_from_that_seed(options: dict[str, Any]) -> None:
+    sampled: dict[str, Any] = {"temperature": 1.2, "max_new_tokens": 40, **options}
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        expected = plainly(tiny(), do_sample=True, **sampled)
+    assert tiny().generate(PROMPT, seed=11, references=[PROMPT], **sampled).text == expected
 
 
 def test_sampling_leaves_the_global_random_state_alone() -> None:
@@ -185,8 +227,9 @@ def test_eight_threads_say_what_one_says() -> None:
         return tiny().generate(f"{PROMPT} {seed}", references=[PROMPT], max_new_tokens=25, **options)
 
     alone = [ask(seed) for seed in range(8)]
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool, overlaps(tiny()) as overlapping:
         together = list(pool.map(ask, range(8)))
+    assert overlapping == []
     assert [c.tokens for c in together] == [c.tokens for c in alone]
     assert [c.text for c in together] == [c.text for c in alone]
 
@@ -197,6 +240,30 @@ def test_two_streams_in_turn_say_what_each_says_alone() -> None:
     streams = [tiny().stream(PROMPT, **each) for each in options]  # type: ignore[arg-type]
     turns = list(zip_longest(*streams, fillvalue=""))
     assert ["".join(pieces) for pieces in zip(*turns, strict=True)] == alone
+
+
+def test_threads_take_turns() -> None:
+    streams = [tiny().stream(f"{PROMPT} {index}", drafter="nothing", max_new_tokens=80) for index in range(2)]
+    together = Barrier(2)
+    order: list[int] = []
+
+    def read(index: int) -> None:
+        together.wait()
+        for _ in streams[index]:
+            order.append(index)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(read, range(2)))
+    first = order[-1] ^ 1  # the one that ended first
+    until = len(order) - order[::-1].index(first)
+    assert order[:until].count(first ^ 1) > until / 8
+
+
+def test_closing_a_stream_that_has_ended_changes_nothing() -> None:
+    stream = tiny().stream(PROMPT, max_new_tokens=5)
+    list(stream)
+    stream.close()
+    assert stream.completion.finish_reason == "length"
 
 
 def test_a_closed_stream_stops_generating_and_frees_its_cache() -> None:
@@ -242,6 +309,7 @@ def test_another_thread_may_close_a_stream() -> None:
     reader.join()
     assert stream.completion.finish_reason == "cancelled"
     assert stream.completion.text == "".join(pieces)
+    assert stream.completion.usage.completion_tokens < 20
 
 
 def test_nothing_runs_before_the_first_piece_is_asked_for() -> None:

@@ -14,7 +14,7 @@ from antiphon.accel.stats import FinishReason, Step, Summary, summarize
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Stream", "Usage"]
+__all__ = ["Completion", "Stream", "Turns", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,21 @@ class Completion:
     tokens: tuple[int, ...]
 
 
+class Turns:
+    """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again."""
+
+    def __init__(self) -> None:
+        self._line = Lock()  # held by the next in line
+        self._turn = Lock()
+
+    def __enter__(self) -> None:
+        with self._line:
+            self._turn.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._turn.release()
+
+
 class Stream:
     """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
 
@@ -60,16 +75,17 @@ class Stream:
         *,
         prompt_tokens: int,
         stop: Sequence[str] = (),
-        lock: Lock | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._running = steps
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
         self._prompt_tokens = prompt_tokens
-        self._lock = lock or Lock()
+        self._turns = turns or Turns()
         self._steps: list[Step] = []
         self._pieces: list[str] = []
         self._finish: FinishReason | None = None
+        self._is_closed = False
 
     def __iter__(self) -> Stream:
         return self
@@ -109,13 +125,14 @@ class Stream:
 
     def close(self) -> None:
         """Stop generating and free what generation held; the completion is what was given out until now."""
-        with self._lock:
+        self._is_closed = True  # seen by whoever is reading, before its next forward
+        with self._turns:
             self._end("cancelled")
 
     def _advance(self) -> str | None:
-        """The text of one more forward, or None at the end. The lock is held for this long and no longer."""
-        with self._lock:
-            if self._finish:
+        """The text of one more forward, or None at the end. Others take their turns between two of them."""
+        with self._turns:
+            if self._finish or self._is_closed:
                 return None
             step = next(self._running)
             piece = self._read(step)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.completion import Completion, Stream, Usage
+from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters import drafter_named
 from antiphon.accel.generate import stream as decode_stream
@@ -45,7 +44,7 @@ class LanguageModel:
         check_causal(model, self.name)
         _check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
         self._drafter = _factory(drafter)
-        self._lock = Lock()
+        self._turns = Turns()
 
     @classmethod
     def from_pretrained(
@@ -155,7 +154,7 @@ class LanguageModel:
         _check("stop", stop, all(stops), "texts of at least one character")
         sources = _texts("references", references)
         factory = self._drafter if drafter is None else _factory(drafter)
-        with self._lock:
+        with self._turns:
             tokens = encode(prompt, self.tokenizer)
             steps = decode_stream(
                 self.model,
@@ -170,7 +169,7 @@ class LanguageModel:
                 **sampling,
                 **self._ends(),
             )
-        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=stops, lock=self._lock)
+        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=stops, turns=self._turns)
 
     def _room(self, prompt_tokens: int) -> int:
         """How many tokens may follow the prompt."""
