@@ -16,8 +16,14 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 
 PAGES = ("glossary.html", "tutorial/*.html", "faq/*.html", "howto/*.html")
-LEFT_OUT = ("clinic.html", "cporting.html", "instrumentation.html", "isolating-extensions.html")
-"""Pages of the how-to guides that speak to those who change the interpreter itself."""
+LEFT_OUT = (
+    "clinic.html",
+    "cporting.html",
+    "instrumentation.html",
+    "isolating-extensions.html",
+    "logging-cookbook.html",
+)
+"""How-to guides for those who change the interpreter itself, and one that is mostly listings."""
 
 _NOISE = "nav, .headerlink, .toctree-wrapper, .footnote-reference, .section-number, .clearer, img, script, style"
 _PLAIN_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\N{NO-BREAK SPACE}": " "})
