@@ -2,8 +2,11 @@
 
 import ast
 import importlib
+import importlib.metadata
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +54,20 @@ def test_imports_run_one_way(part: str) -> None:
     ]
     assert FILES[part] or part == "integrations", f"{part} is empty"
     assert wrong == []
+
+
+def test_every_library_that_is_imported_is_declared_and_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *(each for extra in extras.values() for each in extra)]
+    declared = {re.split(r"[^\w.-]", each)[0].lower() for each in required} - {"antiphon"}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+    assert declared - pinned == {"faiss-gpu"}
+    homes = importlib.metadata.packages_distributions()
+    used = {name.split(".")[0] for path in SOURCES for name in imports(path)} - sys.stdlib_module_names - {"antiphon"}
+    undeclared = [n for n in used if not declared & {home.lower().replace("_", "-") for home in homes.get(n, [n])}]
+    assert undeclared == []
 
 
 def test_models_are_reached_through_their_public_interface_alone() -> None:

@@ -1,0 +1,1 @@
+"""Other people's words for the same things: adapters for frameworks, which nothing else imports."""
