@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 NEWEST = 2048
 """Of a very frequent token only so many places are looked at: it bounds the work of a step."""
 
+VERSATILE = 0.5
+"""How often one of the 32 most versatile tokens comes next where no known place goes on: 0.42 to 0.53, measured."""
+
 _Branch = tuple[float, int, int, int, Sequence[int], float, int]
 """A row to be: minus its chance, its order, its parent, its token, the places that agree, their weight, its depth."""
 
@@ -27,12 +30,12 @@ class Blend:
     Every place where the last token stood is a candidate. Its weight is ``base`` to the power of how many tokens
     before it agree with the context, up to ``longest``; of each length only the ``most`` newest places count. The
     children of a row share the weight of the places that agree so far, and rows are taken best first by the product
-    of the shares, each times the chance that the text goes on as any known place does: ``certainty`` m / (m + 1) after
-    m agreeing tokens. Rows go ``depth`` tokens deep.
+    of the shares, each times the chance that the text goes on as any known place does: m / (m + ``escape``) after m
+    agreeing tokens. That product is the row's chance, a cautious one: on recorded answers, rows of chance c held in
+    1.1 c to 1.5 c of the cases, whatever c. Rows go ``depth`` tokens deep.
 
-    Rows to spare guess the next token from the ``common`` most versatile tokens of the texts (Kneser and Ney's lower
-    order), for what the known places leave open. The product is each row's chance. It is calibrated: on recorded
-    answers, rows of chance c hold in about c of the cases.
+    What the known places leave open goes to the ``common`` most versatile tokens of the texts (Kneser and Ney's lower
+    order): rows to spare guess the next token among them.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -45,19 +48,19 @@ class Blend:
         depth: int = 40,
         *,
         most: int = 64,
-        certainty: float = 0.9,
+        escape: float = 2.0,
         common: int = 32,
     ) -> None:
         if base <= 1:
             raise ValueError(f"base is {base}; a longer match must weigh more, so it needs to be over 1.")
         if min(longest, depth, most) < 1:
             raise ValueError(f"longest is {longest}, depth {depth} and most {most}; each needs to be at least 1.")
-        if not 0 < certainty <= 1:
-            raise ValueError(f"certainty is {certainty}; a chance lies in (0, 1].")
+        if escape <= 0:
+            raise ValueError(f"escape is {escape}; something is always left open, so it needs to be over 0.")
         if common < 0:
             raise ValueError(f"common is {common}; it needs to be 0 (no such rows) or more.")
         self.base, self.longest, self.depth = base, longest, depth
-        self.most, self.certainty, self.common = most, certainty, common
+        self.most, self.escape, self.common = most, escape, common
         self._log_base = log(base)
         self.begin((), ())
 
@@ -121,14 +124,17 @@ class Blend:
         known = {branch[3] for branch in branches}
         for token, share in self._versatile:
             if token not in known:
-                branches.append((-(1 - trust) * share, next(self._order), ROOT, token, (), 0.0, 1))
+                branches.append((-(1 - trust) * VERSATILE * share, next(self._order), ROOT, token, (), 0.0, 1))
         heapify(branches)
         return branches
 
     def _trust(self, weight: float, depth: int) -> float:
-        """The chance that a row goes on as one of its places does, after m agreeing tokens: c m / (m + 1)."""
+        """The chance that a row goes on as one of its places does, after m agreeing tokens: m / (m + escape).
+
+        m is what one place of that weight would agree in.
+        """
         agreed = log(weight) / self._log_base + depth
-        return self.certainty * agreed / (agreed + 1)
+        return agreed / (agreed + self.escape)
 
     def _branches(
         self, weights: dict[int, float], parent: int, places: Iterable[int], depth: int, scale: float

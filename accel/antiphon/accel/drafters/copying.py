@@ -84,9 +84,12 @@ class Copying:
 
 
 def _chances(matched: int, rows: int) -> list[float]:
-    """After m agreeing tokens the next one holds in about m / (m + 2) of the cases; this is the product, row by row.
+    """A copy after m matching tokens begins well in about m / (m + 2) of the cases, and goes on in m / (m + 1.5).
 
-    Measured on recorded answers over their references: 0.3 to 0.35 at m = 1, 0.5 at 2, 0.7 at 5, 0.85 at 12.
+    Measured on recorded answers to four kinds of questions: beginnings 0.22 to 0.34 at m = 1, 0.5 at 2, 0.6 at 3;
+    going on 0.33 to 0.72 at m = 2, 0.66 to 0.84 at 5, 0.82 to 0.9 at 8, 0.78 to 0.94 at 12.
     """
-    top = matched * (matched + 1)
-    return [top / (m * (m + 1)) for m in range(matched + 1, matched + rows + 1)]
+    chances: list[float] = []
+    for m in range(matched, matched + rows):
+        chances.append(chances[-1] * m / (m + 1.5) if chances else m / (m + 2))
+    return chances

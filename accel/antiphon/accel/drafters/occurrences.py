@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
+from heapq import nsmallest
 
 from antiphon.accel.draft import Tokens
 
@@ -72,10 +72,16 @@ class Occurrences:
         return groups
 
     def most_versatile(self, most: int) -> list[tuple[int, float]]:
-        """The tokens that followed the most different tokens, and their shares of all pairs of neighbours.
+        """The tokens that followed the most different tokens, and their shares among each other.
 
         Kneser and Ney (1995): where no context is known, this tells more of what comes next than plain frequency.
+        Only the ``4 * most`` most frequent tokens are considered.
         """
-        pairs = Counter(after for before, after in set(pairwise(self.tokens)) if after != END)
-        ranking = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
-        return [(token, count / pairs.total()) for token, count in ranking]
+        tokens = self.tokens
+        frequent = nsmallest(
+            4 * most, ((-len(places), token) for token, places in self._places.items() if token != END)
+        )
+        befores = [(-len({tokens[place - 2] for place in self._places[token]}), token) for _, token in frequent]
+        versatile = nsmallest(most, befores)
+        total = sum(count for count, _ in versatile)
+        return [(token, count / total) for count, token in versatile]

@@ -1,0 +1,103 @@
+"""The benchmark commands: figures for people, and with --json one line for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from antiphon.accel.drafters import DRAFTERS, drafter_named
+from antiphon.pipelines import console
+from antiphon.pipelines.benchmark.replay import Tokenizer
+from antiphon.pipelines.benchmark.replay import replay as replay_samples
+from antiphon.pipelines.benchmark.samples import load_samples
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.benchmark.drafting import Report
+
+app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
+
+
+@app.command()
+def replay(
+    file: Annotated[
+        Path, typer.Argument(help="Recorded answers: JSONL with id, task, query, references, prompt, response.")
+    ],
+    tokenizer: Annotated[str, typer.Option(help="The tokenizer's folder, or its name on the hub.")],
+    drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; by default each of them.")] = None,
+    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
+    factories = {drafter: drafter_named(drafter)} if drafter else DRAFTERS
+    samples = load_samples(file, task=task, limit=limit)
+    loaded = _load_tokenizer(tokenizer)
+    figures = [
+        {"drafter": name, "rows": rows, "samples": len(samples)}
+        | replay_samples(samples, loaded, factory, rows).as_dict()
+        for name, factory in factories.items()
+    ]
+    if as_json:
+        typer.echo(json.dumps(figures[0] if drafter else {"drafters": figures}))
+        return
+    columns = {
+        "drafter": "drafter",
+        "tokens_per_step": "tokens per step",
+        "rows_per_step": "rows per step",
+        "steps": "steps",
+        "tokens": "tokens",
+        "draft_ms_per_step": "drafting, ms per step",
+    }
+    console.out.print(_table(f"{len(samples)} answers, at most {rows} rows", columns, figures))
+
+
+@app.command()
+def drafting(as_json: AsJson = False) -> None:
+    """Measure drafting itself: milliseconds per step, per 1,000 tokens read, and the seconds of the import."""
+    from antiphon.pipelines.benchmark.drafting import measure
+
+    report = measure()
+    if as_json:
+        typer.echo(json.dumps(report.as_dict()))
+        return
+    console.out.print(_drafting_table(report))
+    console.out.print(f"import antiphon.accel: {report.import_seconds:.3f} s beyond torch and transformers")
+
+
+def _load_tokenizer(name: str) -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"No tokenizer can be loaded from {name}; give its folder or its name on the hub.") from error
+    return tokenizer
+
+
+def _drafting_table(report: Report) -> Table:
+    columns = {"drafter": "drafter"}
+    columns |= {f"draft_ms_{size}": f"step\n{size:,}" for size in report.sizes}
+    columns |= {f"build_ms_{size}": f"index\n{size:,}" for size in report.sizes}
+    figures = [cost.as_dict() for cost in report.costs]
+    title = f"Milliseconds per step of {report.rows} rows, and per 1,000 tokens of index, by reference tokens"
+    return _table(title, columns | {"build_ratio": "index\nratio"}, figures)
+
+
+def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -> Table:
+    table = Table(title=title)
+    for heading in columns.values():
+        table.add_column(heading, justify="left" if heading == "drafter" else "right")
+    for figure in figures:
+        table.add_row(*(_shown(figure[key]) for key in columns))
+    return table
+
+
+def _shown(value: float | str) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
