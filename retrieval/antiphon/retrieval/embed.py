@@ -146,7 +146,7 @@ def resolve(name: str, device: str | None = None) -> Embedder:
         from antiphon.retrieval.minilm import MiniLMEmbedder
 
         return MiniLMEmbedder(device)
-    if name == "bge-m3" or Path(name).is_dir() or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if name == "bge-m3" or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
 
         return SentenceTransformerEmbedder(name, device=device)

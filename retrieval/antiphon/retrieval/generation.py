@@ -57,18 +57,14 @@ def commit(folder: Path, write: Callable[[Path], None], facts: Mapping[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         _clear(folder)
-        beside = folder / f".tmp-{uuid.uuid4().hex}"
-        beside.mkdir()
-        write(beside)
-        digest = _write_manifest(beside, facts)
-        _sync(beside)
-        generation = folder / f"gen-{_last(folder) + 1:06d}"
-        beside.rename(generation)
+        with _beside(folder) as beside:
+            write(beside)
+            digest = _write_manifest(beside, facts)
+            _sync(beside)
+            generation = folder / f"gen-{_last(folder) + 1:06d}"
+            beside.rename(generation)
         _sync(folder)
-        pointer = folder / f".tmp-{_POINTER}"
-        _write_durably(pointer, f"{generation.name} {digest}\n".encode())
-        pointer.replace(folder / _POINTER)
-        _sync(folder)
+        _point(folder, f"{generation.name} {digest}\n")
         _clear(folder)
     return generation
 
@@ -161,13 +157,23 @@ def _clear(folder: Path) -> None:
     pointer = folder / _POINTER
     named = pointer.read_bytes().split(b" ")[0].decode("ascii", "replace") if pointer.is_file() else ""
     names = [path.name for path in generations]
-    here = names.index(named) if named in names else -1
-    stale = generations[: max(0, here + 1 - _KEPT)] + generations[here + 1 :]
+    stale: list[Path] = []
+    if named in names:  # else nothing is known to be stale
+        here = names.index(named)
+        stale = generations[: max(0, here + 1 - _KEPT)] + generations[here + 1 :]
     for path in [*folder.glob(".tmp-*"), *stale]:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _point(folder: Path, content: str) -> None:
+    """Replace the pointer: before this the old generation is current, after it the new one."""
+    beside = folder / f".tmp-{_POINTER}"
+    _write_durably(beside, content.encode())
+    beside.replace(folder / _POINTER)
+    _sync(folder)
 
 
 def _write_durably(path: Path, content: bytes) -> None:
@@ -186,6 +192,17 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A new folder to write into; removed again unless it was renamed by then."""
+    beside = folder / f".tmp-{uuid.uuid4().hex}"
+    beside.mkdir()
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 @contextlib.contextmanager

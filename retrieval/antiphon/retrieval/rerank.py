@@ -184,7 +184,7 @@ def resolve_reranker(
         if not isinstance(embedder, TokenEmbedder):
             raise ValueError(f"maxsim needs the vectors of single tokens, and the embedder {embedder.name} has none.")
         return MaxSim(embedder, token_counts, passages)
-    if name in _SHORT_NAMES or Path(name).is_dir() or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if name in _SHORT_NAMES or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return CrossEncoderReranker(name, device=device)
     raise ValueError(
         f"No reranker is named {name!r}; known are {', '.join(KNOWN)}, none, a folder, or a hub model as owner/model."

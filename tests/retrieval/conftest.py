@@ -1,0 +1,71 @@
+"""One thread for every test that runs a model, and the embedders and toy models that several of them share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from antiphon.retrieval import HashEmbedder, MiniLMEmbedder
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def words() -> HashEmbedder:
+    return HashEmbedder()
+
+
+@pytest.fixture(scope="session")
+def minilm() -> MiniLMEmbedder:
+    return MiniLMEmbedder("cpu")
+
+
+def save_toy_bert(folder: Path, labels: int = 0) -> Path:
+    """A BERT with random weights that reads letters; with labels, it classifies."""
+    from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
+
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    config.num_labels = labels or 1
+    torch.manual_seed(0)
+    if labels:
+        model = BertForSequenceClassification(config)
+        model.classifier.weight.data *= 200  # logits so far apart that their sigmoids are mostly 0 or 1
+        model.save_pretrained(folder)
+    else:
+        BertModel(config).save_pretrained(folder)
+    BertTokenizer(vocab={token: place for place, token in enumerate(VOCABULARY)}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sentence-transformers folder with random weights, CLS pooling and a prompt for questions."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    folder = tmp_path_factory.mktemp("toy")
+    transformer = Transformer(str(save_toy_bert(folder / "bert")), max_seq_length=48)
+    model = SentenceTransformer(modules=[transformer, Pooling(16, "cls")], device="cpu", prompts={"query": "ask "})
+    model.save(str(folder / "model"))
+    return folder / "model"
+
+
+@pytest.fixture(scope="session")
+def toy_cross_encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Cross-encoder folders with random weights, by how many numbers they give for a pair."""
+    folder = tmp_path_factory.mktemp("cross")
+    return {labels: save_toy_bert(folder / str(labels), labels) for labels in (1, 3)}

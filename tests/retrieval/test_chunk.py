@@ -1,0 +1,183 @@
+"""Chunks: spans are exact, limits hold, and no text is ever lost."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.retrieval import Document, HashEmbedder, Heading, chunk_document
+from antiphon.retrieval.sentences import sentences
+
+count = HashEmbedder().count_tokens
+
+PIECES = st.sampled_from(
+    [
+        "Word",
+        "a",
+        "the end.",
+        "Is it?",
+        "\n",
+        "\n\n",
+        "\r\n\r\n",
+        " ",
+        "\t",
+        "- item",
+        "1. one",
+        "Dr. Who",
+        "e.g. this",
+        "x" * 90,
+        "漢字。",
+        "🙂",
+        "\ufeff",
+        "\u200b",
+        "...",
+        "!",
+        "(a) b.",
+        "\x1c",
+        "\xa0",
+        "# Title\n",
+        "Title\n---\n",
+    ]
+)
+TEXTS = st.one_of(st.lists(PIECES, max_size=60).map("".join), st.text(max_size=300))
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Document:
+    text = draw(TEXTS)
+    places = sorted(draw(st.sets(st.integers(0, max(0, len(text) - 1)), max_size=5))) if text else []
+    ends = [*places[1:], len(text)][: len(places)]
+    headings = tuple(
+        Heading(start, draw(st.integers(start, end)), draw(st.integers(1, 6)), text[start:end])
+        for start, end in zip(places, ends, strict=True)
+    )
+    return Document(text, "source", {}, headings, tuple(places))
+
+
+def letters(text: str) -> int:
+    return sum(character != "\ufeff" and not character.isspace() for character in text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(documents(), st.integers(8, 40), st.integers(0, 3))
+def test_spans_are_exact_and_passages_fit(document: Document, max_tokens: int, overlap: int) -> None:
+    for passage in chunk_document(document, count, max_tokens=max_tokens, overlap=overlap):
+        assert document.text[passage.start : passage.end] == passage.text
+        assert passage.text.strip("\ufeff") == passage.text.strip() == passage.text != ""
+        assert count(passage.text) <= max_tokens
+
+
+@settings(max_examples=300, deadline=None)
+@given(documents(), st.integers(8, 40), st.integers(0, 3))
+def test_no_text_is_lost_and_passages_move_on(document: Document, max_tokens: int, overlap: int) -> None:
+    passages = chunk_document(document, count, max_tokens=max_tokens, overlap=overlap)
+    covered = bytearray(len(document.text))
+    for passage in passages:
+        covered[passage.start : passage.end] = b"\1" * len(passage.text)
+    assert letters("".join(c for c, hit in zip(document.text, covered, strict=True) if not hit)) == 0
+    assert all(a.start < b.start and a.end < b.end for a, b in pairwise(passages))
+    if not overlap:
+        assert all(a.end <= b.start for a, b in pairwise(passages))
+
+
+@given(TEXTS)
+def test_sentences_hold_all_but_white_space_in_order(text: str) -> None:
+    spans = list(sentences(text))
+    assert all(first[1] <= second[0] for first, second in pairwise(spans))
+    assert sum(letters(text[start:end]) for start, end in spans) == letters(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One here. Two there! Three? Four", ["One here.", "Two there!", "Three?", "Four"]),
+        ("Dr. J. Smith said e.g. Nothing. Then 3.5 km.", ["Dr. J. Smith said e.g. Nothing.", "Then 3.5 km."]),
+        ("He said “Stop.” She did.", ["He said “Stop.”", "She did."]),
+        ("version 3.11. of it. and on", ["version 3.11. of it. and on"]),
+        ("First\nline. Second\n\nParagraph", ["First\nline.", "Second", "Paragraph"]),
+        ("Shop:\n- milk\n- bread\n2. more", ["Shop:", "- milk", "- bread", "2. more"]),
+        ("今日は。明日も。", ["今日は。", "明日も。"]),
+    ],
+)
+def test_sentences_end_where_a_reader_would_say_so(text: str, expected: list[str]) -> None:
+    assert [text[start:end] for start, end in sentences(text)] == expected
+
+
+def test_sentences_are_packed_up_to_the_limit() -> None:
+    document = Document(" ".join(f"This is the sentence number {n}." for n in range(10)), "s")
+    passages = chunk_document(document, count, max_tokens=13)
+    assert [count(passage.text) for passage in passages] == [12] * 5
+
+
+def test_overlap_repeats_sentences_where_they_fit() -> None:
+    document = Document("One two three. Four five six. Seven eight nine. Ten eleven twelve.", "s")
+    passages = chunk_document(document, count, max_tokens=8, overlap=1)
+    assert [passage.text for passage in passages] == [
+        "One two three. Four five six.",
+        "Four five six. Seven eight nine.",
+        "Seven eight nine. Ten eleven twelve.",
+    ]
+
+
+def test_a_long_sentence_is_cut_at_lines_before_words_and_words_before_letters() -> None:
+    lines = chunk_document(Document("one two three four five\nsix seven eight nine ten", "s"), count, max_tokens=8)
+    assert [passage.text for passage in lines] == ["one two three four five", "six seven eight nine ten"]
+    words = chunk_document(Document("one two three four five six seven eight nine", "s"), count, max_tokens=8)
+    assert [passage.text for passage in words] == ["one two three four five six seven eight", "nine"]
+    letters = chunk_document(Document("x" * 1000, "s"), count, max_tokens=8)
+    assert "".join(passage.text for passage in letters) == "x" * 1000
+    assert max(len(passage.text) for passage in letters) <= 8 * 16, "one unknown token may not hide a whole file"
+
+
+def test_a_passage_that_counts_more_as_a_whole_is_cut_back() -> None:
+    def joined(text: str) -> int:
+        return count(text) + 3 * text.count(". ")  # as a tokenizer may that does not split at spaces
+
+    document = Document("One two three. Four five six. Seven eight nine.", "s")
+    passages = chunk_document(document, joined, max_tokens=9)
+    assert [passage.text for passage in passages] == ["One two three. Four five six.", "Seven eight nine."]
+    assert max(joined(passage.text) for passage in passages) <= 9
+
+
+def test_titles_are_the_trail_of_headings_and_a_bare_heading_joins_the_next() -> None:
+    text = "# Top\n\n## Left\n\nOne.\n\n### Deep\n\nTwo.\n\n## Right\n\nThree.\n"
+    starts = {title: text.index(f"# {title}") for title in ("Top", "Left", "Deep", "Right")}
+    levels = {"Top": 1, "Left": 2, "Deep": 3, "Right": 2}
+    headings = tuple(Heading(start - levels[t] + 1, start + 2 + len(t), levels[t], t) for t, start in starts.items())
+    passages = chunk_document(Document(text, "s", {}, headings), count)
+    assert [(passage.metadata["title"], passage.text) for passage in passages] == [
+        ("Top > Left", "# Top\n\n## Left\n\nOne."),
+        ("Top > Left > Deep", "### Deep\n\nTwo."),
+        ("Top > Right", "## Right\n\nThree."),
+    ]
+
+
+def test_title_and_page_come_from_the_document_where_there_is_no_heading() -> None:
+    document = Document("First page.\n\nSecond page.", "s.pdf", {"title": "Report"}, (), (0, 13))
+    passages = chunk_document(document, lambda text: 5 * len(text.split()), max_tokens=12)
+    assert [dict(passage.metadata) for passage in passages] == [
+        {"title": "Report", "page": "1"},
+        {"title": "Report", "page": "2"},
+    ]
+
+
+def test_ids_are_stable_and_differ_by_place_source_and_text() -> None:
+    def ids(text: str, source: str) -> list[str]:
+        return [passage.id for passage in chunk_document(Document(text, source), count, max_tokens=8)]
+
+    assert ids("same words here\n\n" * 9, "s") == ids("same words here\n\n" * 9, "s")
+    every = [*ids("same words here\n\n" * 9, "s"), *ids("same words here", "t"), *ids("some words here", "s")]
+    assert len(set(every)) == len(every) > 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 7}, "max_tokens is 7; a passage needs room for at least 8 tokens."),
+        ({"overlap": -1}, "overlap is -1; it counts sentences, from 0."),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        chunk_document(Document("text", "s"), count, **options)

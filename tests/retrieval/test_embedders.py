@@ -1,0 +1,236 @@
+"""The contract of embedders: one row for each; shapes, lengths, order, and names that resolve."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from antiphon.retrieval import (
+    Embedder,
+    HashEmbedder,
+    MiniLMEmbedder,
+    SentenceTransformerEmbedder,
+    TokenEmbedder,
+    resolve,
+)
+from antiphon.retrieval.device import precision
+from antiphon.retrieval.minilm import _folder, checked_bytes
+
+CLOSE = 1e-5 if precision("cpu").itemsize == 4 else 2e-2
+"""Vectors of one text in two batches: as near as the precision that this machine computes in."""
+
+TEXTS = [
+    "The cat sleeps on the warm stove.",
+    "Inflation rose by two percent last year.",
+    "a",
+    "Photosynthesis turns light into sugar. " * 5,
+    "",
+    "漢字 🙂",
+]
+QUESTIONS = {
+    "Where does the cat sleep?": 0,
+    "How much did inflation rise last year?": 1,
+    "What turns light into sugar?": 3,
+}
+
+
+EMBEDDERS: dict[str, Callable[[pytest.FixtureRequest], Embedder]] = {
+    "hash": lambda request: HashEmbedder(),
+    "hash of 64": lambda request: HashEmbedder(64),
+    "minilm": lambda request: request.getfixturevalue("minilm"),
+    "sentence-transformers": lambda request: SentenceTransformerEmbedder(
+        request.getfixturevalue("toy_folder"), device="cpu"
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=EMBEDDERS)
+def embedder(request: pytest.FixtureRequest) -> Embedder:
+    return EMBEDDERS[request.param](request)
+
+
+def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: Embedder) -> None:
+    vectors = embedder.embed_documents(TEXTS)
+    assert vectors.shape == (len(TEXTS), embedder.dim)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        assert np.allclose(embedder.embed_documents([text])[0], vector, atol=CLOSE)
+
+
+def test_many_texts_of_all_lengths_come_back_in_their_order(embedder: Embedder) -> None:
+    texts = [f"{'word ' * (7 * n % 23)}{n}" for n in range(40)]
+    vectors = embedder.embed_documents(texts)
+    assert all(np.allclose(embedder.embed_documents([texts[n]])[0], vectors[n], atol=CLOSE) for n in (0, 13, 39))
+
+
+def test_no_text_gives_no_vector_of_the_right_dimension(embedder: Embedder) -> None:
+    assert embedder.embed_documents([]).shape == (0, embedder.dim)
+    assert embedder.embed_queries([]).shape == (0, embedder.dim)
+
+
+def test_questions_have_vectors_of_the_same_space(embedder: Embedder) -> None:
+    vectors = embedder.embed_queries(list(QUESTIONS))
+    assert vectors.shape == (len(QUESTIONS), embedder.dim)
+    assert vectors.dtype == np.float32
+
+
+def test_the_limit_is_where_text_is_cut_off(embedder: Embedder) -> None:
+    """What fits counts; what follows changes nothing."""
+    fits = " ".join("ab" for _ in range(embedder.max_tokens // embedder.count_tokens("ab")))
+    fits += " a" * (embedder.max_tokens - embedder.count_tokens(fits))
+    assert embedder.count_tokens(fits) == embedder.max_tokens
+    whole, longer, shorter = embedder.embed_documents([fits, fits + " b b b", fits[: fits.rindex(" ")] + " b"])
+    assert np.abs(whole - longer).max() <= CLOSE
+    assert np.abs(whole - longer).max() < np.abs(whole - shorter).max()
+
+
+@pytest.mark.parametrize(("texts", "message"), [("one", "texts is one string"), (["a", None], "Text 1 is NoneType")])
+def test_what_is_no_list_of_texts_is_refused(embedder: Embedder, texts: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        embedder.embed_documents(texts)  # type: ignore[arg-type]
+
+
+def test_fingerprints_are_stable_and_name_what_made_the_vectors(embedder: Embedder) -> None:
+    expected = {
+        "hash": ("hash:words:256", "hash:words:64"),
+        "minilm": ("sha256-53aa51172d142c89:mean:256",),
+    }.get(embedder.name)
+    if expected:
+        assert embedder.fingerprint in expected
+    else:
+        again = SentenceTransformerEmbedder(embedder.name, device="cpu")
+        assert again.fingerprint == embedder.fingerprint
+        assert embedder.fingerprint.startswith("sha256-")
+        assert embedder.fingerprint.endswith(":cls:48")
+
+
+def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> None:
+    if not isinstance(embedder, TokenEmbedder):
+        assert embedder.name not in ("minilm", "hash")
+        return
+    ids = embedder.token_ids(TEXTS)
+    for text, one, tokens in zip(TEXTS, ids, embedder.token_vectors(TEXTS), strict=True):
+        assert one.tolist() == tokens.ids.tolist()
+        assert tokens.vectors.shape == (len(one), embedder.dim)
+        assert np.allclose(np.linalg.norm(tokens.vectors, axis=1), 1, atol=1e-5)
+        assert all(0 <= token < embedder.vocabulary for token in one)
+        if text:
+            assert len(one) == embedder.count_tokens(text)
+
+
+@pytest.mark.parametrize("name", ["hash", "minilm"])
+def test_questions_find_the_text_that_answers_them(request: pytest.FixtureRequest, name: str) -> None:
+    embedder = EMBEDDERS[name](request)
+    nearest = (embedder.embed_queries(list(QUESTIONS)) @ embedder.embed_documents(TEXTS).T).argmax(axis=1)
+    assert nearest.tolist() == list(QUESTIONS.values())
+
+
+def test_minilm_understands_other_words_for_the_same(minilm: MiniLMEmbedder) -> None:
+    passages = ["A physician treats sick people.", "The bank of the river was muddy.", "He repaired the car's engine."]
+    questions = ["Who heals patients?", "Was there dirt beside the stream?", "What did the mechanic fix?"]
+    nearest = (minilm.embed_queries(questions) @ minilm.embed_documents(passages).T).argmax(axis=1)
+    assert nearest.tolist() == [0, 1, 2]
+
+
+def test_minilm_gives_what_sentence_transformers_gives(minilm: MiniLMEmbedder) -> None:
+    theirs = SentenceTransformerEmbedder(_folder(), device="cpu").embed_documents(TEXTS)
+    assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)
+
+
+def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
+    embedder = SentenceTransformerEmbedder(toy_folder, device="cpu")
+    assert np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["ask x"]), atol=CLOSE)
+    assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
+
+
+def test_max_length_is_part_of_the_fingerprint_and_within_the_model(toy_folder: Path) -> None:
+    short = SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=10)
+    assert short.max_tokens == 8
+    assert short.fingerprint.endswith(":cls:10")
+    with pytest.raises(ValueError, match=r"max_length is 49; .* reads 1 to 48 tokens\."):
+        SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=49)
+
+
+def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(toy_folder, tmp_path / "copy"))
+    same = SentenceTransformerEmbedder(copy, device="cpu").fingerprint
+    assert same == SentenceTransformerEmbedder(toy_folder, device="cpu").fingerprint
+    weights = next(copy.rglob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert SentenceTransformerEmbedder(copy, device="cpu").fingerprint != same
+
+
+def test_auto_is_minilm_on_a_cpu() -> None:
+    assert resolve("auto", "cpu").name == "minilm"
+
+
+@pytest.mark.parametrize("name", ["bert", "", "no/such/model/here", "MiniLM"])
+def test_an_unknown_name_names_the_known_ones(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"No embedder is named '{name}'; known are auto, minilm, bge-m3, hash, a fold"
+    ):
+        resolve(name)
+
+
+@pytest.mark.parametrize("dim", [0, 7, 12, 1024])
+def test_the_hash_embedder_has_whole_bytes_of_signs(dim: int) -> None:
+    with pytest.raises(ValueError, match=f"dim is {dim}; a multiple of 8 from 8 to 512 is needed."):
+        HashEmbedder(dim)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match="device is cuda, but torch finds no CUDA GPU here"):
+        resolve("minilm", "cuda")
+
+
+def test_other_weights_than_minilms_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"model\.safetensors is not the file that is expected"):
+        checked_bytes(path, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
+
+
+def run_offline(script: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_a_missing_package_is_one_sentence_with_the_command() -> None:
+    script = """
+import sys; sys.path = [path for path in sys.path if "site-packages" not in path]
+from antiphon.retrieval.minilm import _folder
+try:
+    _folder()
+except ImportError as error:
+    print(error)
+"""
+    with_numpy = f"import numpy\n{script}"
+    expected = "The embedded embedding model is not installed: pip install 'antiphon[local]'"
+    assert run_offline(with_numpy) == expected
+
+
+def test_a_model_that_cannot_be_had_is_an_error_that_names_the_embedded_one(tmp_path: Path) -> None:
+    script = f"""
+import os; os.environ["HF_HOME"] = {str(tmp_path)!r}
+from antiphon.retrieval import resolve
+try:
+    resolve("bge-m3", "cpu")
+except ValueError as error:
+    print(error)
+"""
+    message = run_offline(script)
+    assert message.startswith("The embedder 'BAAI/bge-m3' cannot be loaded from the hub or its cache; check the name")
+    assert "minilm" in message

@@ -1,0 +1,47 @@
+"""The room's door: light to open, and every name that it offers is there."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import antiphon.retrieval as room
+
+HEAVY = ["torch", "transformers", "sentence_transformers", "faiss", "bs4", "pypdf", "numpy"]
+
+
+def loaded_after(script: str) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", f"{script}\nimport sys; print(*[name for name in {HEAVY} if name in sys.modules])"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return run.stdout.split()
+
+
+def test_importing_the_room_imports_nothing_heavy() -> None:
+    assert loaded_after("import antiphon.retrieval") == []
+    assert loaded_after("from antiphon.retrieval import Retriever, build_index, HashEmbedder, FaissIndex") == ["numpy"]
+
+
+def test_an_index_without_a_model_needs_no_torch() -> None:
+    script = """
+import tempfile, pathlib
+from antiphon.retrieval import Retriever, build_index
+with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder)
+    (path / "a.txt").write_text("Some text.")
+    build_index([path / "a.txt"], path / "index", embedder="hash")
+    assert Retriever.open(path / "index").search("text")
+"""
+    assert loaded_after(script) == ["numpy"]
+
+
+@pytest.mark.parametrize("name", room.__all__)
+def test_every_name_that_is_offered_is_there(name: str) -> None:
+    assert getattr(room, name).__module__ != "antiphon.retrieval" or name == "Progress"
+    assert name in dir(room)
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'antiphon\.retrieval' has no attribute 'Nothing'"):
+        room.Nothing  # noqa: B018

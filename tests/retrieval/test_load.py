@@ -1,0 +1,206 @@
+"""Loading: what is read, what is skipped and why, and that no bad file is ever fatal."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pypdf import PdfWriter
+
+from antiphon.retrieval import load_documents, read_document
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
+    """A PDF with one line of Helvetica on each page."""
+    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+    kids = []
+    for text in pages:
+        content = f"BT /F1 12 Tf 50 700 Td ({text}) Tj ET".encode()
+        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content))
+        page = f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {len(objects)} 0 R "
+        objects.append((page + "/Resources << /Font << /F1 3 0 R >> >> >>").encode())
+        kids.append(f"{len(objects)} 0 R")
+    objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>".encode()
+    out = io.BytesIO(b"%PDF-1.4\n")
+    out.seek(0, os.SEEK_END)
+    places = []
+    for number, content in enumerate(objects, 1):
+        places.append(out.tell())
+        out.write(b"%d 0 obj\n%s\nendobj\n" % (number, content))
+    table = out.tell()
+    out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
+    out.write(b"".join(b"%010d 00000 n \n" % place for place in places))
+    out.write(b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, table))
+    if not title and not password:
+        return out.getvalue()
+    writer = PdfWriter(clone_from=out)
+    writer.add_metadata({"/Title": title})
+    if password:
+        writer.encrypt(password, algorithm="RC4-128")
+    result = io.BytesIO()
+    writer.write(result)
+    return result.getvalue()
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".rst", ""])
+@pytest.mark.parametrize("text", ["One.\r\nTwo.\r\n", "\ufeffBegins with a mark.\n", "Ümläut, 漢字 and 🙂.\n\tTab."])
+def test_raw_formats_keep_every_character_of_the_file(tmp_path: Path, suffix: str, text: str) -> None:
+    path = write(tmp_path / f"file{suffix}", text)
+    assert read_document(path).text == path.read_bytes().decode()
+
+
+def test_utf16_is_read_where_its_mark_says_so(tmp_path: Path) -> None:
+    assert read_document(write(tmp_path / "a.txt", "Grüße.".encode("utf-16"))).text == "Grüße."
+
+
+def test_markdown_headings_are_found_but_not_in_code(tmp_path: Path) -> None:
+    text = "# One #\nword\n\n```sh\n# no heading\n```\n\nTwo\n---\nword\n\n- item\n---\n### Three\nend\n"
+    document = read_document(write(tmp_path / "a.md", text))
+    assert [(h.level, h.title) for h in document.headings] == [(1, "One"), (2, "Two"), (3, "Three")]
+    assert [document.text[h.start : h.end] for h in document.headings] == ["# One #", "Two\n---", "### Three"]
+
+
+def test_rst_levels_follow_the_order_of_their_underlines(tmp_path: Path) -> None:
+    text = "=====\nTitle\n=====\n\nSection\n-------\ntext\n\nSub\n~~~\ntext\n\nOther\n-----\ntext\n"
+    document = read_document(write(tmp_path / "a.rst", text))
+    assert [(h.level, h.title) for h in document.headings] == [(1, "Title"), (2, "Section"), (3, "Sub"), (2, "Other")]
+    assert document.text[document.headings[0].start : document.headings[0].end] == "=====\nTitle\n====="
+
+
+def test_plain_text_titles_stand_alone_and_end_no_sentence(tmp_path: Path) -> None:
+    text = "The Guide\n\nHow to begin?\n\nBegin here.\n\nNote: nothing.\n\nx = 5\n\nA long way\nhome\n\nEnd"
+    document = read_document(write(tmp_path / "a.txt", text))
+    assert [(h.level, h.title) for h in document.headings] == [(1, "The Guide"), (2, "How to begin?")]
+
+
+def test_html_gives_text_title_and_headings_without_scripts_and_navigation(tmp_path: Path) -> None:
+    markup = """<!doctype html><html><head><title> The  page </title><style>p {}</style></head><body>
+        <nav>Home</nav><div role="navigation">Up</div><!-- hidden --><h1>First<a class="headerlink">¶</a></h1>
+        <p>Some <b>bold</b>\n   words<br>next line.</p><ul><li>one</li><li>two</li></ul>
+        <pre>a = 1\n\n  b = 2\n</pre><table><tr><td>x</td><td>y</td></tr></table><script>var a;</script>
+        <h2>Second</h2>tail &amp; end</body></html>"""
+    document = read_document(write(tmp_path / "a.html", markup))
+    body = "First\n\nSome bold words\nnext line.\n\none\ntwo\n\na = 1\n\n  b = 2\n\nx y\n\nSecond\n\ntail & end"
+    assert document.text == body
+    assert document.metadata == {"title": "The page"}
+    assert [(h.level, document.text[h.start : h.end]) for h in document.headings] == [(1, "First"), (2, "Second")]
+
+
+def test_only_the_one_main_part_of_a_page_is_read(tmp_path: Path) -> None:
+    markup = "<body><div>menu</div><div role='main'><p>text</p></div></body>"
+    assert read_document(write(tmp_path / "a.htm", markup)).text == "text"
+
+
+def test_a_page_nested_deeper_than_python_recurses_is_read(tmp_path: Path) -> None:
+    depth = 3 * sys.getrecursionlimit()
+    assert read_document(write(tmp_path / "a.html", "<div>" * depth + "deep" + "</div>" * depth)).text == "deep"
+
+
+def test_pdf_gives_text_pages_and_title(tmp_path: Path) -> None:
+    document = read_document(write(tmp_path / "a.pdf", pdf("Page one.", "Page two.", title="Report")))
+    assert document.text == "Page one.\n\nPage two."
+    assert document.metadata == {"title": "Report"}
+    assert [document.page(document.text.index(word)) for word in ("one", "two")] == [1, 2]
+
+
+def test_folders_are_read_in_sorted_order_without_hidden_files(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.md", "a/y.txt", ".hidden.txt", ".git/c.txt", "a/.d/e.txt"):
+        write(tmp_path / name, name)
+    loaded = load_documents([tmp_path])
+    assert [document.text for document in loaded.documents] == ["a/y.txt", "a/z.md", "b.txt"]
+    assert loaded.skipped == ()
+
+
+def test_a_file_is_read_once_however_often_it_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "text")
+    assert len(load_documents([path, tmp_path, tmp_path / "." / "a.txt"]).documents) == 1
+
+
+def test_sources_are_the_paths_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "docs" / "a.txt", "text")
+    monkeypatch.chdir(tmp_path)
+    assert [document.source for document in load_documents(["docs"]).documents] == [str(Path("docs", "a.txt"))]
+
+
+def test_any_ending_is_read_when_the_file_is_named_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "notes.log", "text")
+    write(tmp_path / "a.txt", "other")
+    assert [document.text for document in load_documents([path]).documents] == ["text"]
+    assert [skipped.reason for skipped in load_documents([tmp_path]).skipped] == [
+        ".log files are not read (only .htm .html .markdown .md .pdf .rst .text .txt .xhtml)"
+    ]
+
+
+BAD = {
+    "binary.txt": (b"\x00\xff\x00\x01", "it is binary (byte 1)"),
+    "zero.txt": (b"text \x00 text", "it is binary (a zero character at 5)"),
+    "latin.txt": ("Grüße".encode("latin-1"), "it is not UTF-8 text (byte 2)"),
+    "empty.txt": (b"", "it is empty"),
+    "blank.md": (b"\xef\xbb\xbf \r\n\t", "it is empty"),
+    "blank.html": (b"<html><script>x</script></html>", "it is empty"),
+    "scan.pdf": (pdf(""), "it holds no text (scanned pages need OCR first)"),
+    "secret.pdf": (pdf("text", password="x"), "it is encrypted with a password"),
+    "torn.pdf": (pdf("text")[:200], "it is no readable PDF"),
+    "fake.pdf": (b"no pdf at all", "it is no readable PDF"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_skipped_and_named_with_its_reason(tmp_path: Path, name: str) -> None:
+    content, reason = BAD[name]
+    path = write(tmp_path / name, content)
+    write(tmp_path / "good.txt", "good")
+    loaded = load_documents([tmp_path])
+    assert [document.text for document in loaded.documents] == ["good"]
+    assert [skipped.path for skipped in loaded.skipped] == [str(path)]
+    assert loaded.skipped[0].reason.startswith(reason)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no links and pipes without rights")
+def test_links_to_nowhere_and_pipes_are_skipped(tmp_path: Path) -> None:
+    write(tmp_path / "good.txt", "good")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe.txt")
+    loaded = load_documents([tmp_path])
+    reasons = {Path(skipped.path).name: skipped.reason for skipped in loaded.skipped}
+    assert reasons == {"gone.txt": "No such file or directory", "pipe.txt": "it is not a regular file"}
+
+
+def test_a_path_that_does_not_exist_is_an_error_even_beside_good_ones(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    with pytest.raises(FileNotFoundError, match=r"gone does not exist; give the path of a file or a folder\."):
+        load_documents([tmp_path, tmp_path / "gone"])
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no file; give a file or a folder with"):
+        load_documents([tmp_path])
+
+
+def test_nothing_readable_is_an_error_that_names_the_first(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", b"")
+    with pytest.raises(ValueError, match=r"can be read: 1 skipped, the first is .*a\.txt: it is empty\."):
+        load_documents([tmp_path])
+
+
+@pytest.mark.parametrize("paths", [[], "a.txt"])
+def test_paths_are_a_list_of_at_least_one(paths: list[str]) -> None:
+    with pytest.raises(ValueError, match="a list of at least one file or folder is needed"):
+        load_documents(paths)
+
+
+def test_progress_counts_the_files(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / f"{name}.txt", name)
+    seen: list[tuple[str, int, int]] = []
+    load_documents([tmp_path], progress=lambda *step: seen.append(step))
+    assert seen == [("load", 0, 3), ("load", 1, 3), ("load", 2, 3), ("load", 3, 3)]

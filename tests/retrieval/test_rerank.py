@@ -1,0 +1,181 @@
+"""Rerankers: the better passage comes first, scores fall, and nothing is lost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.retrieval import (
+    CrossEncoderReranker,
+    HashEmbedder,
+    MaxSim,
+    MiniLMEmbedder,
+    Passage,
+    Reranker,
+    TokenVectors,
+    resolve_reranker,
+)
+from antiphon.retrieval.device import precision
+from antiphon.retrieval.vectors import Vectors
+
+CLOSE = 2e-3 if precision("cpu").itemsize == 4 else 2e-2
+"""Scores of one passage in two batches: as near as the precision that this machine computes in."""
+
+
+def passages(*texts: str, scores: tuple[float, ...] = ()) -> list[Passage]:
+    made = [Passage.at(f"source {place}", 0, text) for place, text in enumerate(texts)]
+    return [replace(passage, score=score) for passage, score in zip(made, scores, strict=True)] if scores else made
+
+
+RERANKERS: dict[str, Callable[[pytest.FixtureRequest], Reranker]] = {
+    "maxsim of words": lambda request: MaxSim(HashEmbedder()),
+    "maxsim": lambda request: MaxSim(request.getfixturevalue("minilm")),
+    "cross-encoder": lambda request: CrossEncoderReranker(
+        request.getfixturevalue("toy_cross_encoders")[1], device="cpu", max_length=48
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=RERANKERS)
+def reranker(request: pytest.FixtureRequest) -> Reranker:
+    return RERANKERS[request.param](request)
+
+
+def test_the_same_passages_come_back_with_falling_scores(reranker: Reranker) -> None:
+    given = passages("a cat", "a dog and a cat", "x " * 200, "!", "the moon", scores=(0.5, 0.4, 0.3, 0.2, 0.1))
+    found = reranker.rerank("where is the cat", given)
+    assert sorted(passage.id for passage in found) == sorted(passage.id for passage in given)
+    scores = [passage.score for passage in found if passage.score is not None]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == len(given)
+    assert all(np.isfinite(scores))
+    assert [passage.score for passage in given] == [0.5, 0.4, 0.3, 0.2, 0.1], "passages are values"
+
+
+def test_a_passage_scores_the_same_in_any_company(reranker: Reranker) -> None:
+    given = passages("a cat", "the moon is far", "x " * 60, scores=(0.5, 0.4, 0.3))
+    together = {passage.id: passage.score for passage in reranker.rerank("cat", given)}
+    for passage in given:
+        assert reranker.rerank("cat", [passage])[0].score == pytest.approx(together[passage.id], abs=CLOSE)
+
+
+def test_equal_passages_keep_their_order_and_none_stay_none(reranker: Reranker) -> None:
+    given = passages("the same", "the same", "the same", scores=(0.5, 0.5, 0.5))
+    found = reranker.rerank("same", given)
+    assert [passage.source for passage in found] == ["source 0", "source 1", "source 2"]
+    assert reranker.rerank("same", []) == []
+
+
+def test_maxsim_finds_the_answer_inside_a_passage_about_much_else(minilm: MiniLMEmbedder) -> None:
+    """One vector prefers the passage that is only about the question's words; single tokens find the answer."""
+    texts = [
+        "The savanna is home to lions, elephants, giraffes and many birds. The cheetah is the fastest animal on land, "
+        "but it tires after a few hundred metres and then loses its prey to hyenas. Visitors come from June to "
+        "October, when the grass is short. The rains begin in November.",
+        "Fast animals: which animal is fast, which is the fastest in water, and which is the fastest in the air.",
+        "The train leaves at nine, and which of them is the best is not known.",
+    ]
+    question = "Which animal is the fastest on land?"
+    dense = (minilm.embed_documents(texts) @ minilm.embed_queries([question])[0]).tolist()
+    before = sorted(passages(*texts, scores=tuple(dense)), key=lambda passage: -(passage.score or 0))
+    assert before[0].text == texts[1]
+    counts = np.zeros(minilm.vocabulary, np.int64)
+    for ids in minilm.token_ids(texts):
+        counts[np.unique(ids)] += 1
+    assert MaxSim(minilm, counts, len(texts)).rerank(question, before)[0].text == texts[0]
+
+
+def test_rare_tokens_weigh_more() -> None:
+    """Both passages hold one of the two words asked for; the one with the word that few passages have wins."""
+    embedder = HashEmbedder()
+    counts = np.zeros(embedder.vocabulary, np.int64)
+    counts[embedder.token_ids(["common"])[0]] = 99
+    counts[embedder.token_ids(["rare"])[0]] = 1
+    found = MaxSim(embedder, counts, 100, weight=1).rerank("common rare", passages("common thing", "rare thing"))
+    assert [passage.text for passage in found] == ["rare thing", "common thing"]
+
+
+def test_weights_mix_the_embedders_score_and_the_match() -> None:
+    given = passages("cat", "dog", scores=(0.2, 0.8))
+    found = {p.text: p.score for p in MaxSim(HashEmbedder(), weight=0.25).rerank("cat", given)}
+    assert found["cat"] == pytest.approx(0.75 * 0.2 + 0.25 * 1, abs=1e-3)
+    assert MaxSim(HashEmbedder(), weight=0).rerank("cat", given)[0].text == "dog"
+
+
+class Counting(HashEmbedder):
+    """Counts the texts whose token vectors it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
+        self.read += texts
+        return super().token_vectors(texts)
+
+
+def test_a_passage_is_read_once_while_it_is_remembered() -> None:
+    embedder = Counting()
+    reranker = MaxSim(embedder, remembered=2)
+    for texts in (["a", "b"], ["b", "a"], ["c"], ["a"], ["b"]):
+        reranker.rerank("question", passages(*texts))
+    assert [text for text in embedder.read if text != "question"] == ["a", "b", "c", "b"]
+
+
+def test_scores_of_a_cross_encoder_are_sigmoids_and_logits_decide(toy_cross_encoders: dict[int, Path]) -> None:
+    """Where sigmoids of good passages are all 1, the order must still be that of the logits."""
+    reranker = CrossEncoderReranker(toy_cross_encoders[1], device="cpu", max_length=48)
+    given = passages(*(f"{'abc' * n} {'xyz' * (9 - n)}" for n in range(10)))
+    logits = reranker._model.predict([("cat", p.text) for p in given], activation_fn=reranker._raw)
+    found = reranker.rerank("cat", given)
+    assert [p.text for p in found] == [given[place].text for place in np.argsort(-logits, kind="stable")]
+    assert all(p.score is not None and 0 <= p.score <= 1 for p in found)
+    assert len({p.score for p in found}) < len(found), "the case must be one where sigmoids tie"
+
+
+def test_a_model_of_several_numbers_is_no_reranker(toy_cross_encoders: dict[int, Path]) -> None:
+    with pytest.raises(ValueError, match="gives 3 numbers for a pair; a reranker gives one"):
+        CrossEncoderReranker(toy_cross_encoders[3], device="cpu")
+
+
+class Plain:
+    """An embedder without token vectors."""
+
+    name, dim, fingerprint, max_tokens = "plain", 2, "plain", 100
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+    def embed_documents(self, texts: object) -> Vectors:
+        raise NotImplementedError
+
+    def embed_queries(self, texts: object) -> Vectors:
+        raise NotImplementedError
+
+
+def test_names_resolve_to_what_suits_the_embedder(words: HashEmbedder, toy_cross_encoders: dict[int, Path]) -> None:
+    assert isinstance(resolve_reranker("auto", words), MaxSim)
+    assert isinstance(resolve_reranker("maxsim", words), MaxSim)
+    assert resolve_reranker("auto", Plain()) is None
+    assert resolve_reranker("none", words) is None
+    assert resolve_reranker(None, words) is None
+    assert isinstance(resolve_reranker(str(toy_cross_encoders[1]), words, device="cpu"), CrossEncoderReranker)
+    own = MaxSim(words)
+    assert resolve_reranker(own, words) is own
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("best", "No reranker is named 'best'; known are auto, maxsim"), ("maxsim", "the embedder plain has none")],
+)
+def test_a_name_that_does_not_fit_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve_reranker(name, Plain())
+
+
+@pytest.mark.parametrize(("depth", "weight"), [(0, 0.5), (20, 1.5), (20, -0.1)])
+def test_numbers_out_of_range_are_refused(words: HashEmbedder, depth: int, weight: float) -> None:
+    with pytest.raises(ValueError, match=f"depth is {depth} and weight {weight}; depth is from 1, weight from 0 to 1."):
+        MaxSim(words, depth=depth, weight=weight)

@@ -1,0 +1,304 @@
+"""From files to passages: an index is built, reopened, reused, and refused when it does not fit."""
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.retrieval import (
+    HashEmbedder,
+    IndexCorrupt,
+    IndexMismatch,
+    IndexNotFound,
+    MiniLMEmbedder,
+    Passage,
+    Retriever,
+    build_index,
+    index_passages,
+    read_document,
+    read_store,
+)
+from antiphon.retrieval.vectors import Vectors
+
+TEXTS = {
+    "cats.txt": "Cats sleep sixteen hours a day.\n\nA cat purrs when it is content, and sometimes when it is in pain.",
+    "stars/sun.md": "# The Sun\n\nThe Sun is a star.\n\n## Age\n\nIt is about 4.6 billion years old.",
+    "stars/moon.rst": "The Moon\n========\n\nThe Moon moves away from us by four centimetres a year.",
+    "bread.html": "<title>Bread</title><h1>Yeast</h1><p>Yeast makes dough rise: it gives off carbon dioxide.</p>",
+}
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    for name, text in TEXTS.items():
+        path = tmp_path / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "docs"
+
+
+class Watching(HashEmbedder):
+    """Remembers what it embedded, and can be told to fail after so many calls."""
+
+    def __init__(self, calls: int = 1000) -> None:
+        super().__init__()
+        self.embedded: list[str] = []
+        self.calls = calls
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        self.calls -= 1
+        if self.calls < 0:
+            raise RuntimeError("no more power")
+        self.embedded += texts
+        return super().embed_documents(texts)
+
+
+def test_a_question_finds_its_passage_and_its_place_in_the_file(docs: Path, minilm: MiniLMEmbedder) -> None:
+    report = build_index([docs], docs.parent / "index", embedder=minilm)
+    retriever = Retriever.open(docs.parent / "index", embedder=minilm)
+    answers = {
+        "How long do cats rest?": "sixteen hours",
+        "What is the age of our star?": "4.6 billion",
+        "How fast does the Moon drift off?": "four centimetres",
+        "Why does dough get bigger?": "carbon dioxide",
+    }
+    for question, answer in answers.items():
+        best = retriever.search(question)[0]
+        assert answer in best.text
+        document = read_document(best.source)
+        assert document.text[best.start : best.end] == best.text
+    assert (report.files, report.embedder, report.skipped, report.reused) == (4, "minilm", (), 0)
+    assert report.passages == len(retriever.index)
+    assert retriever.search("How old is the Sun?")[0].metadata["title"] == "The Sun > Age"
+
+
+def test_an_index_opens_with_the_embedder_that_made_it_and_nothing_else(docs: Path) -> None:
+    build_index([docs], docs.parent / "index", embedder="hash")
+    retriever = Retriever.open(docs.parent / "index")
+    assert retriever.embedder.name == "hash"
+    assert retriever.reranker is not None
+    assert retriever.reranker.name == "maxsim"
+    assert "purrs" in retriever.search("when does a cat purrs")[0].text
+
+
+def test_all_is_as_it_was_after_the_folder_moved(docs: Path, words: HashEmbedder) -> None:
+    build_index([docs], docs.parent / "index", embedder=words)
+    before = Retriever.open(docs.parent / "index").search("carbon dioxide", 3)
+    shutil.move(docs.parent / "index", docs.parent / "elsewhere")
+    assert Retriever.open(docs.parent / "elsewhere").search("carbon dioxide", 3) == before
+
+
+@pytest.mark.parametrize("reranker", ["auto", None])
+def test_scores_fall_and_k_counts(docs: Path, words: HashEmbedder, reranker: str | None) -> None:
+    build_index([docs], docs.parent / "index", embedder=words)
+    retriever = Retriever.open(docs.parent / "index", reranker=reranker)
+    total = len(retriever.index)
+    for k in (1, 2, total, total + 1, 1000):
+        scores = [passage.score for passage in retriever.search("the sun", k) if passage.score is not None]
+        assert len(scores) == min(k, total)
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("question", "k", "error", "message"),
+    [
+        ("", 5, ValueError, "The question is empty; ask something."),
+        (" \n", 5, ValueError, "The question is empty; ask something."),
+        (None, 5, TypeError, "The question is NoneType; a string is needed."),
+        ("why", 0, ValueError, "k is 0; the number of passages is a whole number from 1."),
+        ("why", -3, ValueError, "k is -3; the number of passages is a whole number from 1."),
+        ("why", 2.0, ValueError, r"k is 2\.0; the number of passages is a whole number from 1."),
+        ("why", True, ValueError, "k is True; the number of passages is a whole number from 1."),
+    ],
+)
+def test_bad_questions_are_refused(
+    docs: Path, words: HashEmbedder, question: str, k: int, error: type[Exception], message: str
+) -> None:
+    build_index([docs], docs.parent / "index", embedder=words)
+    with pytest.raises(error, match=message):
+        Retriever.open(docs.parent / "index").search(question, k)
+
+
+def test_only_new_texts_are_embedded_again(docs: Path) -> None:
+    out = docs.parent / "index"
+    first, second = Watching(), Watching()
+    report = build_index([docs], out, embedder=first)
+    (docs / "new.txt").write_text("A new file.")
+    (docs / "cats.txt").unlink()
+    shutil.copy(docs / "bread.html", docs / "copy.html")
+    again = build_index([docs], out, embedder=second)
+    assert second.embedded == ["A new file."]
+    assert again.reused == again.passages - 1
+    assert len(first.embedded) == report.passages
+    store = read_store(out)
+    fresh = HashEmbedder().embed_documents([passage.text for passage in store.passages])
+    assert np.array_equal(store.vectors, fresh)
+    assert not any(passage.source.endswith("cats.txt") for passage in store.passages)
+
+
+def test_equal_texts_are_embedded_once_and_found_in_both_files(docs: Path) -> None:
+    shutil.copy(docs / "bread.html", docs / "copy.html")
+    embedder = Watching()
+    build_index([docs], docs.parent / "index", embedder=embedder)
+    assert len(embedder.embedded) == len(set(embedder.embedded))
+    found = Retriever.open(docs.parent / "index", reranker=None).search("yeast makes dough rise", 2)
+    assert [Path(passage.source).name for passage in found] == ["bread.html", "copy.html"]
+    assert found[0].id != found[1].id
+
+
+def test_vectors_of_another_embedder_are_not_reused(docs: Path, words: HashEmbedder) -> None:
+    out = docs.parent / "index"
+    build_index([docs], out, embedder=words)
+    assert build_index([docs], out, embedder=HashEmbedder(64)).reused == 0
+    assert read_store(out).vectors.shape[1] == 64
+
+
+def test_a_build_that_fails_leaves_the_old_index(docs: Path) -> None:
+    out = docs.parent / "index"
+    build_index([docs], out, embedder="hash")
+    before = Retriever.open(out).search("cat", 3)
+    (docs / "new.txt").write_text("A new file.")
+    with pytest.raises(RuntimeError, match="no more power"):
+        build_index([docs], out, embedder=Watching(calls=0))
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage == "save":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_index([docs], out, embedder="hash", progress=interrupt)
+    assert Retriever.open(out).search("cat", 3) == before
+
+
+def test_a_damaged_index_is_refused_by_name_and_can_be_made_again(docs: Path) -> None:
+    out = docs.parent / "index"
+    build_index([docs], out, embedder="hash")
+    for name in ("passages.sqlite", "vectors.npy", "token_counts.npy"):
+        path = max(out.glob(f"gen-*/{name}"))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(IndexCorrupt, match=f"{name} differs from its checksum"):
+            Retriever.open(out)
+        build_index([docs], out, embedder="hash")
+        assert Retriever.open(out).search("cat")
+
+
+def test_another_embedder_is_refused_and_both_are_named(docs: Path, minilm: MiniLMEmbedder) -> None:
+    out = docs.parent / "index"
+    build_index([docs], out, embedder=HashEmbedder(64))
+    with pytest.raises(IndexMismatch, match=r"with the embedder hash \(hash:words:64\), which is not minilm \(sha256-"):
+        Retriever.open(out, embedder=minilm)
+    with pytest.raises(IndexMismatch, match=r"hash \(hash:words:64\), which is not hash \(hash:words:256\)"):
+        Retriever.open(out)
+    assert Retriever.open(out, embedder=HashEmbedder(64)).search("cat")
+
+
+def test_an_embedder_without_a_known_name_is_asked_for(docs: Path) -> None:
+    class Own(HashEmbedder):
+        name = "my own"
+
+    build_index([docs], docs.parent / "index", embedder=Own())
+    with pytest.raises(IndexMismatch, match="made with the embedder my own, which cannot be had by that name here"):
+        Retriever.open(docs.parent / "index")
+    assert Retriever.open(docs.parent / "index", embedder=Own()).search("cat")
+
+
+def test_a_folder_without_an_index_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(IndexNotFound, match="holds no index; make one: antiphon index PATH"):
+        Retriever.open(tmp_path)
+
+
+def test_an_index_inside_the_folder_that_it_indexes_is_not_indexed(docs: Path) -> None:
+    reports = [build_index([docs], docs / "index", embedder="hash") for _ in range(2)]
+    assert [(report.files, report.skipped) for report in reports] == [(4, ()), (4, ())]
+
+
+def test_bad_files_are_counted_and_named_in_the_report(docs: Path) -> None:
+    (docs / "picture.png").write_bytes(b"\x89PNG\0")
+    (docs / "empty.txt").write_bytes(b"")
+    report = build_index([docs], docs.parent / "index", embedder="hash")
+    assert report.files == 4
+    assert [Path(skipped.path).name for skipped in report.skipped] == ["empty.txt", "picture.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 513}, "max_tokens is 513, but hash reads 512 tokens and would cut off the rest."),
+        ({"max_tokens": 3}, "max_tokens is 3; a passage needs room for at least 8 tokens."),
+        ({"overlap": -1}, "overlap is -1; it counts sentences, from 0."),
+    ],
+)
+def test_options_out_of_range_write_nothing(docs: Path, options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_index([docs], docs.parent / "index", embedder="hash", **options)  # type: ignore[arg-type]
+    assert not (docs.parent / "index").exists()
+
+
+def test_progress_is_told_stage_by_stage_to_its_end(docs: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
+    report = build_index([docs], docs.parent / "index", embedder="hash", progress=lambda *step: steps.append(step))
+    assert list(dict.fromkeys(stage for stage, _, _ in steps)) == ["load", "chunk", "embed", "save"]
+    ends = {stage: (done, total) for stage, done, total in steps}
+    assert ends == {"load": (4, 4), "chunk": (4, 4), "embed": (report.passages, report.passages), "save": (1, 1)}
+
+
+def test_passages_of_any_origin_can_be_indexed_and_keep_all_they_say(tmp_path: Path, words: HashEmbedder) -> None:
+    given = [
+        Passage.at("a name", 7, "Zürich lies at a lake. 🙂", {"title": "Zürich", "page": "3"}),
+        Passage.at("other", 0, "Nothing\0 at all, in two\r\nlines."),
+    ]
+    assert index_passages(given, tmp_path / "index", words) == 0
+    store = read_store(tmp_path / "index")
+    assert list(store.passages) == given
+    assert [store.passages[1], store.passages[0]] == given[::-1]
+    assert store.token_counts is not None
+    assert store.token_counts[words.token_ids(["zürich"])[0]].tolist() == [1]
+    assert store.token_counts[words.token_ids(["at"])[0]].tolist() == [2]
+    with pytest.raises(IndexError, match="There is no passage 2; rows are 0 to 1"):
+        store.passages[2]
+
+
+def test_no_passage_is_no_index(tmp_path: Path, words: HashEmbedder) -> None:
+    with pytest.raises(ValueError, match="There is no passage to index"):
+        index_passages([], tmp_path / "index", words)
+
+
+def test_a_vector_that_is_not_a_number_writes_nothing(tmp_path: Path) -> None:
+    class Broken(HashEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            return np.full((len(texts), self.dim), np.nan, np.float32)
+
+    with pytest.raises(ValueError, match="Vector 0 is infinite or not a number; 1 of 1 are such"):
+        index_passages([Passage.at("s", 0, "text")], tmp_path / "index", Broken())
+    assert not (tmp_path / "index").exists()
+
+
+def test_threads_may_share_a_retriever(docs: Path) -> None:
+    build_index([docs], docs.parent / "index", embedder="hash")
+    retriever = Retriever.open(docs.parent / "index")
+    expected = [passage.id for passage in retriever.search("the sun is a star")]
+    found: list[list[str]] = []
+
+    def ask() -> None:
+        found.extend([passage.id for passage in retriever.search("the sun is a star")] for _ in range(20))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 80
+
+
+def test_an_open_retriever_survives_that_its_index_is_made_anew_twice(docs: Path) -> None:
+    build_index([docs], docs.parent / "index", embedder="hash")
+    retriever = Retriever.open(docs.parent / "index")
+    before = retriever.search("cat")
+    for _ in range(2):
+        build_index([docs], docs.parent / "index", embedder="hash")
+    assert retriever.search("cat") == before

@@ -1,0 +1,144 @@
+"""The contract of vector indexes: one row for each; exact, ordered, and closed to bad vectors."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.retrieval import FaissIndex, FlatIndex, VectorIndex, vector_index
+from antiphon.retrieval import vectors as room
+from antiphon.retrieval.vectors import Vectors, normalized
+
+INDEXES: dict[str, Callable[[Vectors], VectorIndex]] = {"flat": FlatIndex, "faiss": FaissIndex, "chosen": vector_index}
+every_index = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
+
+
+def random_vectors(count: int, dim: int = 16, seed: int = 0) -> Vectors:
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+@every_index
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 70), st.integers(0, 1000))
+def test_hits_are_the_exact_best_in_order(
+    index: Callable[[Vectors], VectorIndex], count: int, k: int, seed: int
+) -> None:
+    vectors, queries = random_vectors(count, seed=seed), random_vectors(3, seed=seed + 1)
+    exact = normalized(queries).astype(np.float64) @ normalized(vectors).T.astype(np.float64)
+    hits = index(vectors).search(queries, k)
+    for row, hit in zip(exact, hits, strict=True):
+        assert hit.rows.tolist() == np.argsort(-row)[:k].tolist()
+        assert np.allclose(hit.scores, row[hit.rows], atol=1e-5)
+        assert hit.rows.dtype == np.int64
+        assert hit.scores.dtype == np.float32
+
+
+@every_index
+def test_scores_are_cosines_whatever_the_lengths(index: Callable[[Vectors], VectorIndex]) -> None:
+    made = index(np.array([[3, 4], [0, 1e-12], [-1e12, 0]], np.float32))
+    hits = made.search(np.array([[1e6, 0]], np.float32), 3)[0]
+    assert hits.rows.tolist() == [0, 1, 2]
+    assert np.allclose(hits.scores, [0.6, 0, -1])
+    assert (len(made), made.dim) == (3, 2)
+
+
+@every_index
+def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[Vectors], VectorIndex]) -> None:
+    hits = index(random_vectors(3)).search(random_vectors(2), 100)
+    assert [sorted(hit.rows.tolist()) for hit in hits] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_equal_scores_keep_the_order_of_rows_in_numpy() -> None:
+    made = FlatIndex(np.repeat(random_vectors(1), 40, axis=0))
+    assert made.search(random_vectors(1), 7)[0].rows.tolist() == list(range(7))
+
+
+BAD = {
+    "a list": ([[1.0, 2.0]], TypeError, "vectors are list; a numpy array of floats is needed."),
+    "integers": (np.ones((2, 4), int), TypeError, "vectors are int64; a numpy array of floats is needed."),
+    "one dimension": (np.ones(4, np.float32), ValueError, r"vectors have shape \(4,\); \(n, "),
+    "another dimension": (np.ones((2, 5), np.float32), ValueError, r"vectors have shape \(2, 5\); \(n, 4\) is needed."),
+    "not a number": (
+        np.array([[1, 1, 1, 1], [1, np.nan, 1, 1]]),
+        ValueError,
+        "Vector 1 is infinite or not a number; 1",
+    ),
+    "infinite": (np.array([[np.inf, 1, 1, 1]]), ValueError, "Vector 0 is infinite or not a number; 1 of 1 are such."),
+    "zero": (np.zeros((2, 4), np.float32), ValueError, "Vector 0 is of length 0; 2 of 2 are such."),
+}
+
+
+@every_index
+@pytest.mark.parametrize("case", BAD)
+def test_bad_vectors_are_refused_as_content_and_as_queries(index: Callable[[Vectors], VectorIndex], case: str) -> None:
+    vectors, error, message = BAD[case]
+    made = index(random_vectors(5, 4))
+    with pytest.raises(error, match=message):
+        made.search(vectors, 1)  # type: ignore[arg-type]
+    if case != "another dimension":
+        with pytest.raises(error):
+            index(vectors)  # type: ignore[arg-type]
+
+
+@every_index
+@pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
+def test_k_is_a_whole_number_from_one(index: Callable[[Vectors], VectorIndex], k: object) -> None:
+    with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
+        index(random_vectors(5)).search(random_vectors(1), k)  # type: ignore[arg-type]
+
+
+def test_numpy_searches_up_to_its_limit_and_faiss_above() -> None:
+    vectors = random_vectors(room.NUMPY_LIMIT + 1, 2)
+    with pytest.raises(ValueError, match="50001 vectors are too many for numpy"):
+        FlatIndex(vectors)
+    assert isinstance(vector_index(vectors[:-1]), FlatIndex)
+    assert isinstance(vector_index(vectors), FaissIndex)
+
+
+def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path: Path) -> None:
+    """A fresh interpreter whose first ``faiss`` is one that cannot be imported, as after a broken installation."""
+    (tmp_path / "faiss.py").write_text("raise ImportError('no faiss')")
+    script = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import numpy as np
+from antiphon.retrieval.vectors import require_room, vector_index
+assert len(vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
+require_room(50_000)
+try:
+    require_room(50_001)
+except ImportError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
+    told, advice = run.stdout.strip().split(". ")
+    assert told == "50001 passages need FAISS (without it at most 50000)"
+    assert advice == "FAISS is not installed: pip install 'antiphon[retrieval]'"
+
+
+def test_two_packages_of_faiss_are_named_with_the_commands_that_repair_it(tmp_path: Path) -> None:
+    """Two installed distributions, as pip leaves them: only their metadata tells."""
+    for name in ("faiss_cpu", "faiss_gpu"):
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    script = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+from antiphon.retrieval._faiss import import_faiss
+try:
+    import_faiss()
+except ImportError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
+    assert run.stdout.startswith("faiss-cpu and faiss-gpu are both installed and overwrite each other's files: pip un")
+
+
+def environment() -> dict[str, str]:
+    """Where this process finds its modules, other processes do too."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
