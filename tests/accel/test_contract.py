@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.adversary import Liar, Oracle, Sight, Thicket, Witness
-from antiphon.accel.draft import ROOT, Drafter, Tokens
+from antiphon.accel.draft import ROOT, Drafter, DrafterFactory, Tokens
 from antiphon.accel.drafters import DRAFTERS
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
@@ -23,9 +23,14 @@ MODES: dict[str, dict[str, Any]] = {
     "penalised": {"do_sample": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 4},
 }
 
+
+def ignorant(text: Tokens, make: DrafterFactory) -> Drafter:
+    return make()
+
+
 # A row makes a drafter from the text that plain decoding gives, which honest drafters ignore.
 TABLE: dict[str, Callable[[Tokens], Drafter]] = {
-    **{name: (lambda text, make=make: make()) for name, make in DRAFTERS.items()},
+    **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
     "oracle": partial(Oracle, depth=5),

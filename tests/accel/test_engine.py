@@ -162,8 +162,9 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
     output = generate(model, PROMPT, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
     assert isinstance(output, GenerateDecoderOnlyOutput)
     assert output.sequences.tolist() == expected.sequences.tolist()
-    for mine, theirs in zip((*output.scores, *output.logits), (*expected.scores, *expected.logits), strict=True):
+    for mine, theirs in [(output.scores, expected.scores), (output.logits, expected.logits)]:
         torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=1e-4)
+    assert output.past_key_values is not None
     assert output.past_key_values.get_seq_length() == len(text) - 1
 
 
@@ -171,25 +172,31 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
     model = tiny_model(family)
     text = plain(model)
-    cached, fresh = CachedModel(model, traits_of(model)), CachedModel(model, traits_of(model))
     thicket = Thicket(text, 7, VOCABULARY)
+    cached = CachedModel(model, traits_of(model))
+    lengths: list[int] = []
     with torch.no_grad():
         cached.prefill(text[:LENGTH])
         cached.keep(())
-        for length in (LENGTH, LENGTH + 3, LENGTH + 9):
-            cached_tokens = cached.length
-            cached.forward(text[cached_tokens : length + 1], draft := thicket.propose(text[: length + 1], 16))
-            path = longest_path(draft, text[length + 1 :])
-            cached.keep(path)
-            fresh = CachedModel(model, traits_of(model))
-            fresh.prefill(text[: length + 1 + len(path)])
-            fresh.keep(())
-            for mine, other in zip(cached.cache.layers, fresh.cache.layers, strict=True):
-                assert mine.get_seq_length() == other.get_seq_length() == length + 1 + len(path)
-                torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-4)
-                torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
-            if cached.length > length + 3:
-                break
+        while cached.length < LENGTH + 30:
+            known = text[: cached.length + 1]
+            draft = thicket.propose(known, 16)
+            cached.forward(known[-1:], draft)
+            cached.keep(longest_path(draft, text[len(known) :]))
+            lengths.append(cached.length)
+            expect_cache_of(cached, text[: cached.length])
+    assert len(lengths) < 25
+
+
+def expect_cache_of(cached: CachedModel, tokens: list[int]) -> None:
+    fresh = CachedModel(cached.model, cached.traits)
+    fresh.prefill(tokens)
+    fresh.keep(())
+    layers: list[tuple[Any, Any]] = list(zip(cached.cache.layers, fresh.cache.layers, strict=True))
+    for mine, other in layers:
+        assert mine.get_seq_length() == other.get_seq_length() == len(tokens)
+        torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
 
 
 def longest_path(draft: Draft, truth: list[int]) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ class Careless(torch.nn.Module):
 
 def test_a_model_that_ignores_positions_is_caught_by_the_numbers() -> None:
     model = tiny_model()
-    model.model.rotary_emb = Careless(model.model.rotary_emb)  # type: ignore[union-attr]
+    model.model.rotary_emb = Careless(model.model.rotary_emb)
     traits = traits_of(model)
     assert traits.level == "linear"
     assert "numeric probe" in traits.reason
@@ -114,6 +114,6 @@ def test_attention_that_takes_no_masks_verifies_chains() -> None:
 
 
 def test_a_model_that_is_no_causal_language_model_is_refused() -> None:
-    config = T5Config(vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    config = T5Config(vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2)
     with pytest.raises(ValueError, match="T5ForConditionalGeneration is not a causal language model"):
         traits_of(T5ForConditionalGeneration(config).eval())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
-    from antiphon.accel.generate import Decoder, generate, stream
+    from antiphon.accel.generate import Decoder, stream
     from antiphon.accel.language_model import Completion, LanguageModel, Stream, Usage
     from antiphon.accel.probe import traits_of
     from antiphon.accel.stats import Step, Summary, summarize
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
-    "generate": ("Decoder", "generate", "stream"),
+    "generate": ("Decoder", "stream"),
     "language_model": ("Completion", "LanguageModel", "Stream", "Usage"),
     "probe": ("traits_of",),
     "stats": ("Step", "Summary", "summarize"),
@@ -38,7 +38,6 @@ __all__ = [
     "Summary",
     "Traits",
     "Usage",
-    "generate",
     "stream",
     "summarize",
     "traits_of",
