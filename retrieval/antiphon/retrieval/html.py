@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 from antiphon.retrieval.document import Heading
@@ -43,20 +45,33 @@ class _Text:
         return self.length - len(text)
 
 
-def read_html(markup: bytes | str) -> tuple[str, str, tuple[Heading, ...]]:
+def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
     """The text of a page, its title (may be empty) and its headings; scripts, styles and navigation are left out.
 
     Where the page marks one main part (``<main>`` or ``role="main"``), only that is read.
     """
-    from bs4 import BeautifulSoup
+    from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, XMLParsedAsHTMLWarning
 
-    soup = BeautifulSoup(markup, "html.parser")
+    with warnings.catch_warnings():  # XHTML is read as HTML on purpose, and a page may hold nothing but an address
+        warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)
+        warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)
+        soup = BeautifulSoup(markup, "html.parser")
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for element in soup.find_all(_is_unread):
         element.extract()
     mains = soup.find_all("main") or soup.find_all(role="main")
     text, headings = _read(mains[0] if len(mains) == 1 else soup)
     return text, title, headings
+
+
+def declared_encoding(markup: bytes) -> str | None:
+    """The encoding that a page says it is written in; None if it says nothing, or is in UTF-8 whatever it says."""
+    from bs4.dammit import EncodingDetector
+
+    with contextlib.suppress(UnicodeDecodeError):
+        markup.decode()
+        return None
+    return EncodingDetector.find_declared_encoding(markup, is_html=True)
 
 
 def _is_unread(element: Tag) -> bool:

@@ -15,7 +15,7 @@ from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
-from antiphon.retrieval.load import Progress, Skipped, load_documents
+from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.store import read_store, write_store
 from antiphon.retrieval.vectors import Vectors, normalized, require_room
@@ -63,9 +63,11 @@ def build_index(
     out = Path(out)
     require_index_folder(out)
     report: Progress = progress or _silent
-    loaded = load_documents(paths, exclude=[out], progress=report)
+    find_files(paths, [out])  # a wrong path is said before a model is loaded, a wrong model before files are read
     model = resolve(embedder, device) if isinstance(embedder, str) else embedder
-    passages = _chunk(loaded.documents, model, _limit(max_tokens, model), overlap, report)
+    limit = _limit(max_tokens, model)
+    loaded = load_documents(paths, exclude=[out], progress=report)
+    passages = _chunk(loaded.documents, model, limit, overlap, report)
     reused = index_passages(passages, out, model, progress=report)
     return IndexReport(
         files=len(loaded.documents),

@@ -51,9 +51,7 @@ def load_documents(
         ValueError: there is no path, or nothing that can be read.
         FileNotFoundError: a path does not exist.
     """
-    if isinstance(paths, (str, Path)) or not paths:
-        raise ValueError(f"paths is {paths!r}; a list of at least one file or folder is needed.")
-    files = list(_find(paths, exclude))
+    files = find_files(paths, exclude)
     documents: list[Document] = []
     skipped: list[Skipped] = []
     for done, (file, is_named) in enumerate(files):
@@ -100,12 +98,12 @@ def _parse(data: bytes, source: str, suffix: str) -> Document:
 
         text, title, pages = read_pdf(data)
         return Document(text, source, _titled(title), pages=pages)
-    text = _decode(data)
     if suffix in _HTML:
-        from antiphon.retrieval.html import read_html
+        from antiphon.retrieval.html import declared_encoding, read_html
 
-        text, title, headings = read_html(text)
+        text, title, headings = read_html(_decode(data, declared_encoding(data)))
         return Document(text, source, _titled(title), headings)
+    text = _decode(data)
     return Document(text, source, {}, _headings(text, suffix))
 
 
@@ -119,22 +117,32 @@ def _headings(text: str, suffix: str) -> tuple[Heading, ...]:
     return rst_headings(text) if suffix in _RST else plain_headings(text)
 
 
-def _decode(data: bytes) -> str:
-    """The text of a file in UTF-8, or in UTF-16 if it says so with a byte order mark."""
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+def _decode(data: bytes, encoding: str | None = None) -> str:
+    """The text of a file: in the given encoding, or UTF-16 if its byte order mark says so, or UTF-8."""
+    if encoding is None:
+        encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        kind = "it is binary" if b"\0" in data[:4096] else "it is not UTF-8 text"
+        kind = "it is binary" if b"\0" in data[:4096] else f"it is not {encoding.upper()} text"
         raise ValueError(f"{kind} (byte {error.start})") from error
+    except LookupError as error:
+        raise ValueError(f"it is in {encoding}, an encoding that is not known") from error
     if "\0" in text:
         raise ValueError(f"it is binary (a zero character at {text.index(chr(0))})")
     return text
 
 
-def _find(paths: Sequence[str | Path], exclude: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
-    """Every file under the paths, once, and whether it was named itself."""
-    seen = set()
+def find_files(paths: Sequence[str | Path], exclude: Sequence[str | Path]) -> list[tuple[Path, bool]]:
+    """Every file under the paths, once, in the order of reading, and whether it was named itself.
+
+    Raises:
+        ValueError: there is no path, or no file under them.
+        FileNotFoundError: a path does not exist.
+    """
+    if isinstance(paths, (str, Path)) or not paths:
+        raise ValueError(f"paths is {paths!r}; a list of at least one file or folder is needed.")
+    found: dict[Path, tuple[Path, bool]] = {}
     left_out = [Path(path).resolve() for path in exclude]
     for path in map(Path, paths):
         if not path.exists() and not path.is_symlink():
@@ -142,9 +150,12 @@ def _find(paths: Sequence[str | Path], exclude: Sequence[str | Path]) -> Iterato
         is_named = not path.is_dir()
         for file in [path] if is_named else sorted(_walk(path)):
             place = file.resolve()
-            if place not in seen and not any(place.is_relative_to(folder) for folder in left_out):
-                seen.add(place)
-                yield file, is_named
+            if not any(place.is_relative_to(folder) for folder in left_out):
+                found.setdefault(place, (file, is_named))
+    if not found:
+        places = ", ".join(str(path) for path in paths)
+        raise ValueError(f"{places} holds no file; give a file or a folder with {' '.join(SUFFIXES)} files.")
+    return list(found.values())
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -155,7 +166,5 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _nothing(paths: Sequence[str | Path], skipped: Sequence[Skipped]) -> str:
     places = ", ".join(str(path) for path in paths)
-    if not skipped:
-        return f"{places} holds no file; give a file or a folder with {' '.join(SUFFIXES)} files."
     first = f"{skipped[0].path}: {skipped[0].reason}"
     return f"Nothing in {places} can be read: {len(skipped)} skipped, the first is {first}."

@@ -8,15 +8,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.device import batch_size, pick, precision
 from antiphon.retrieval.embed import Embedder, TokenEmbedder, TokenVectors
+from antiphon.retrieval.hub import cached, load_model
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vectors import Vectors
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
 
 _SHORT_NAMES = {"bge-reranker-v2-m3": "BAAI/bge-reranker-v2-m3"}
 KNOWN = ("auto", "maxsim", "bge-reranker-v2-m3")
@@ -120,25 +124,13 @@ class CrossEncoderReranker:
         local_files_only: bool = False,
     ) -> None:
         import torch
-        from sentence_transformers import CrossEncoder
 
         self.name = str(model)
         self._device = pick(device)
         self.depth = depth or (20 if self._device == "cpu" else 100)
         self._raw = torch.nn.Identity()  # sigmoids of good passages all round to 1 in half precision
-        try:
-            self._model = CrossEncoder(
-                _SHORT_NAMES.get(self.name, self.name),
-                device=self._device,
-                max_length=max_length,
-                local_files_only=local_files_only,
-                model_kwargs={"dtype": precision(self._device)},
-            )
-        except OSError as error:
-            raise ValueError(
-                f"The reranker {self.name!r} cannot be loaded from the hub or its cache; check the name and the "
-                f"network, or take none. ({str(error).splitlines()[0]})"
-            ) from error
+        source = _SHORT_NAMES.get(self.name, self.name)
+        self._model = _load_cross_encoder(source, self._device, max_length, local_files_only)
         if self._model.num_labels != 1:
             raise ValueError(f"{self.name} gives {self._model.num_labels} numbers for a pair; a reranker gives one.")
 
@@ -197,7 +189,21 @@ def ranked(passages: Sequence[Passage], keys: Sequence[float], scores: Sequence[
     return [replace(passages[place], score=float(scores[place])) for place in order]
 
 
+def _load_cross_encoder(source: str, device: str, max_length: int, local_files_only: bool) -> CrossEncoder:
+    def load(local: bool) -> CrossEncoder:
+        from sentence_transformers import CrossEncoder
+
+        kwargs = {"dtype": precision(device)}
+        model: CrossEncoder = CrossEncoder(
+            source, device=device, max_length=max_length, local_files_only=local, model_kwargs=kwargs
+        )
+        return model
+
+    is_cached = cached(source, "config.json") is not None
+    return load_model("reranker", source, load, is_cached=is_cached, local_files_only=local_files_only)
+
+
 def _suited(embedder: Embedder, device: str | None) -> str:
-    if embedder.name == "bge-m3" and pick(device) != "cpu":
+    if embedder.name in ("bge-m3", "BAAI/bge-m3") and pick(device) != "cpu":
         return "bge-reranker-v2-m3"
     return "maxsim" if isinstance(embedder, TokenEmbedder) else "none"

@@ -12,6 +12,7 @@ import numpy as np
 from antiphon.retrieval.device import batch_size as default_batch_size
 from antiphon.retrieval.device import pick, precision
 from antiphon.retrieval.embed import checked_texts
+from antiphon.retrieval.hub import cached, load_model
 from antiphon.retrieval.vectors import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class SentenceTransformerEmbedder:
         self._batch_size = batch_size or default_batch_size(self._device)
         self._limit(max_length or _LENGTHS.get(source))
         self.dim = self._dimension()
-        self.fingerprint = f"{_weights(source, folder)}:{_pooling(self._model)}:{self._max_length}"
+        self.fingerprint = f"{_weights(source, folder, revision)}:{_pooling(self._model)}:{self._max_length}"
 
     @property
     def max_tokens(self) -> int:
@@ -98,48 +99,27 @@ class SentenceTransformerEmbedder:
 
 
 def _load(source: str, device: str, revision: str | None, local_files_only: bool) -> SentenceTransformer:
-    from sentence_transformers import SentenceTransformer
-
     def load(local: bool) -> SentenceTransformer:
-        kwargs = {"dtype": precision(device)}
+        from sentence_transformers import SentenceTransformer
+
         return SentenceTransformer(
-            source, device=device, revision=revision, local_files_only=local, model_kwargs=kwargs
+            source,
+            device=device,
+            revision=revision,
+            local_files_only=local,
+            model_kwargs={"dtype": precision(device)},
         )
 
-    try:
-        if local_files_only or _is_cached(source, revision):
-            return load(True)
-    except OSError:
-        if local_files_only:
-            raise
-    try:
-        return load(False)
-    except OSError as error:
-        raise ValueError(
-            f"The embedder {source!r} cannot be loaded from the hub or its cache; check the name and the network, or "
-            f"take the embedded one: minilm. ({str(error).splitlines()[0]})"
-        ) from error
+    # The cache must hold the list of modules: weights alone would silently get a pooling that is not theirs.
+    is_cached = cached(source, "modules.json", revision) is not None
+    return load_model("embedder", source, load, is_cached=is_cached, local_files_only=local_files_only)
 
 
-def _is_cached(source: str, revision: str | None) -> bool:
-    """Whether the cache holds the list of modules; weights alone would silently get a pooling that is not theirs."""
-    return _cached(source, "modules.json", revision) is not None
-
-
-def _cached(source: str, file: str, revision: str | None = None) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    if Path(source).is_dir():
-        return None
-    found = try_to_load_from_cache(source, file, revision=revision)
-    return Path(found) if isinstance(found, str) else None
-
-
-def _weights(source: str, folder: Path | None) -> str:
+def _weights(source: str, folder: Path | None, revision: str | None) -> str:
     """What tells one set of weights from another: the hub's commit, or a checksum of the files."""
     if folder is None:
-        snapshot = _cached(source, "config.json") or _cached(source, "modules.json")
-        return f"{source}@{snapshot.parent.name if snapshot else 'unknown'}"
+        snapshot = cached(source, "config.json", revision) or cached(source, "modules.json", revision)
+        return f"{source}@{snapshot.parent.name if snapshot else revision}"
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin")):
         with path.open("rb") as file:
