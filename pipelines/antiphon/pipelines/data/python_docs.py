@@ -76,7 +76,7 @@ def _block(tag: Tag) -> Iterator[str]:
     elif tag.name in {"ul", "ol"}:
         yield from _list(tag)
     elif tag.name == "dl":
-        yield from _definitions(tag)
+        yield from _glossary(tag) if "glossary" in classes else _definitions(tag)
     elif tag.name == "table":
         yield "\n".join(_row(row) for row in tag.find_all("tr"))
     elif "admonition" in classes or "topic" in classes:
@@ -115,6 +115,16 @@ def _definitions(tag: Tag) -> Iterator[str]:
             terms = []
     if terms:
         yield ", ".join(terms)
+
+
+def _glossary(tag: Tag) -> Iterator[str]:
+    """Each term as a heading above its meaning, and so with a capital."""
+    for child in tag.find_all(["dt", "dd"], recursive=False):
+        if child.name == "dt":
+            term = _line(child)
+            yield term[:1].upper() + term[1:]
+        else:
+            yield from _blocks(child)
 
 
 def _titled(tag: Tag) -> Iterator[str]:

@@ -1,0 +1,126 @@
+"""The command line: antiphon index, ask, demo, bench. Heavy libraries are imported inside the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from antiphon.pipelines import console
+from antiphon.pipelines.benchmark.cli import app as bench
+from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
+
+DEFAULT_MODEL = "smollm2"
+BAD_INPUT = 2
+"""The exit code where something that was given cannot be used."""
+
+
+class Commands(TyperGroup):
+    """Commands whose errors about what was given are one sentence on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; with ``--traceback`` an error shows where it came from."""
+        try:
+            return super().invoke(ctx)
+        except (ValueError, TypeError, OSError, ImportError) as error:
+            if ctx.params.get("traceback"):
+                raise
+            console.err.print(f"antiphon: {error}", style="red", markup=False)
+            ctx.exit(BAD_INPUT)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(bench, name="bench")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        console.out.print(f"antiphon {version('antiphon')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and end.")
+    ] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False,
+) -> None:
+    """Answers from your documents, drafted from their own passages: faster, and with exactly the same words."""
+
+
+@app.command()
+def index(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders: txt, md, rst, html, pdf.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the index.")],
+    embedder: Annotated[
+        str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
+    ] = "auto",
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+) -> None:
+    """Index documents, so that questions can be asked. What an earlier index embedded is not embedded again."""
+    console.quiet_libraries()
+    show_index(index_documents(paths, out, embedder=embedder, device=device))
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    index: Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="smollm2, a folder or a hub name.")] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be repeated.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
+) -> None:
+    """Ask a question: the answer streams, then its citations and one line of what it cost."""
+    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.rag import Rag
+    from antiphon.retrieval import Retriever
+
+    console.quiet_libraries()
+    factory = drafter_named("nothing" if plain else drafter)
+    retriever = Retriever.open(index, device=device)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k)
+    options: dict[str, Any] = {"temperature": temperature, "seed": seed, "stop": tuple(stop or ())}
+    stream = rag.stream(question, max_new_tokens=max_new_tokens, drafter=factory, rows=rows, **options)
+    if as_json:
+        with stream:
+            for _ in stream:
+                pass
+        console.out.print_json(json.dumps(stream.answer.as_dict()))
+        return
+    answer = console.show_stream(stream)
+    console.show_citations(answer)
+    console.show_cost(answer)
+
+
+@app.command()
+def demo(
+    model: Annotated[str, typer.Option("--model", "-m", help="smollm2, a folder or a hub name.")] = DEFAULT_MODEL,
+) -> None:
+    """Index the documents that ship with antiphon, ask three questions, and compare with plain decoding."""
+    from antiphon.pipelines.demo import run
+
+    console.quiet_libraries()
+    run(model)

@@ -1,0 +1,108 @@
+"""The main job on documents that ship with the package: index, ask, cite, and compare with plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platformdirs import user_cache_dir
+from rich.table import Table
+from rich.text import Text
+
+from antiphon.pipelines import console
+from antiphon.pipelines.embedded import EMBEDDED
+from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.answer import Answer
+    from antiphon.pipelines.rag import Rag
+
+QUESTIONS = (
+    "What is the global interpreter lock?",
+    "What is duck typing?",
+    "How do I copy a file?",
+)
+MAX_NEW_TOKENS = 100
+K = 3
+
+_DOCUMENTS = Path(__file__).parent / "data" / "python-docs"
+
+
+def documents() -> list[Path]:
+    """The text files of the Python documentation that ship with the package, without their licence."""
+    return sorted(path for path in _DOCUMENTS.glob("*.txt") if path.name != "LICENSE.txt")
+
+
+def run(model: str, *, questions: Sequence[str] = QUESTIONS) -> bool:
+    """Index, ask, cite and compare, all on the terminal; whether drafted and plain text were the same."""
+    console.out.rule("Index")
+    folder = Path(user_cache_dir("antiphon")) / "demo-index"
+    show_index(index_documents(documents(), folder, embedder="minilm"))
+    rag = _open(folder, model)
+    console.out.rule(f"Ask {model}")
+    if model in EMBEDDED:
+        console.out.print(
+            f"{model} is a small language model, so that it runs everywhere, and it answers like one. "
+            "A larger one takes the same path: antiphon demo --model some/hub-model",
+            style="dim",
+        )
+    drafted = [_ask(rag, question) for question in questions]
+    console.out.rule("The same questions, decoded plainly")
+    plain = [_decode_plainly(rag, question) for question in questions]
+    return _compare(drafted, plain)
+
+
+def _open(folder: Path, model: str) -> Rag:
+    import torch
+
+    from antiphon.pipelines.rag import Rag
+    from antiphon.retrieval import Retriever
+
+    # Only in float32 is the text of any two ways to decode sure to be the same; a large model may not fit in it.
+    dtype: Any = torch.float32 if model in EMBEDDED else "auto"
+    return Rag(Retriever.open(folder), load_language_model(model, dtype=dtype), k=K)
+
+
+def _ask(rag: Rag, question: str) -> Answer:
+    console.out.print()
+    console.out.print(Text(question, style="bold"))
+    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS))
+    console.show_citations(answer, root=_DOCUMENTS)
+    console.show_cost(answer)
+    return answer
+
+
+def _decode_plainly(rag: Rag, question: str) -> Answer:
+    with console.err.status(f"Decoding plainly: {question}"):
+        return rag.ask(question, max_new_tokens=MAX_NEW_TOKENS, drafter="nothing")
+
+
+def _compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
+    table = Table("question", "tokens", "steps", "plain", "seconds", "plain", "the same text")
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for one, other in zip(drafted, plain, strict=True):
+        table.add_row(*_row(one, other))
+    console.out.print(table)
+    steps, plain_steps = (sum(answer.steps.steps for answer in answers) for answers in (drafted, plain))
+    seconds, plain_seconds = (sum(answer.steps.seconds for answer in answers) for answers in (drafted, plain))
+    is_same = all(one.text == other.text for one, other in zip(drafted, plain, strict=True))
+    console.out.print(
+        f"{'The text is identical' if is_same else 'The text differs'}; drafting took {steps} steps instead of "
+        f"{plain_steps} and {seconds:.1f} s instead of {plain_seconds:.1f} s: {plain_steps / steps:.2f} times fewer "
+        f"steps, {plain_seconds / seconds:.2f} times faster."
+    )
+    return is_same
+
+
+def _row(one: Answer, other: Answer) -> tuple[str, ...]:
+    return (
+        one.question,
+        str(one.usage.completion_tokens),
+        str(one.steps.steps),
+        str(other.steps.steps),
+        f"{one.steps.seconds:.1f}",
+        f"{other.steps.seconds:.1f}",
+        "yes" if one.text == other.text else "no",
+    )

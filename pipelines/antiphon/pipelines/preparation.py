@@ -1,0 +1,53 @@
+"""What has to be there before a question: an index, and a language model; with progress on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from antiphon.pipelines import console
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+    from antiphon.retrieval import IndexReport
+
+STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
+_SHOWN_SKIPPED = 20
+
+
+def index_documents(
+    paths: Sequence[Path], out: Path, *, embedder: str = "auto", device: str | None = None
+) -> IndexReport:
+    """Index files and folders into the folder ``out``, with one bar for each stage; see `build_index` for errors."""
+    from antiphon.retrieval import build_index
+
+    with console.progress_bars(STAGES) as report:
+        return build_index(paths, out, embedder=embedder, device=device, progress=report)
+
+
+def show_index(report: IndexReport) -> None:
+    """What was indexed, what was skipped and why, and which embedder was chosen."""
+    reused = f" ({report.reused} of them embedded before)" if report.reused else ""
+    console.err.print(
+        f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
+        f"{report.seconds:.1f} s: {report.folder}",
+        markup=False,
+    )
+    if report.skipped:
+        console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
+    for skipped in report.skipped[:_SHOWN_SKIPPED]:
+        console.err.print(f"  {skipped.path}: {skipped.reason}", style="yellow", markup=False)
+    if len(report.skipped) > _SHOWN_SKIPPED:
+        console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
+
+
+def load_language_model(name: str, *, device: str | None = None, dtype: Any = "auto") -> LanguageModel:
+    """The language model that a user called ``name``, converted first if it is an embedded one and this has to be."""
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.embedded import resolve_model
+
+    with console.progress_bars() as report:
+        place = resolve_model(name, progress=report)
+    with console.err.status(f"Loading {name}"):
+        return LanguageModel.from_pretrained(place, device=device, dtype=dtype)
