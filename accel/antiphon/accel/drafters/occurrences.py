@@ -59,7 +59,10 @@ class Occurrences:
         return matches
 
     def continuations(self, places: Iterable[int], ahead: int) -> dict[int, list[int]]:
-        """The places by the token that stands ``ahead`` of them, in order of appearance; ended ones are left out."""
+        """The places by the token that stands ``ahead`` of them, in order of appearance; ended ones are left out.
+
+        Look ahead step by step: a place that ended earlier must not be given again.
+        """
         groups: dict[int, list[int]] = {}
         tokens, size = self.tokens, len(self.tokens)
         for place in places:

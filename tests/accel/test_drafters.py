@@ -1,0 +1,129 @@
+"""What every drafter promises, whatever it drafts from."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from antiphon.accel.draft import ROOT, Accepted, Draft, Drafter
+from antiphon.accel.drafters import DRAFTERS, Nothing, Trie, drafter_named
+
+NO_LOGITS = torch.empty(0, 0)
+VOCABULARY = 12
+
+
+def texts(seed: int) -> tuple[list[int], list[list[int]], list[int]]:
+    """A prompt, references of all lengths from 0 on, and an answer, all of few tokens so that much repeats."""
+    chance = random.Random(seed)
+
+    def text(length: int) -> list[int]:
+        return [chance.randrange(VOCABULARY) for _ in range(length)]
+
+    return text(chance.randrange(1, 20)), [text(length) for length in (0, 1, 2, 30, chance.randrange(60))], text(40)
+
+
+def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]], answer: list[int]) -> list[Draft]:
+    """The drafts of a run in which the model says ``answer``, one to three tokens a step, with budgets of all sorts."""
+    drafter.begin(prompt, references)
+    context = list(prompt)
+    made: list[Draft] = []
+    for step, size in enumerate((1, 2, 3) * (len(answer) // 6)):
+        new, answer = answer[:size], answer[size:]
+        context += new
+        drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), NO_LOGITS)
+        made.append(drafter.propose(context, (0, 1, 2, 7, 32)[step % 5]))
+        assert len(made[-1]) <= (0, 1, 2, 7, 32)[step % 5]
+    return made
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("seed", range(10))
+def test_drafts_obey_the_laws(name: str, seed: int) -> None:
+    for draft in drafts(DRAFTERS[name](), *texts(seed)):
+        siblings = list(zip(draft.parents, draft.tokens, strict=True))
+        assert len(set(siblings)) == len(siblings), "siblings carry distinct tokens"
+        assert all(0 <= token < VOCABULARY for token in draft.tokens)
+        assert all(0 < chance <= 1 for chance in draft.chances)
+        for row, parent in enumerate(draft.parents):
+            assert parent < row
+            assert draft.chances[row] <= (1 if parent == ROOT else draft.chances[parent]), "a child is never likelier"
+        for parent in draft.children:
+            chance = 1 if parent == ROOT else draft.chances[parent]
+            assert sum(draft.chances[row] for row in draft.children[parent].values()) <= chance + 1e-9
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_drafter_that_begins_again_has_forgotten_everything(name: str) -> None:
+    used, fresh = DRAFTERS[name](), DRAFTERS[name]()
+    drafts(used, *texts(1))
+    assert drafts(used, *texts(2)) == drafts(fresh, *texts(2))
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_drafter_reads_and_does_not_write(name: str) -> None:
+    prompt, references, answer = texts(3)
+    before = (list(prompt), [list(reference) for reference in references], list(answer))
+    drafts(DRAFTERS[name](), prompt, references, answer)
+    assert (prompt, references, answer) == before
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_nothing_to_draft_from_is_an_empty_draft(name: str) -> None:
+    drafter = DRAFTERS[name]()
+    drafter.begin([], [])
+    assert len(drafter.propose([], 32)) == 0
+    drafter.begin([5], [[], []])
+    assert len(drafter.propose([5], 32)) <= 1  # the one token there is, at most
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_asking_twice_gives_the_same_draft(name: str) -> None:
+    prompt, references, answer = texts(4)
+    drafter = DRAFTERS[name]()
+    drafter.begin(prompt, references)
+    context = prompt + answer[:9]
+    assert drafter.propose(context, 16) == drafter.propose(context, 16)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_smaller_budget_gives_the_first_rows_of_a_larger_one(name: str) -> None:
+    prompt, references, answer = texts(5)
+    small, large = DRAFTERS[name](), DRAFTERS[name]()
+    small.begin(prompt, references)
+    large.begin(prompt, references)
+    few, many = small.propose(prompt + answer, 5), large.propose(prompt + answer, 30)
+    assert (few.tokens, few.parents) == (many.tokens[:5], many.parents[:5])
+
+
+def test_nothing_never_drafts() -> None:
+    assert all(len(draft) == 0 for draft in drafts(Nothing(), *texts(6)))
+
+
+def test_drafters_go_by_their_names() -> None:
+    assert drafter_named("trie") is Trie
+    with pytest.raises(ValueError, match="no drafter named 'bushel'; choose one of nothing, copying, trie, blend"):
+        drafter_named("bushel")
+
+
+@pytest.mark.parametrize("name", ["trie", "blend"])
+def test_drafts_do_not_depend_on_the_hash_seed(name: str) -> None:
+    script = f"""
+from antiphon.accel.drafters import drafter_named
+drafter = drafter_named({name!r})()
+drafter.begin(list(range(40)) * 3, [[t * t % 31 for t in range(200)], [t * 7 % 23 for t in range(200)]])
+print(drafter.propose(list(range(40)) * 3 + [4], 32))
+"""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1

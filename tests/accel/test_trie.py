@@ -1,0 +1,200 @@
+"""The n-gram trie: every known continuation as one tree, the most frequent rows first."""
+
+import random
+from typing import Any
+
+import pytest
+
+from antiphon.accel.draft import ROOT, Draft
+from antiphon.accel.drafters import Trie
+
+TEXT = (1, 2, 3, 1, 2, 4, 1, 2, 3, 5)
+
+
+def drafted(trie: Trie, query: list[int], *references: tuple[int, ...], budget: int = 1000) -> Draft:
+    trie.begin([], references)
+    return trie.propose(query, budget)
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    """What every row spells from the root down."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append((*(() if parent == ROOT else found[parent]), token))
+    return found
+
+
+def small(**options: Any) -> Trie:
+    return Trie(n=4, prefix=2, **options)
+
+
+def occurrences(texts: list[tuple[int, ...]], path: tuple[int, ...]) -> int:
+    """How often ``path`` stands in the texts."""
+    return sum(text[at : at + len(path)] == path for text in texts for at in range(len(text)))
+
+
+def test_rows_go_by_frequency_then_depth_then_first_seen() -> None:
+    assert paths(drafted(small(), [1, 2], TEXT)) == [(3,), (4,), (3, 1), (4, 1), (3, 5)]
+
+
+def test_the_draft_of_three_rows_is_the_head_of_the_tree() -> None:
+    draft = drafted(small(num_draft=3), [1, 2], TEXT)
+    assert (draft.tokens, draft.parents) == ((3, 4, 1), (ROOT, ROOT, 0))
+
+
+def test_an_unknown_prefix_backs_off_to_a_shorter_one() -> None:
+    assert paths(drafted(small(), [9, 2], TEXT)) == paths(drafted(small(), [1, 2], TEXT))
+
+
+def test_a_token_that_nothing_follows_drafts_nothing() -> None:
+    assert len(drafted(small(), [5], TEXT)) == 0
+    assert len(drafted(small(), [9], TEXT)) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "frequency"),
+    [((1, 2), 5), ((1, 2, 3), 3), ((1, 2, 4), 2), ((1, 2, 3, 1), 1), ((1, 2, 3, 5), 1), ((1, 2, 4, 1), 1)],
+)
+def test_windows_count_as_the_paper_inserts_them(path: tuple[int, ...], frequency: int) -> None:
+    """Against Algorithm 1, word by word: every window of n tokens, every cut j of its prefix, every node passed."""
+    n, prefix = 4, 2
+    inserted = [TEXT[start + j : start + n] for start in range(len(TEXT) - n + 1) for j in range(prefix)]
+    assert sum(node[: len(path)] == path for node in inserted) == frequency
+    trie = small(counting="window")
+    trie.begin([], [TEXT])
+    starts = [at for at in range(len(TEXT)) if TEXT[at : at + len(path)] == path]
+    assert sum(trie._windows(1 + at, len(path)) for at in starts) == frequency  # one END stands before the text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_window_drafts_rank_rows_as_an_explicit_trie_does(seed: int) -> None:
+    chance = random.Random(seed)
+    texts = [tuple(chance.randrange(4) for _ in range(chance.randrange(30))) for _ in range(4)]
+    n, prefix = 6, 3
+    inserted = [
+        text[start + j : start + n] for text in texts for start in range(len(text) - n + 1) for j in range(prefix)
+    ]
+
+    def frequency(path: tuple[int, ...]) -> int:
+        return sum(node[: len(path)] == path for node in inserted)
+
+    query = [chance.randrange(4) for _ in range(prefix)]
+    draft = drafted(Trie(n, prefix, num_draft=12, counting="window", include_output=False), query, *texts)
+    known = [m for m in range(prefix, 0, -1) if any(frequency((*query[-m:], token)) for token in range(4))]
+    if not known:
+        assert len(draft) == 0
+        return
+    counts = [frequency((*query[-known[0] :], *path)) for path in paths(draft)]
+    assert counts == sorted(counts, reverse=True)
+    assert min(counts) > 0
+
+
+def test_a_place_that_no_full_window_covers_counts_only_as_an_occurrence() -> None:
+    assert len(drafted(Trie(counting="window", include_output=False), [1], (1, 2, 3))) == 0
+    assert paths(drafted(Trie(include_output=False), [1], (1, 2, 3))) == [(2,), (2, 3)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("counting", ["occurrences", "window"])
+def test_every_path_stands_after_the_query_and_is_no_more_frequent_than_its_start(seed: int, counting: Any) -> None:
+    chance = random.Random(seed)
+    texts = [tuple(chance.randrange(5) for _ in range(chance.randrange(40))) for _ in range(5)]
+    query = tuple(chance.randrange(5) for _ in range(3))
+    draft = drafted(Trie(8, 3, counting=counting, include_output=False), list(query), *texts)
+    matched = max(
+        (m for m in (1, 2, 3) if all(occurrences(texts, query[-m:] + path) for path in paths(draft))), default=0
+    )
+    assert matched or len(draft) == 0
+    for path in paths(draft):
+        assert occurrences(texts, query[-matched:] + path) <= occurrences(texts, query[-matched:] + path[:-1])
+        assert path[:-1] == () or path[:-1] in paths(draft)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_a_limit_all_continuations_down_to_the_depth_are_drafted(seed: int) -> None:
+    chance = random.Random(seed)
+    text = tuple(chance.randrange(5) for _ in range(60))
+    draft = drafted(Trie(7, 2, num_draft=10_000, include_output=False), [text[7], text[8]], text)
+    query = text[7:9]
+    places = [at + 2 for at in range(len(text) - 2) if text[at : at + 2] == query]
+    everything = {text[at : at + d] for at in places for d in range(1, 6) if at + d <= len(text)}
+    assert set(paths(draft)) == everything
+    assert len(draft) == len(everything)
+
+
+@pytest.mark.parametrize("num_draft", [1, 2, 5])
+def test_num_draft_and_budget_are_upper_bounds(num_draft: int) -> None:
+    assert len(drafted(small(num_draft=num_draft), [1, 2], TEXT)) == num_draft
+    assert len(drafted(small(), [1, 2], TEXT, budget=num_draft)) == num_draft
+    assert len(drafted(small(), [1, 2], TEXT, budget=0)) == 0
+
+
+def test_documents_never_run_into_each_other() -> None:
+    assert len(drafted(Trie(), [2], (1, 2), (3, 4))) == 0
+
+
+def test_the_last_tokens_of_a_document_are_anchors_too() -> None:
+    text = tuple(range(100, 190))
+    for at in range(80, 89):
+        assert paths(drafted(Trie(), [text[at]], text))[0] == (text[at + 1],)
+
+
+def test_seven_disjoint_chains_fill_a_budget_of_64_rows() -> None:
+    chains = [(1, *range(100 * chain, 100 * chain + 20)) for chain in range(1, 8)]
+    draft = drafted(Trie(num_draft=64), [1], *chains)
+    assert len(draft) == 64
+    assert max(draft.depths) == 10
+
+
+def test_rows_go_as_deep_as_the_window_reaches_or_as_asked() -> None:
+    text = tuple(range(100, 190))
+    assert max(drafted(Trie(n=13, prefix=3), [100], text).depths) == 10
+    assert max(drafted(Trie(n=13, prefix=3, depth=25), [100], text).depths) == 25
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_adding_the_output_equals_building_anew(include_prompt: bool) -> None:
+    chance = random.Random(7)
+    prompt, reference, output = ([chance.randrange(6) for _ in range(length)] for length in (20, 30, 40))
+    grown = Trie(include_prompt=include_prompt)
+    grown.begin(prompt, [reference])
+    for end in range(1, 40):
+        context = prompt + output[:end]
+        rebuilt = Trie(include_prompt=include_prompt)
+        rebuilt.begin(prompt, [reference])
+        assert grown.propose(context, 32) == rebuilt.propose(context, 32)
+
+
+def test_the_output_is_drafted_from_only_where_it_is_included() -> None:
+    for include_output, rows in ((True, 3), (False, 0)):
+        trie = Trie(include_output=include_output)
+        trie.begin([9], [])
+        assert len(trie.propose([9, 1, 2, 3, 1], 32)) == rows
+
+
+def test_the_prompt_is_drafted_from_only_where_it_is_included() -> None:
+    for include_prompt, tokens in ((True, (8, 1)), (False, ())):
+        trie = Trie(include_prompt=include_prompt)
+        trie.begin([7, 8], [])
+        assert trie.propose([7, 8, 1, 7], 2).tokens == tokens
+
+
+def test_a_frequent_continuation_is_likelier_and_a_longer_match_too() -> None:
+    draft = drafted(small(), [1, 2], TEXT)
+    assert draft.chances[0] > draft.chances[1]
+    assert draft.chances[0] > drafted(small(), [9, 2], TEXT).chances[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix": 0}, r"prefix \(L_p\) is 0 and n is 13"),
+        ({"n": 3, "prefix": 3}, r"prefix \(L_p\) is 3 and n is 3; a window needs 1 <= prefix < n"),
+        ({"num_draft": 0}, "num_draft is 0"),
+        ({"depth": 0}, "depth is 0"),
+        ({"counting": "words"}, "counting is 'words'; choose one of occurrences, window"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Trie(**options)
