@@ -62,10 +62,9 @@ class _Words:
         self.text = text
         self.spans = [match.span() for match in _WORD.finditer(text)]
         self.words = [text[start:end] for start, end in self.spans]
-        ends = [end for _, end in self.spans]
-        starts = [start for start, _ in self.spans]
-        gaps = [re.sub(r"\s+", " ", text[end:start]) for end, start in zip(ends, starts[1:], strict=False)]
-        self.joined = [(gap, word) for gap, word in zip(["", *gaps], self.words, strict=True)]
+        befores = [0, *(end for _, end in self.spans)]
+        gaps = [text[before:start] for before, (start, _) in zip(befores, self.spans, strict=False)]
+        self.joined = [(re.sub(r"\s+", " ", gap), word) for gap, word in zip(gaps, self.words, strict=True)]
 
     def __len__(self) -> int:
         return len(self.words)
@@ -91,13 +90,25 @@ def _matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_M
             found = places.setdefault(window, [])
             if len(found) < _OCCURRENCES:
                 found.append((number, first))
-    reached: dict[tuple[int, int], int] = {}  # how far each diagonal of (answer, passage) has been followed
+    furthest = 0  # where the runs found so far end; a run that ends no later lies within one of them
     for first, window in said.windows(least):
         for number, there in places.get(window, ()):
-            if reached.get((number, there - first), 0) <= first:
+            if _reaches(said, furthest + 1, sources[number], there - first, first, least):
                 end = _extend(said, first, sources[number], there, least)
-                reached[number, there - first] = end
-                yield first, end, number, there
+                if end > furthest:
+                    furthest = end
+                    yield first, end, number, there
+
+
+def _reaches(said: _Words, end: int, source: _Words, shift: int, first: int, least: int) -> bool:
+    """Whether a run from ``first`` can end at ``end`` or later: the window before that end must be shared too."""
+    if end <= first + least:
+        return True
+    return (
+        end <= len(said)
+        and end + shift <= len(source)
+        and said.window(end - least, least) == source.window(end - least + shift, least)
+    )
 
 
 def _extend(said: _Words, first: int, source: _Words, there: int, matched: int) -> int:

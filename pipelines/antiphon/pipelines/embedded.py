@@ -13,7 +13,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
-from antiphon.pipelines.sealed import SealError, check_sealed, sha256, write_sealed
+from antiphon.pipelines.sealed import sealed, sha256
 
 EMBEDDED = ("smollm2",)
 """Names of the models that need no hub."""
@@ -59,19 +59,13 @@ def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> P
         ValueError: the package holds another file than the one that is known.
     """
     folder = (cache or Path(user_cache_dir("antiphon"))) / "models" / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
-    try:
-        check_sealed(folder)
-    except SealError:
-        report = progress or _silent
-        gguf = _packaged_gguf()
-        report("Checking the language model's file", 0, 3)
-        _check_gguf(gguf)
-        write_sealed(folder, lambda beside: _convert(gguf, beside, report))
-        report("Language model ready", 3, 3)
-    return folder
+    return sealed(folder, lambda beside: _convert(beside, progress or _silent))
 
 
 _WANTED = f"a model is {' or '.join(map(repr, EMBEDDED))}, a folder, or a hub name such as 'Qwen/Qwen3-8B'"
+
+
+_CONVERTING = "Converting the language model, once"
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -98,16 +92,20 @@ def _check_gguf(gguf: Path) -> None:
         )
 
 
-def _convert(gguf: Path, folder: Path, report: Progress) -> None:
-    """De-quantise the GGUF and save it as any transformers model is saved, in bfloat16."""
+def _convert(folder: Path, report: Progress) -> None:
+    """De-quantise the package's GGUF and save it as any transformers model is saved, in bfloat16."""
+    gguf = _packaged_gguf()
+    report(_CONVERTING, 0, 3)
+    _check_gguf(gguf)
+
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    report("Converting the language model, once", 1, 3)
+    report(_CONVERTING, 1, 3)
     loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.model_max_length = CONTEXT_TOKENS
-    report("Saving the language model", 2, 3)
+    report(_CONVERTING, 2, 3)
     # The loaded model calls itself quantised and refuses to be saved, so a fresh one takes over its weights.
     config = loaded.config.to_dict()
     config.pop("quantization_config", None)
@@ -118,6 +116,7 @@ def _convert(gguf: Path, folder: Path, report: Progress) -> None:
     )
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    report(_CONVERTING, 3, 3)
 
 
 def _model_folder(folder: Path) -> str:

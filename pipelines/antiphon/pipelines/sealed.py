@@ -23,6 +23,15 @@ class SealError(OSError):
     """A sealed folder lacks a file, or a file is not what was sealed; the message names it."""
 
 
+def sealed(folder: Path, write: Callable[[Path], None]) -> Path:
+    """The folder as it was sealed; made anew by ``write`` if it is not there or not whole."""
+    try:
+        check_sealed(folder)
+    except SealError:
+        write_sealed(folder, write)
+    return folder
+
+
 def write_sealed(folder: Path, write: Callable[[Path], None]) -> Path:
     """Make ``folder`` hold what ``write`` puts into the empty folder that it is given, all of it or nothing.
 
@@ -85,7 +94,7 @@ def _seal(folder: Path) -> None:
         found = path.stat()
         files[path.name] = {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": sha256(path)}
     manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
+    manifest.write_text(json.dumps({"files": files}, indent=2), encoding="utf-8")
     _flush(manifest)
 
 

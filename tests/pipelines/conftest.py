@@ -1,0 +1,78 @@
+"""What the tests of the pipelines share: passages, an index, a tiny model, and the embedded models, loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines.console import quiet_libraries
+from antiphon.pipelines.embedded import resolve_model
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+
+TEXTS = (
+    "Bees live in colonies of up to sixty thousand, and each colony has one queen.",
+    "Honey keeps for years because it holds little water.",
+    "A queen lays as many as two thousand eggs on a summer's day.",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def passages() -> list[Passage]:
+    starts = (0, 100, 200)
+    return [Passage.at("bees.txt", start, text) for start, text in zip(starts, TEXTS, strict=True)]
+
+
+@pytest.fixture(scope="session")
+def index_folder(tmp_path_factory: pytest.TempPathFactory, passages: list[Passage]) -> Path:
+    folder = tmp_path_factory.mktemp("bees") / "index"
+    index_passages(passages, folder, HashEmbedder())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def retriever(index_folder: Path) -> Retriever:
+    return Retriever.open(index_folder)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> LanguageModel:
+    """A random model that reads bytes, with a window of 1,024 of them and a chat template."""
+    return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model as a folder that transformers loads."""
+    folder = tmp_path_factory.mktemp("tiny")
+    quiet_libraries()
+    tiny_model(max_position_embeddings=1024).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The embedded language model as the user has it: converted into the user's cache the first time."""
+    quiet_libraries()
+    try:
+        return Path(resolve_model("smollm2"))
+    except ImportError as error:
+        pytest.skip(f"the embedded language model is not installed: {error}")
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_folder: Path) -> LanguageModel:
+    return LanguageModel.from_pretrained(smollm2_folder, dtype=torch.float32)

@@ -1,0 +1,134 @@
+"""Citations: they stand where they say, the longest counts, and none overlaps another."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.pipelines import Citation, cite
+from antiphon.retrieval import Passage
+
+DOCUMENT = "Preface.\n\nThe quick brown fox jumps\nover the lazy dog, and then it sleeps. Foxes are omnivores."
+
+
+def passage(text: str, start: int = 0, source: str = "a.txt") -> Passage:
+    return Passage.at(source, start, text)
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def test_a_quotation_says_where_it_stands_in_the_source() -> None:
+    start = DOCUMENT.index("The quick")
+    found = cite("He says: quick brown fox jumps over the lazy dog!", [passage(DOCUMENT[start:], start)])
+    assert found == (
+        Citation(
+            start=9,
+            end=48,
+            passage=1,
+            source="a.txt",
+            source_start=DOCUMENT.index("quick"),
+            source_end=DOCUMENT.index(", and then"),
+            text="quick brown fox jumps\nover the lazy dog",
+        ),
+    )
+    assert DOCUMENT[found[0].source_start : found[0].source_end] == found[0].text
+
+
+def test_six_words_are_a_citation_and_five_are_not() -> None:
+    text = passage("one two three four five six seven")
+    assert [c.text for c in cite("Say: one two three four five six.", [text])] == ["one two three four five six"]
+    assert cite("Say: one two three four five.", [text]) == ()
+
+
+def test_a_short_answer_counts_if_all_of_it_stands_there() -> None:
+    assert [c.text for c in cite(" Foxes.\n", [passage(DOCUMENT)])] == ["Foxes"]
+    assert cite("Foxes, he says.", [passage(DOCUMENT)]) == ()
+
+
+def test_an_answer_without_words_has_no_citation() -> None:
+    assert cite("", [passage(DOCUMENT)]) == cite(" … ", [passage(DOCUMENT)]) == ()
+    assert cite("The quick brown fox jumps over", []) == ()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "the quick brown fox jumps over",  # another case
+        "The quick, brown fox jumps over",  # another punctuation
+        "The quick brown foxes jump over",  # other words
+        "Thequick brown fox jumps over it",  # no white space where the source has some
+    ],
+)
+def test_what_differs_in_more_than_white_space_is_no_quotation(answer: str) -> None:
+    assert cite(answer, [passage("The quick brown fox jumps over")]) == ()
+
+
+def test_any_white_space_equals_any_other() -> None:
+    assert len(cite("one\ttwo  three\n\nfour five six", [passage("one two\nthree four\r\nfive six")])) == 1
+
+
+def test_the_longer_quotation_counts_whichever_passage_it_is_from() -> None:
+    shorter, longer = passage("b c d e f g"), passage("a b c d e f g h")
+    assert [(c.passage, c.text) for c in cite("x a b c d e f g h y", [shorter, longer])] == [(2, "a b c d e f g h")]
+
+
+def test_of_equal_quotations_the_one_in_the_earlier_passage_counts() -> None:
+    assert [c.passage for c in cite("a b c d e f", [passage("a b c d e f"), passage("a b c d e f")])] == [1]
+
+
+def test_what_overlaps_a_longer_quotation_keeps_its_free_part() -> None:
+    first, second = passage("a b c d e f g h i j k l m n"), passage("h i j k l m n o p q r s t u v w x y z")
+    found = cite("a b c d e f g h i j k l m n o p q r s t u v w x y z", [first, second])
+    assert [(c.passage, c.text) for c in found] == [
+        (1, "a b c d e f g"),
+        (2, "h i j k l m n o p q r s t u v w x y z"),
+    ]
+
+
+def test_characters_count_as_words_where_no_spaces_are_written() -> None:
+    assert [c.text for c in cite("他说蜜蜂住在蜂箱里。", [passage("我们知道蜜蜂住在蜂箱里吗")])] == ["蜜蜂住在蜂箱里"]
+
+
+def test_a_text_that_repeats_itself_costs_no_more_than_another() -> None:
+    words = " ".join(["ha"] * 20_000)
+    (found,) = cite(words, [passage(words), passage(words)])
+    assert (found.start, found.end, found.passage) == (0, len(words), 1)
+
+
+def test_fewer_words_may_be_asked_for_but_not_none() -> None:
+    assert [c.text for c in cite("so one two it is", [passage("one two")], words=2)] == ["one two"]
+    with pytest.raises(ValueError, match="words is 0; a citation has at least 1 word"):
+        cite("one", [passage("one")], words=0)
+
+
+texts = st.lists(st.sampled_from(["a", "b", "a,", "c"]), max_size=30).flatmap(
+    lambda words: st.sampled_from([" ", "\n", "  "]).map(lambda gap: gap.join(words))
+)
+
+
+@given(answer=texts, sources=st.lists(texts, max_size=3), words=st.integers(1, 4))
+def test_every_citation_stands_where_it_says_and_none_that_could_stand_is_missing(
+    answer: str, sources: list[str], words: int
+) -> None:
+    passages = [passage(source, start=7 * number) for number, source in enumerate(sources)]
+    found = cite(answer, passages, words=words)
+    spans = [(c.start, c.end) for c in found]
+    assert spans == sorted(spans)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    for c in found:
+        source = passages[c.passage - 1]
+        assert source.text[c.source_start - source.start : c.source_end - source.start] == c.text
+        assert squeezed(answer[c.start : c.end]) == squeezed(c.text)
+    cited = {position for start, end in spans for position in range(start, end)}
+    said = list(re.finditer(r"\w+", answer))
+    for first in range(len(said) - words + 1):  # a free window that stands somewhere would have been cited
+        start, end = said[first].start(), said[first + words - 1].end()
+        if not cited.intersection(range(start, end)):
+            window = rf"(?<!\w){re.escape(squeezed(answer[start:end]))}(?!\w)"
+            assert not any(re.search(window, squeezed(source)) for source in sources)
