@@ -54,6 +54,12 @@ def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[
     assert [sorted(hit.rows.tolist()) for hit in hits] == [[0, 1, 2], [0, 1, 2]]
 
 
+def test_what_faiss_fills_up_with_is_no_hit() -> None:
+    lowest = float(np.finfo(np.float32).min)
+    hits = room._found(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
+    assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
+
+
 def test_equal_scores_keep_the_order_of_rows_in_numpy() -> None:
     made = FlatIndex(np.repeat(random_vectors(1), 40, axis=0))
     assert made.search(random_vectors(1), 7)[0].rows.tolist() == list(range(7))

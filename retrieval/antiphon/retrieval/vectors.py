@@ -85,8 +85,7 @@ class FaissIndex:
     def search(self, queries: Vectors, k: int) -> list[Hits]:
         """The ``k`` best rows for each query, best first."""
         scores, rows = self._index.search(normalized(queries, dim=self.dim), _checked_k(k, len(self)))
-        found = rows >= 0  # FAISS fills up with -1 where it found fewer
-        return [Hits(row[keep], score[keep]) for row, score, keep in zip(rows, scores, found, strict=True)]
+        return [_found(row, score) for row, score in zip(rows, scores, strict=True)]
 
 
 def vector_index(vectors: Vectors) -> VectorIndex:
@@ -142,6 +141,12 @@ def _best(scores: Vectors, k: int) -> Hits:
     rows = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
     order = np.lexsort((rows, -scores[rows]))
     return Hits(rows[order].astype(np.int64), scores[rows[order]])
+
+
+def _found(rows: NDArray[np.int64], scores: Vectors) -> Hits:
+    """Without the rows -1 with which FAISS fills up where it found fewer."""
+    keep = rows >= 0
+    return Hits(rows[keep], scores[keep])
 
 
 def _checked_k(k: int, count: int) -> int:
