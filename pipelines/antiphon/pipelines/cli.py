@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
+from antiphon.pipelines.embedded import EMBEDDED, FIRST_PARAGRAPH
 from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
 
 DEFAULT_MODEL = "smollm2"
@@ -87,7 +88,10 @@ def ask(
     plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be repeated.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End the answer before this text; may be repeated.", show_default="a blank line for smollm2"),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
@@ -102,13 +106,20 @@ def ask(
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
     rag = Rag(retriever, load_language_model(model, device=device), k=k)
-    options: dict[str, Any] = {"temperature": temperature, "seed": seed, "stop": tuple(stop or ())}
-    stream = rag.stream(question, max_new_tokens=max_new_tokens, drafter=factory, rows=rows, **options)
+    stream = rag.stream(
+        question,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        stop=stop or (FIRST_PARAGRAPH if model in EMBEDDED else ()),
+        seed=seed,
+        drafter=factory,
+        rows=rows,
+    )
     if as_json:
         with stream:
             for _ in stream:
                 pass
-        console.out.print_json(json.dumps(stream.answer.as_dict()))
+        typer.echo(json.dumps(stream.answer.as_dict(), ensure_ascii=False))
         return
     answer = console.show_stream(stream)
     console.show_citations(answer)
@@ -123,4 +134,6 @@ def demo(
     from antiphon.pipelines.demo import run
 
     console.quiet_libraries()
-    run(model)
+    is_same = run(model)
+    if model in EMBEDDED and not is_same:
+        raise typer.Exit(1)

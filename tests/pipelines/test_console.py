@@ -1,0 +1,57 @@
+"""What the terminal shows: citations that can be followed, and what an answer cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.accel import Summary, Usage
+from antiphon.pipelines import Answer, Citation, console
+from antiphon.retrieval import Passage
+
+ANSWER = Answer(
+    question="?",
+    text="the words [bold] of it",
+    citations=(Citation(0, 10, 2, "docs/a.txt", 120, 130, "the words\n[bold] of it"),),
+    passages=(Passage.at("docs/a.txt", 100, "x"),),
+    usage=Usage(30, 8),
+    steps=Summary(steps=4, tokens=8, seconds=1.25),
+    finish_reason="stop",
+)
+
+
+def test_a_citation_shows_passage_source_characters_and_words(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_citations(ANSWER)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["Stands verbatim in", "  [2] docs/a.txt, characters 120-130: “the words [bold] of it”"]
+
+
+def test_a_source_below_the_root_is_shortened(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    inside = replace(ANSWER.citations[0], source=str(tmp_path / "a.txt"))
+    console.show_citations(replace(ANSWER, citations=(inside,)), root=tmp_path)
+    assert "[2] a.txt, characters" in capsys.readouterr().out
+
+
+def test_an_answer_without_citations_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_citations(replace(ANSWER, citations=()))
+    assert capsys.readouterr().out == "No six words of the answer stand verbatim in a passage.\n"
+
+
+def test_the_cost_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_cost(ANSWER)
+    console.show_cost(replace(ANSWER, finish_reason="length"))
+    whole, cut = capsys.readouterr().out.splitlines()
+    assert whole == "8 tokens in 4 steps, 2.00 tokens per step, 1.2 s after a prompt of 30 tokens"
+    assert cut == f"{whole}; cut off by --max-new-tokens"
+
+
+def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.progress_bars({"embed": "Embedding"}) as report:
+        report("embed", 0, 7)
+        report("embed", 7, 7)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Embedding" in shown.err
+    assert "7/7" in shown.err
