@@ -144,6 +144,16 @@ def test_minilm_gives_what_sentence_transformers_gives(minilm: MiniLMEmbedder) -
     assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)
 
 
+def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(minilm: MiniLMEmbedder) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(_folder()), device="cpu", model_kwargs={"dtype": precision("cpu")})
+    states = model.encode(TEXTS, output_value="token_embeddings")
+    for tokens, rows in zip(minilm.token_vectors(TEXTS), states, strict=True):
+        inner = rows.float().numpy()[1:-1]
+        assert np.allclose(tokens.vectors, inner / np.linalg.norm(inner, axis=1, keepdims=True), atol=CLOSE)
+
+
 def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     embedder = SentenceTransformerEmbedder(toy_folder, device="cpu")
     assert np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["ask x"]), atol=CLOSE)

@@ -13,6 +13,7 @@ from antiphon.retrieval import (
     IndexCorrupt,
     IndexMismatch,
     IndexNotFound,
+    MaxSim,
     MiniLMEmbedder,
     Passage,
     Retriever,
@@ -100,6 +101,14 @@ def test_scores_fall_and_k_counts(docs: Path, words: HashEmbedder, reranker: str
         scores = [passage.score for passage in retriever.search("the sun", k) if passage.score is not None]
         assert len(scores) == min(k, total)
         assert scores == sorted(scores, reverse=True)
+
+
+def test_more_passages_than_the_reranker_is_deep_are_all_returned(docs: Path, words: HashEmbedder) -> None:
+    build_index([docs], docs.parent / "index", embedder=words)
+    retriever = Retriever.open(docs.parent / "index", reranker=MaxSim(words, depth=1))
+    assert len(retriever.search("the sun", 3)) == 3
+    deep = Retriever.open(docs.parent / "index", reranker=MaxSim(words, depth=100))
+    assert len(deep.search("the sun", 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -249,7 +258,7 @@ def test_progress_is_told_stage_by_stage_to_its_end(docs: Path) -> None:
 
 def test_passages_of_any_origin_can_be_indexed_and_keep_all_they_say(tmp_path: Path, words: HashEmbedder) -> None:
     given = [
-        Passage.at("a name", 7, "Zürich lies at a lake. 🙂", {"title": "Zürich", "page": "3"}),
+        Passage.at("a name", 7, "Zürich lies at a lake. Zürich! 🙂", {"title": "Zürich", "page": "3"}),
         Passage.at("other", 0, "Nothing\0 at all, in two\r\nlines."),
     ]
     assert index_passages(given, tmp_path / "index", words) == 0
