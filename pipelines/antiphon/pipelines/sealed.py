@@ -5,6 +5,7 @@ Knows nothing of what the files mean.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 MANIFEST = "manifest.json"
@@ -108,8 +110,8 @@ def _replace(folder: Path, new: Path) -> None:
     while True:
         try:
             new.rename(folder)
-        except OSError:
-            if not folder.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             _set_aside(folder)
         else:
@@ -118,15 +120,13 @@ def _replace(folder: Path, new: Path) -> None:
 
 def _set_aside(folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=folder.name + _UNFINISHED, dir=folder.parent))
-    try:
+    with suppress(FileNotFoundError):  # another process set it aside in this very moment
         folder.rename(aside / "old")
-    except FileNotFoundError:
-        pass  # another process set it aside in this very moment
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _sweep(folder: Path) -> None:
     for left in folder.parent.glob(folder.name + _UNFINISHED + "*"):
-        if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # the process that writes it has finished meanwhile
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
