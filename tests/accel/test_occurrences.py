@@ -90,7 +90,11 @@ def test_continuations_are_grouped_in_order_and_end_with_their_text() -> None:
 def test_the_open_text_ends_where_it_ends_so_far() -> None:
     occurrences = Occurrences()
     occurrences.extend([1, 2])
-    assert occurrences.continuations(occurrences.after([1], 1)[0], 5) == {}
+    places = occurrences.after([1], 1)[0]
+    assert occurrences.continuations(places, 0) == {2: places}
+    assert occurrences.continuations(places, 1) == {}
+    occurrences.extend([3])
+    assert occurrences.continuations(places, 1) == {3: places}
 
 
 def test_a_token_is_versatile_that_followed_many_different_ones() -> None:

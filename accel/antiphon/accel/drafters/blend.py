@@ -9,7 +9,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from antiphon.accel.draft import ROOT, Accepted, Draft, Tokens
-from antiphon.accel.drafters.occurrences import Occurrences
+from antiphon.accel.drafters.occurrences import END, Occurrences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,7 +106,7 @@ class Blend:
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
-        heap = self._roots(weights)
+        text, heap = self._occurrences.tokens, self._roots(weights)
         while heap and len(tokens) < rows:
             negative, _, parent, token, places, weight, depth = heappop(heap)
             if -negative < self.least:
@@ -115,10 +115,15 @@ class Blend:
             tokens.append(token)
             parents.append(parent)
             chances.append(-negative)
-            if places and depth < self.depth:
-                scale = -negative * self._trust(weight, depth) / weight
-                for branch in self._branches(weights, row, places, depth, scale):
+            if not places or depth >= self.depth:
+                continue
+            negative *= self._trust(weight, depth)
+            followers = [text[place + depth] for place in places]
+            if followers.count(followers[0]) < len(followers):
+                for branch in self._branches(weights, row, places, depth, -negative / weight):
                     heappush(heap, branch)
+            elif followers[0] != END:  # nearly always: a path that goes on as one
+                heappush(heap, (negative, next(self._order), row, followers[0], places, weight, depth + 1))
         return Draft(tuple(tokens), tuple(parents), tuple(chances))
 
     def _roots(self, weights: dict[int, float]) -> list[_Branch]:

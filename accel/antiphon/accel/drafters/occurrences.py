@@ -16,27 +16,30 @@ class Occurrences:
     """Sequences of token ids in one list, and for every token the places that follow it.
 
     A *place* is an index into ``tokens``: that of the token right after an occurrence, so every place has a
-    continuation. The last sequence stays open for more until ``close``. Adding a token costs O(1).
+    continuation. The last sequence stays open for more until ``close``. Adding a token costs O(1). ``tokens`` begins
+    with an ``END`` and always ends with one, so a text can be read on from any place until it ends.
     """
 
     __slots__ = ("_places", "tokens")
 
     def __init__(self) -> None:
-        self.tokens: list[int] = [END]
+        self.tokens: list[int] = [END, END]
         self._places: defaultdict[int, list[int]] = defaultdict(list)
 
     def extend(self, tokens: Tokens) -> None:
         """Continue the open sequence."""
+        self.tokens.pop()
         places, last = self._places, self.tokens[-1]
         for place, token in enumerate(tokens, len(self.tokens)):
             places[last].append(place)
             last = token
         self.tokens.extend(tokens)
+        self.tokens.append(END)
 
     def close(self, *, is_place: bool = False) -> None:
         """End the open sequence; with ``is_place`` its end is a place too, one that nothing but ``END`` follows."""
         if is_place:
-            self._places[self.tokens[-1]].append(len(self.tokens))
+            self._places[self.tokens[-2]].append(len(self.tokens) - 1)
         self.tokens.append(END)
 
     def after(self, tail: Tokens, longest: int, newest: int | None = None) -> list[list[int]]:
@@ -64,14 +67,14 @@ class Occurrences:
         Look ahead step by step: a place that ended earlier must not be given again.
         """
         groups: dict[int, list[int]] = {}
-        tokens, size = self.tokens, len(self.tokens)
+        tokens = self.tokens
         for place in places:
-            index = place + ahead
-            if index < size and (token := tokens[index]) != END:
-                if token in groups:
-                    groups[token].append(place)
-                else:
-                    groups[token] = [place]
+            token = tokens[place + ahead]
+            if token in groups:
+                groups[token].append(place)
+            else:
+                groups[token] = [place]
+        groups.pop(END, None)
         return groups
 
     def most_versatile(self, most: int) -> list[tuple[int, float]]:

@@ -119,6 +119,6 @@ class Trie:
         tokens, before, ahead = self._occurrences.tokens, 0, length
         while before < self.prefix - 1 and tokens[start - before - 1] != END:
             before += 1
-        while ahead < self.n and start + ahead < len(tokens) and tokens[start + ahead] != END:
+        while ahead < self.n and tokens[start + ahead] != END:
             ahead += 1
         return max(0, min(before, self.n - length) - max(0, self.n - ahead) + 1)
