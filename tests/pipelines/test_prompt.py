@@ -33,10 +33,10 @@ def question_of(passages: Sequence[Passage]) -> str:
     return str(turn["content"])
 
 
-def test_passages_are_numbered_by_rank_and_the_best_stands_last(passages: list[Passage]) -> None:
+def test_passages_are_numbered_by_rank_between_the_question_and_the_question(passages: list[Passage]) -> None:
     text = question_of(passages)
     places = [text.index(f"[{number}] {passage.text}") for number, passage in enumerate(passages, start=1)]
-    assert places == sorted(places, reverse=True)
+    assert places == sorted(places)
     assert text.startswith(f"Question: {QUESTION}")
     assert text.endswith(f"Question: {QUESTION}")
 

@@ -34,12 +34,14 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def progress_bars(names: dict[str, str] | None = None) -> Iterator[Report]:
-    """One bar for each stage that is reported, on standard error; ``names`` says how stages are called there."""
+    """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=err) as bars:
 
         def report(stage: str, done: int, total: int) -> None:
+            if not total:
+                return
             if stage not in tasks:
                 tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)

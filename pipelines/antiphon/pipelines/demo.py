@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platformdirs import user_cache_dir
+from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from antiphon.pipelines.rag import Rag
 
 QUESTIONS = (
+    "What is Python?",
+    "What is a generator?",
     "What is garbage collection?",
-    "What is a docstring?",
-    "What is a virtual environment?",
 )
 K = 3
 _GENERATION: dict[str, Any] = {"max_new_tokens": 100, "stop": FIRST_PARAGRAPH}
@@ -73,7 +74,10 @@ def _open(folder: Path, model: str) -> Rag:
 
     # Only in float32 is the text of any two ways to decode sure to be the same; a large model may not fit in it.
     dtype: Any = torch.float32 if model in EMBEDDED else "auto"
-    return Rag(Retriever.open(folder), load_language_model(model, dtype=dtype), k=K)
+    language_model = load_language_model(model, dtype=dtype)
+    with console.err.status("Warming up"):  # the first forwards find out what the model can verify, and are slower
+        language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
+    return Rag(Retriever.open(folder), language_model, k=K)
 
 
 def _ask(rag: Rag, question: str) -> Answer:
@@ -91,19 +95,20 @@ def _decode_plainly(rag: Rag, question: str) -> Answer:
 
 
 def _compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
-    table = Table("question", "tokens", "steps", "plain", "seconds", "plain", "the same text")
+    table = Table("question", "tokens", "steps", "plain", "seconds", "plain", "same", box=SIMPLE)
+    table.columns[0].no_wrap = True
     for column in table.columns[1:6]:
         column.justify = "right"
     for one, other in zip(drafted, plain, strict=True):
         table.add_row(*_row(one, other))
     console.out.print(table)
+    is_same = all(one.text == other.text for one, other in zip(drafted, plain, strict=True))
     steps, plain_steps = (sum(answer.steps.steps for answer in answers) for answers in (drafted, plain))
     seconds, plain_seconds = (sum(answer.steps.seconds for answer in answers) for answers in (drafted, plain))
-    is_same = all(one.text == other.text for one, other in zip(drafted, plain, strict=True))
     console.out.print(
-        f"{'The text is identical' if is_same else 'The text differs'}; drafting took {steps} steps instead of "
-        f"{plain_steps} and {seconds:.1f} s instead of {plain_seconds:.1f} s: {plain_steps / steps:.2f} times fewer "
-        f"steps, {plain_seconds / seconds:.2f} times faster."
+        f"{'The text is identical' if is_same else 'The text differs'}. Drafting took {steps} steps instead of "
+        f"{plain_steps}, {plain_steps / steps:.1f} times fewer, and {seconds:.1f} s instead of {plain_seconds:.1f} s, "
+        f"{plain_seconds / seconds:.1f} times faster."
     )
     return is_same
 

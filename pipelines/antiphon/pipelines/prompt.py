@@ -35,17 +35,11 @@ def prompt_format(tokenizer: PreTrainedTokenizerBase) -> PromptFormat:
 def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """The question, the numbered passages and the question again as one user turn, for a model with a chat template.
 
-    The best passage stands last, beside the question that is answered: small models quote what they read last, and
-    quote more of it when they know the question while they read.
+    A small model quotes more, and more to the point, when it knows the question while it reads.
     """
-    numbered = [f"[{number}] {_titled(passage)}" for number, passage in enumerate(passages, start=1)]
-    evidence = "\n\n".join(reversed(numbered))
-    return Prompt(
-        (
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": f"Question: {question}\n\nPassages:\n{evidence}\n\nQuestion: {question}"},
-        )
-    )
+    numbered = "\n\n".join(f"[{number}] {_titled(passage)}" for number, passage in enumerate(passages, start=1))
+    turn = f"Question: {question}\n\nPassages:\n{numbered}\n\nQuestion: {question}"
+    return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}))
 
 
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
