@@ -29,8 +29,8 @@ CPU_LEAST = 0.1
 class LanguageModel:
     """A causal model that continues texts and answers messages, drafting from the references it is given.
 
-    What is drafted never changes the text, only the number of forwards; ``rows`` bounds a draft, and on a CPU the default
-    drafter leaves out rows that are unlikely to pay (`CPU_LEAST`). Any number of requests may run at once, from
+    What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; on a CPU the default
+    drafter also leaves out rows that are unlikely to pay (`CPU_LEAST`). Any number of requests may run at once, from
     any threads: they take turns forward by forward.
     """
 
