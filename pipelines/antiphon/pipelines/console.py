@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,8 @@ def progress_bars(names: dict[str, str] | None = None) -> Iterator[Report]:
     """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=err) as bars:
+    own = Console(file=sys.stderr)  # the stream as it is now: what a library prints meanwhile may be sent elsewhere
+    with Progress(*columns, console=own) as bars:
 
         def report(stage: str, done: int, total: int) -> None:
             if not total:

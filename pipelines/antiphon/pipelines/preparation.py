@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +49,8 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.embedded import resolve_model
 
-    with console.progress_bars() as report:
+    # The GGUF reader of transformers draws a bar of its own, which nothing switches off.
+    with console.progress_bars() as report, redirect_stderr(StringIO()):
         place = resolve_model(name, progress=report)
     with console.err.status(f"Loading {name}"):
         return LanguageModel.from_pretrained(place, device=device, dtype=dtype)
