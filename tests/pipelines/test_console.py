@@ -51,7 +51,9 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
     with console.progress_bars({"embed": "Embedding"}) as report:
         report("embed", 0, 7)
         report("embed", 7, 7)
+        report("save", 0, 0)  # nothing to do
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "Embedding" in shown.err
     assert "7/7" in shown.err
+    assert "save" not in shown.err

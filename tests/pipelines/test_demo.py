@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines import demo
-from antiphon.retrieval import resolve
+from antiphon.accel import LanguageModel
+from antiphon.pipelines import Rag, demo
+from antiphon.retrieval import Retriever, resolve
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +35,15 @@ def test_the_demo_answers_cites_and_compares(
     assert "[1] glossary.txt, characters " in shown
     assert "The text is identical. Drafting took" in shown
     assert "cut off" not in shown
+
+
+def test_a_difference_from_plain_decoding_is_shown(
+    retriever: Retriever, tiny: LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafted, plain = (
+        Rag(retriever, tiny).ask("How old is a queen?", max_new_tokens=9, drafter=each) for each in ("blend", "nothing")
+    )
+    assert demo.compare([drafted], [plain])
+    assert "The text is identical" in capsys.readouterr().out
+    assert not demo.compare([drafted, drafted], [plain, replace(plain, text="something else")])
+    assert "The text differs" in capsys.readouterr().out

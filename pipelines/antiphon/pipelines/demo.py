@@ -57,7 +57,7 @@ def run(
     drafted = [_ask(rag, question) for question in questions]
     console.out.rule("The same questions, decoded plainly")
     plain = [_decode_plainly(rag, question) for question in questions]
-    return _compare(drafted, plain)
+    return compare(drafted, plain)
 
 
 _SMALL = (
@@ -94,8 +94,10 @@ def _decode_plainly(rag: Rag, question: str) -> Answer:
         return rag.ask(question, drafter="nothing", **_GENERATION)
 
 
-def _compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
-    table = Table("question", "tokens", "steps", "plain", "seconds", "plain", "same", box=SIMPLE)
+def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
+    """Show what drafting saved, question by question and in all; whether the texts were the same."""
+    for column in table.columns:
+        column.no_wrap = True
     table.columns[0].no_wrap = True
     for column in table.columns[1:6]:
         column.justify = "right"
