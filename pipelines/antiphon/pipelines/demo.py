@@ -96,9 +96,9 @@ def _decode_plainly(rag: Rag, question: str) -> Answer:
 
 def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
     """Show what drafting saved, question by question and in all; whether the texts were the same."""
+    table = Table("question", "tokens", "steps", "plain", "time", "plain", "same", box=SIMPLE)
     for column in table.columns:
         column.no_wrap = True
-    table.columns[0].no_wrap = True
     for column in table.columns[1:6]:
         column.justify = "right"
     for one, other in zip(drafted, plain, strict=True):
