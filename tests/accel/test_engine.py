@@ -1,4 +1,4 @@
-"""Promises of the engine: exact ends, exact processors, an honest cache, and clear refusals."""
+"""Promises of the engine: exact ends, exact processors, and an honest cache."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.adversary import Oracle, Thicket
 from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import EMPTY, Accepted, Draft
+from antiphon.accel.draft import Accepted, Draft
 from antiphon.accel.drafters.nothing import Nothing
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.probe import traits_of
@@ -350,52 +350,6 @@ def test_longrope_is_rebuilt_where_transformers_rebuilds_it() -> None:
     assert len(steps) < 20
 
 
-REFUSED: dict[str, dict[str, Any]] = {
-    "num_beams=2": {"num_beams": 2},
-    "use_cache=False": {"use_cache": False},
-    "output_attentions": {"output_attentions": True, "return_dict_in_generate": True},
-    "output_hidden_states": {"output_hidden_states": True, "return_dict_in_generate": True},
-    "3 sequences at once": {"num_return_sequences": 3, "do_sample": True},
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_this_decoder_does_not_offer_is_refused_by_name(name: str) -> None:
-    model = tiny_model(attn_implementation="eager")
-    with pytest.raises(ValueError, match=name):
-        generate(model, PROMPT, max_new_tokens=4, **REFUSED[name])
-    with pytest.raises(ValueError, match=name):
-        model.generate(PROMPT, custom_generate=Decoder(), max_new_tokens=4, **REFUSED[name])  # type: ignore[operator]
-
-
-def test_embeddings_instead_of_tokens_are_refused_by_name() -> None:
-    model = tiny_model(seed=11)
-    embeddings = model.get_input_embeddings()(PROMPT)
-    with pytest.raises(ValueError, match="inputs_embeds"):
-        model.generate(inputs_embeds=embeddings, custom_generate=Decoder(), max_new_tokens=4)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("references", "error", "message"),
-    [
-        ("one text", TypeError, "pass a list of texts"),
-        (["a text"], ValueError, "pass tokenizer="),
-        ([3.5], TypeError, "Reference 0 is a float"),
-        ([[1, 2], None], TypeError, "Reference 1 is a NoneType"),
-        ([[1, 2, 999]], ValueError, "Reference 0 has token id 999"),
-    ],
-)
-def test_a_reference_that_is_no_text_is_named(references: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        generate(tiny_model(seed=11), PROMPT, references=references, max_new_tokens=2)
-
-
-@pytest.mark.parametrize("rows", [-1, 2.5, "many"])
-def test_rows_out_of_range_are_refused(rows: Any) -> None:
-    with pytest.raises(ValueError, match="rows is"):
-        Decoder(rows=rows)
-
-
 def test_rows_bound_every_draft_and_zero_rows_are_plain_decoding() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
@@ -403,26 +357,3 @@ def test_rows_bound_every_draft_and_zero_rows_are_plain_decoding() -> None:
         output, steps = ours(model, text, rows=rows)
         assert output == text
         assert max(step.drafted for step in steps) == rows
-
-
-def test_stop_strings_need_a_tokenizer() -> None:
-    with pytest.raises(ValueError, match="pass tokenizer="):
-        generate(tiny_model(seed=11), PROMPT, stop_strings=["x"], max_new_tokens=2)
-
-
-def test_a_cache_that_holds_the_whole_prompt_is_refused() -> None:
-    model = tiny_model(seed=11)
-    cache = DynamicCache(config=model.config)
-    with torch.no_grad():
-        model(PROMPT, past_key_values=cache)
-    with pytest.raises(ValueError, match="already holds 40 tokens"):
-        generate(model, PROMPT, past_key_values=cache, max_new_tokens=4)
-
-
-def test_a_model_in_training_mode_is_decoded_plainly_and_says_why() -> None:
-    model = tiny_model(seed=11)
-    assert traits_of(model).level == "tree"
-    model.train()
-    assert traits_of(model).level == "plain"
-    assert "model.eval()" in traits_of(model).reason
-    assert CachedModel(model, traits_of(model)).fit(Draft((1,), (-1,), (1.0,)), 8, 8) == EMPTY
