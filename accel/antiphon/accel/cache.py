@@ -96,27 +96,29 @@ class CachedModel:
         return list(self.cache.layers)
 
     def _run(self, pending: Tokens, draft: Draft) -> Tensor:
-        tree = plant(len(pending), draft.parents)
+        # Only a draft needs its geometry: that of a whole prompt would take memory quadratic in its length.
+        tree = plant(len(pending), draft.parents) if len(draft) else None
+        depths = torch.arange(len(pending)) if tree is None else torch.from_numpy(tree.depths)
         rows = 1 + len(draft)
         device = self.model.device
         arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": self.cache, "use_cache": True}
         if self.traits.keeps_logits:
             arguments["logits_to_keep"] = rows
         if self.traits.takes_positions:
-            positions = torch.from_numpy(tree.depths) + (self.length - self.padding)
+            positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(device)
         input_ids = torch.tensor([[*pending, *draft.tokens]], device=device)
-        outputs = self.model(input_ids=input_ids, attention_mask=self._mask(tree, len(draft)), **arguments)
+        outputs = self.model(input_ids=input_ids, attention_mask=self._mask(tree, len(depths)), **arguments)
         logits: Tensor = outputs.logits[0, -rows:]
         return logits
 
-    def _mask(self, tree: Tree, rows: int) -> Tensor | dict[str, Tensor] | None:
-        if rows and self.level == "tree":
+    def _mask(self, tree: Tree | None, fed: int) -> Tensor | dict[str, Tensor] | None:
+        if tree is not None and self.level == "tree":
             masks = {kind: self._tree_mask(tree, kind) for kind in self.traits.reaches}
             return masks if len(masks) > 1 else next(iter(masks.values()))
         if not self.padding:
             return None  # the causal fast path of transformers
-        seen = torch.ones((1, self.length + len(tree)), dtype=torch.long, device=self.model.device)
+        seen = torch.ones((1, self.length + fed), dtype=torch.long, device=self.model.device)
         seen[:, : self.padding] = 0
         return seen
 
