@@ -1,0 +1,38 @@
+"""Lesson: some passages, and questions about them with the sentences that answer. Knows nothing of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.pipelines.prompt import DECLINED
+from antiphon.retrieval import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A sentence as it stands in passage ``number`` of its lesson, counted from 1."""
+
+    number: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and the quotes that answer it, in order; none where the passages do not say."""
+
+    text: str
+    quotes: tuple[Quote, ...] = ()
+    kind: str = ""
+
+    @property
+    def answer(self) -> str:
+        """What the reader says: a quote a line, each after the number of its passage."""
+        return "\n".join(f"[{quote.number}] {quote.sentence}" for quote in self.quotes) or DECLINED
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Passages in the order in which they are read, and independent questions about them."""
+
+    passages: tuple[Passage, ...]
+    questions: tuple[Question, ...]

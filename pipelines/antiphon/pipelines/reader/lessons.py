@@ -1,0 +1,161 @@
+"""Passages to lessons: each with its neighbours, the questions they answer and some that they do not.
+
+Deterministic: lesson ``number`` of a seed is always the same. Knows nothing of tokens or of models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from antiphon.pipelines.reader.corpus import page
+from antiphon.pipelines.reader.lesson import Lesson, Question, Quote
+from antiphon.pipelines.reader.questions import Asked, ask
+from antiphon.pipelines.reader.written import Written
+from antiphon.retrieval import Passage
+
+PASSAGES = (1, 2, 3, 3, 3, 4, 5)
+"""How many passages a lesson has, drawn from these."""
+
+QUESTIONS = 8
+_UNANSWERABLE = (1, 2, 2, 3)
+_NEIGHBOURS = 12
+_KEYWORDS = 1  # questions of a lesson that are bare keywords, at most
+_TRIES = 20
+_SAME = 0.6  # of a sentence's words in another: they say the same
+_WORD = re.compile(r"\w+")
+
+
+class Lessons:
+    """The lessons of a corpus: rules make most questions, people wrote the rest.
+
+    ``written`` are questions about passages of this corpus. From lesson ``begin_written`` on, every second lesson is
+    about a passage that has some.
+    """
+
+    def __init__(self, passages: Sequence[Passage], written: Sequence[Written] = (), *, seed: int = 0) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self.passages = passages
+        self.seed = seed
+        vectors = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit_transform(
+            f"{passage.metadata.get('title', '')} {passage.text}" for passage in passages
+        )
+        self._vectors = vectors.tocsr()
+        self._written = _by_passage(passages, written)
+        self.anchors = sorted(self._written)
+
+    def lesson(self, number: int, *, is_written: bool = False) -> Lesson:
+        """Lesson ``number``, around a passage that people asked about where ``is_written`` and there is one."""
+        random = Random(f"{self.seed} {number} {is_written}")
+        while True:
+            anchors = self.anchors if is_written and self.anchors else range(len(self.passages))
+            if lesson := self._around(random.choice(anchors), random):
+                return lesson
+
+    def about(self, number: int) -> Lesson:
+        """A lesson around passage ``anchors[number]``, one that people asked about; empty if it gives no question."""
+        random = Random(f"{self.seed} about {number}")
+        tries = (self._around(self.anchors[number], random) for _ in range(_TRIES))
+        return next((lesson for lesson in tries if lesson), Lesson((), ()))
+
+    def _around(self, anchor: int, random: Random) -> Lesson | None:
+        near = self._neighbours(anchor)
+        count = random.choice(PASSAGES)
+        chosen = [anchor, *random.sample(near[: 2 * count], min(count - 1, len(near)))]
+        random.shuffle(chosen)
+        passages = tuple(self.passages[index] for index in chosen)
+        answerable = self._answerable(chosen, passages, anchor, random)
+        if not answerable:
+            return None
+        others = [index for index in near if index not in chosen] + [random.randrange(len(self.passages))]
+        declined = list(self._refusals(anchor)) + self._foreign(others, passages, random)
+        declined = declined[: random.choice(_UNANSWERABLE)]
+        questions = answerable[: QUESTIONS - len(declined)] + declined
+        random.shuffle(questions)
+        return Lesson(passages, tuple(questions))
+
+    def _neighbours(self, anchor: int) -> list[int]:
+        scores = (self._vectors @ self._vectors[anchor].T).toarray().ravel()
+        best = scores.argpartition(-_NEIGHBOURS)[-_NEIGHBOURS:]
+        text = self.passages[anchor].text
+        ranked = sorted(best.tolist(), key=lambda index: -scores[index])
+        return [index for index in ranked if index != anchor and self.passages[index].text != text]
+
+    def _answerable(
+        self, chosen: Sequence[int], passages: Sequence[Passage], anchor: int, random: Random
+    ) -> list[Question]:
+        """Written questions first, then made ones, no two about the same sentences."""
+        made: list[Question] = []
+        for number, index in enumerate(chosen, start=1):
+            asked = ask(self.passages[index].text, random)
+            random.shuffle(asked)
+            written = [one for one in self._written.get(index, ()) if one.sentences]
+            for one in written + asked:
+                if not _is_elsewhere(one, passages, number - 1):
+                    quotes = tuple(Quote(number, sentence) for sentence in one.sentences)
+                    made.append(Question(one.text, quotes, one.kind))
+        random.shuffle(made)
+        made.sort(key=lambda question: question.kind != "written")
+        return _varied(made)
+
+    def _refusals(self, anchor: int) -> Sequence[Question]:
+        return [Question(one.text, (), "written-no") for one in self._written.get(anchor, ()) if not one.sentences]
+
+    def _foreign(self, others: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
+        """Questions that passages nearby answer and these do not."""
+        asked = [one for index in others for one in ask(self.passages[index].text, random)[:2]]
+        asked = [one for one in asked if one.kind != "list" and not _is_elsewhere(one, passages)]
+        asked = [one for one in asked if not _is_covered(one.text, passages)]
+        random.shuffle(asked)
+        asked.sort(key=lambda one: one.kind == "keywords")
+        return [Question(one.text, (), f"{one.kind}-no") for one in asked]
+
+
+def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapping[int, list[Asked]]:
+    """The written questions by the passage that holds all their sentences; those about other corpora are left out."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, passage in enumerate(passages):
+        places[page(passage)].append(index)
+    found: dict[int, list[Asked]] = defaultdict(list)
+    for one in written:
+        for index in places.get(one.page, ()):
+            if all(sentence in passages[index].text for sentence in one.place):
+                found[index].append(Asked(one.question, one.sentences, "written"))
+                break
+    return found
+
+
+def _varied(questions: Sequence[Question]) -> list[Question]:
+    """One question for each answer, and few that are bare keywords."""
+    seen: set[tuple[Quote, ...]] = set()
+    kept, keywords = [], 0
+    for question in questions:
+        if question.quotes in seen:
+            continue
+        if question.kind == "keywords":
+            if keywords == _KEYWORDS:
+                continue
+            keywords += 1
+        seen.add(question.quotes)
+        kept.append(question)
+    return kept
+
+
+def _is_elsewhere(asked: Asked, passages: Sequence[Passage], but: int | None = None) -> bool:
+    """Whether a passage other than number ``but`` nearly says what answers the question."""
+    words = set(_words(asked.sentences[0])) if asked.sentences else set()
+    others = [passage for index, passage in enumerate(passages) if index != but]
+    return any(len(words & set(_words(passage.text))) > _SAME * len(words) for passage in others if words)
+
+
+def _is_covered(question: str, passages: Sequence[Passage]) -> bool:
+    """Whether one passage has every long word of a question, so that it may well answer it."""
+    words = {word for word in _words(question) if len(word) > 4}
+    return any(words <= set(_words(passage.text)) for passage in passages)
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text) if len(word) > 3]

@@ -1,0 +1,214 @@
+"""Training: a LoRA adapter that makes a language model answer by quoting. Knows nothing of where lessons come from.
+
+LoRA (Hu et al. 2021) on every linear layer of the blocks; the loss is on answers alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from antiphon.pipelines.embedded import resolve_model
+from antiphon.pipelines.reader.encoding import Encoded, encode_lesson
+from antiphon.pipelines.reader.lesson import Lesson
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_WRITTEN = 4  # of so many lessons all but one are about passages that people asked about
+_STATE = "training.pt"
+_PROGRESS = "training.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to train: ``steps`` updates of ``lessons`` lessons each; ``rank`` and ``alpha`` of LoRA.
+
+    The rate rises over ``warm_up`` steps to ``learning_rate`` and falls to zero over the last ``decay`` of the steps.
+    The adapter is saved every ``save_every`` steps.
+    """
+
+    steps: int = 110
+    lessons: int = 3
+    learning_rate: float = 5e-4
+    warm_up: int = 6
+    decay: float = 0.4
+    rank: int = 16
+    alpha: int = 32
+    seed: int = 1
+    save_every: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "lessons", "rank", "alpha", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of update ``step``, from 0, as a share of the highest."""
+        rising = (step + 1) / max(1, self.warm_up)
+        falling = (self.steps - step) / max(1.0, self.decay * self.steps)
+        return min(1.0, rising, falling)
+
+
+LessonOf = Callable[[int], Lesson]
+"""Gives the lesson of a number, always the same."""
+
+Report = Callable[[int, float], None]
+"""Called after each update with its number, from 1, and the loss per answer token."""
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lesson: LessonOf,
+    out: Path,
+    plan: Plan,
+    *,
+    base: str,
+    report: Report = lambda step, loss: None,
+) -> Path:
+    """Train an adapter for ``model`` and save it in ``out``, in peft's format and bfloat16.
+
+    ``base`` is the model's name, which the adapter keeps, so that it is put on no other. A run that was cut off goes
+    on from its last checkpoint, which lies in ``out`` until the end; with the same plan it ends with the same weights
+    as one that was not.
+
+    Raises:
+        ValueError: ``out`` holds a checkpoint of another plan, or the model has no layers of the wanted names.
+    """
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+
+    set_seed(plan.seed)
+    accelerator = Accelerator()
+    adapted = _adapt(model, plan, base)
+    weights = [weight for weight in adapted.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
+    first = _restore(out, plan, adapted, optimizer, schedule)
+    adapted, optimizer = accelerator.prepare(adapted, optimizer)
+    adapted.train()
+    share = 1 / (plan.lessons * accelerator.num_processes)
+    for step in range(first, plan.steps):
+        loss = 0.0
+        for number in _numbers(step, plan, accelerator.process_index, accelerator.num_processes):
+            encoded = encode_lesson(lesson(number), tokenizer)
+            part = answer_loss(adapted, encoded, accelerator.device) * share
+            accelerator.backward(part * accelerator.num_processes)
+            loss += part.item()
+        accelerator.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        report(step + 1, loss * accelerator.num_processes)
+        if accelerator.is_main_process and (step + 1) % plan.save_every == 0 and step + 1 < plan.steps:
+            _checkpoint(out, plan, step + 1, accelerator.unwrap_model(adapted), optimizer, schedule)
+    if accelerator.is_main_process:
+        save_adapter(accelerator.unwrap_model(adapted), out)
+        for name in (_STATE, _PROGRESS):
+            (out / name).unlink(missing_ok=True)
+    return out
+
+
+def load_base(name: str, device: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that is taught and its tokenizer, in float32: an adapter in bfloat16 learns nothing from small steps.
+
+    Raises:
+        ValueError, ImportError: there is no such model; see `resolve_model`.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = resolve_model(name)
+    model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, attn_implementation="sdpa")
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return model, AutoTokenizer.from_pretrained(place)
+
+
+def is_written(number: int) -> bool:
+    """Whether lesson ``number`` is about a passage that people asked about, where there are any."""
+    return number % _WRITTEN != 0
+
+
+def answer_loss(model: torch.nn.Module, encoded: Encoded, device: torch.device) -> torch.Tensor:
+    """The mean cross-entropy of a lesson's answer tokens, in nats; the head is computed on their rows alone."""
+    logits = model(
+        input_ids=encoded.tokens.to(device),
+        position_ids=encoded.positions.to(device),
+        attention_mask=encoded.mask.to(device),
+        use_cache=False,
+        logits_to_keep=encoded.sources.to(device),
+    ).logits
+    return torch.nn.functional.cross_entropy(logits[0].float(), encoded.targets.to(device))
+
+
+def save_adapter(adapted: Any, out: Path) -> None:
+    """The adapter in bfloat16, in peft's format."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    out.mkdir(parents=True, exist_ok=True)
+    state = {
+        name: weight.detach().cpu().to(torch.bfloat16).contiguous()
+        for name, weight in get_peft_model_state_dict(adapted).items()
+    }
+    beside = out / "adapter_model.safetensors.part"
+    save_file(state, beside, metadata={"format": "pt"})
+    beside.replace(out / "adapter_model.safetensors")
+    adapted.peft_config["default"].save_pretrained(out)
+
+
+def _adapt(model: PreTrainedModel, plan: Plan, base: str) -> Any:
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    config = LoraConfig(
+        r=plan.rank, lora_alpha=plan.alpha, target_modules=list(LAYERS), task_type=TaskType.CAUSAL_LM, bias="none"
+    )
+    adapted = get_peft_model(model, config)
+    adapted.peft_config["default"].base_model_name_or_path = base
+    return adapted
+
+
+def _numbers(step: int, plan: Plan, rank: int, processes: int) -> Iterator[int]:
+    """The lessons of one update for one of several processes."""
+    first = step * plan.lessons * processes + rank
+    yield from range(first, first + plan.lessons * processes, processes)
+
+
+def _checkpoint(out: Path, plan: Plan, step: int, adapted: Any, optimizer: Any, schedule: Any) -> None:
+    """The adapter as it is, and beside it what the next update needs; the small file is written last."""
+    from peft import get_peft_model_state_dict
+
+    out.mkdir(parents=True, exist_ok=True)
+    state = {
+        "adapter": get_peft_model_state_dict(adapted),
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+        "step": step,
+    }
+    beside = out / f"{_STATE}.part"
+    torch.save(state, beside)
+    beside.replace(out / _STATE)
+    (out / _PROGRESS).write_text(json.dumps({"step": step, "plan": asdict(plan)}), encoding="utf-8")
+    save_adapter(adapted, out)
+
+
+def _restore(out: Path, plan: Plan, adapted: Any, optimizer: Any, schedule: Any) -> int:
+    """The update to go on with: 0 where there is no checkpoint."""
+    from peft import set_peft_model_state_dict
+
+    if not (out / _STATE).is_file():
+        return 0
+    made_with = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))["plan"]
+    if made_with != asdict(plan):
+        raise ValueError(f"{out} holds a checkpoint of another plan ({made_with}); give that one, or another folder.")
+    state = torch.load(out / _STATE, weights_only=True)
+    set_peft_model_state_dict(adapted, state["adapter"])
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    return int(state["step"])

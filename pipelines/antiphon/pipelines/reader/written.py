@@ -1,0 +1,43 @@
+"""Questions that people wrote about passages of the documentation. Knows nothing of how they are used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).parent / "written.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A question about a passage of ``page`` (folder and file, no ending), and the sentences that answer it.
+
+    ``place`` are sentences that the passage holds; where ``sentences`` is empty it does not answer the question.
+    """
+
+    page: str
+    question: str
+    sentences: tuple[str, ...]
+    place: tuple[str, ...]
+
+
+def read_written(path: Path = FILE) -> list[Written]:
+    """The questions of a file of JSON lines with page, question, answer and place.
+
+    Raises:
+        ValueError: a line is none; the message has its number.
+    """
+    return list(_read(path))
+
+
+def _read(path: Path) -> Iterator[Written]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            one = json.loads(line)
+            yield Written(one["page"], one["question"], tuple(one["answer"]), tuple(one["place"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number} is no question ({error!r}); it needs page, question, answer and place."
+            ) from error
