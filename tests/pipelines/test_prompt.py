@@ -1,29 +1,67 @@
-"""Prompts: their form follows the tokenizer, and they hold the question and every passage."""
+"""Prompts: their form follows the model, and they hold the question and every passage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from antiphon.accel.tiny import byte_tokenizer
-from antiphon.pipelines import chat_prompt, passage_references, plain_prompt
-from antiphon.pipelines.prompt import prompt_format
-from antiphon.retrieval import Passage
+import pytest
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines import Rag, chat_prompt, passage_references, plain_prompt
+from antiphon.pipelines.prompt import GUIDELINES, READER_SYSTEM, guided_prompt, prompt_format, reader_prompt
+from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many queens has a colony?"
 
 
-def test_a_model_with_a_chat_template_gets_messages(passages: list[Passage]) -> None:
-    assert prompt_format(byte_tokenizer()) is chat_prompt
+def model_that_names(prompt_format: str) -> LanguageModel:
+    """A random model whose configuration asks for a form of prompt."""
+    return LanguageModel(tiny_model(prompt_format=prompt_format), byte_tokenizer(), name="taught")
+
+
+def test_a_model_with_a_chat_template_gets_messages(tiny: LanguageModel, passages: list[Passage]) -> None:
+    assert prompt_format(tiny) is chat_prompt
     content = chat_prompt(QUESTION, passages[:2]).content
     assert [message["role"] for message in content if not isinstance(message, str)] == ["system", "user"]
 
 
 def test_a_model_without_one_gets_the_plain_text_of_the_paper(passages: list[Passage]) -> None:
-    assert prompt_format(byte_tokenizer(chat=False)) is plain_prompt
+    assert prompt_format(LanguageModel(tiny_model(), byte_tokenizer(chat=False))) is plain_prompt
     prompt = plain_prompt(QUESTION, passages[:2])
     assert prompt.content == f"docs:\n{passages[0].text}\n{passages[1].text}\nquery: {QUESTION}\nanswer:"
     assert "\nquery:" in prompt.stop  # a model that goes on would ask itself the next question
+
+
+def test_a_model_that_names_its_prompt_gets_that_one(passages: list[Passage]) -> None:
+    assert prompt_format(model_that_names("reader")) is reader_prompt
+    numbered = f"[1] {passages[0].text}\n\n[2] {passages[1].text}"
+    assert reader_prompt(QUESTION, passages[:2]).content == (
+        {"role": "system", "content": READER_SYSTEM},
+        {"role": "user", "content": f"Passages:\n{numbered}\n\nQuestion: {QUESTION}"},
+    )
+    assert reader_prompt(QUESTION, passages).stop == ()  # it ends by itself
+
+
+def test_a_prompt_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'taught' asks for the prompt format 'oracle'; only 'reader' is known"):
+        prompt_format(model_that_names("oracle"))
+
+
+@pytest.mark.parametrize("named", ["reader", "oracle"])
+def test_a_prompt_that_is_given_wins_over_the_one_that_is_named(named: str, retriever: Retriever) -> None:
+    rag = Rag(retriever, model_that_names(named), k=1, prompt=plain_prompt)
+    answer = rag.ask(QUESTION, max_new_tokens=3)
+    content = plain_prompt(QUESTION, answer.passages).content
+    assert answer.usage.prompt_tokens == 1 + len(str(content))
+
+
+def test_the_guidelines_of_the_paper_stand_before_the_documents(passages: list[Passage]) -> None:
+    prompt = guided_prompt(QUESTION, passages[:2])
+    docs = f"docs: [\n{passages[0].text}\n{passages[1].text}]"
+    assert prompt.content == f"{GUIDELINES}\n\n{docs}\nquery: {QUESTION}\nresponse:"
+    assert [line[:2] for line in GUIDELINES.splitlines()[1:]] == [f"{number}." for number in range(1, 8)]
 
 
 def question_of(passages: Sequence[Passage]) -> str:

@@ -10,9 +10,28 @@ from antiphon.accel.messages import Message
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from antiphon.accel import LanguageModel
 
 SYSTEM = "You answer questions with one or two sentences quoted from the passages."
+
+READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
+
+DECLINED = "The passages do not say."
+"""What the reader answers where no passage does."""
+
+GUIDELINES = """\
+Respond to the queries according to the presented documents. The query and documents are given in a json string. \
+Here are some guidelines for your response:
+1. The response should be informative, visual, logical and actionable.
+2. The response should be positive, interesting, entertaining and engaging.
+3. The response should avoid being vague, controversial or off-topic.
+4. The logics and reasoning in the response should be rigorous, intelligent and defensible.
+5. The response can provide additional relevant details to respond thoroughly and comprehensively to cover multiple \
+aspects in depth.
+6. The presented documents may be incomplete or irrelevant to the query. The response shouldn't make assumptions on \
+presented documents beyond what's presented.
+7. If the presented documents do not contain sufficient information to answer the query completely, the response \
+should use only facts in the presented documents and should not add any information by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +46,21 @@ PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 """Makes the prompt of a question and its passages, best first."""
 
 
-def prompt_format(tokenizer: PreTrainedTokenizerBase) -> PromptFormat:
-    """Messages for a model whose tokenizer has a chat template, the plain text for one that has none."""
-    return plain_prompt if tokenizer.chat_template is None else chat_prompt
+def prompt_format(language_model: LanguageModel) -> PromptFormat:
+    """What the model's configuration names; else messages if its tokenizer has a chat template, plain text if not.
+
+    Raises:
+        ValueError: the configuration names a form that is not known.
+    """
+    named = getattr(language_model.model.config, "prompt_format", None)
+    if named is None:
+        return plain_prompt if language_model.tokenizer.chat_template is None else chat_prompt
+    if named != "reader":
+        raise ValueError(
+            f"The model {language_model.name!r} asks for the prompt format {named!r}; only 'reader' is known. "
+            "Give Rag a prompt of your own: Rag(..., prompt=...)."
+        )
+    return reader_prompt
 
 
 def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
@@ -37,18 +68,36 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 
     A small model quotes more, and more to the point, when it knows the question while it reads.
     """
-    numbered = "\n\n".join(f"[{number}] {_titled(passage)}" for number, passage in enumerate(passages, start=1))
-    turn = f"Question: {question}\n\nPassages:\n{numbered}\n\nQuestion: {question}"
+    turn = f"Question: {question}\n\nPassages:\n{_numbered(passages)}\n\nQuestion: {question}"
     return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}))
 
 
+def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
+    """The numbered passages, then the question, as the reader was taught: questions of one context share a prefix."""
+    turn = f"Passages:\n{_numbered(passages)}\n\nQuestion: {question}"
+    return Prompt(({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn}))
+
+
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The template of "Inference with Reference" (Yang et al. 2023, section 4.1), for a model without a chat template.
+    """The template of "Inference with Reference" (Yang et al. 2023, Figure 6), for a model without a chat template.
 
     Such a model goes on with questions of its own; the answer ends before one.
     """
     docs = "\n".join(passage.text for passage in passages)
-    return Prompt(f"docs:\n{docs}\nquery: {question}\nanswer:", stop=("\ndocs:", "\nquery:"))
+    return Prompt(f"docs:\n{docs}\nquery: {question}\nanswer:", stop=_NEXT)
+
+
+def guided_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
+    """The template with guidelines that LLMA's recorded answers were written to (Yang et al. 2023, Figure 5)."""
+    docs = "\n".join(passage.text for passage in passages)
+    return Prompt(f"{GUIDELINES}\n\ndocs: [\n{docs}]\nquery: {question}\nresponse:", stop=_NEXT)
+
+
+_NEXT = ("\ndocs:", "\nquery:")
+
+
+def _numbered(passages: Sequence[Passage]) -> str:
+    return "\n\n".join(f"[{number}] {_titled(passage)}" for number, passage in enumerate(passages, start=1))
 
 
 def _titled(passage: Passage) -> str:

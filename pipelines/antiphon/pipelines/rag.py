@@ -27,7 +27,8 @@ class Rag:
 
     ``k`` passages are put into the prompt; where they do not fit the model's context window beside the answer's
     ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt; by default its form follows the
-    tokenizer: messages where it has a chat template, plain text where it has none.
+    model: the one that its configuration names (``prompt_format``), else messages where its tokenizer has a chat
+    template, plain text where it has none.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Rag:
         self.retriever = retriever
         self.language_model = language_model
         self.k = k
-        self._prompt = prompt or prompt_format(language_model.tokenizer)
+        self._prompt = prompt or prompt_format(language_model)
 
     def ask(self, question: str, *, k: int | None = None, **generation: Any) -> Answer:
         """The whole answer; see `stream`, whose pieces it joins."""
