@@ -12,7 +12,7 @@ help: ## List what there is
 
 install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
 
-demo: install ## Index the documents that ship with the package and ask them three questions
+demo: install ## Index the documents that ship with the package and ask them questions
 	$(BIN)/antiphon demo
 
 test: install ## Check everything: format, lint, types, tests, and the wheel in a clean environment

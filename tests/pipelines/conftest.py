@@ -10,6 +10,7 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines.adapter import READER, is_adapter
 from antiphon.pipelines.console import quiet_libraries
 from antiphon.pipelines.embedded import resolve_model
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -71,6 +72,14 @@ def smollm2_folder() -> Path:
         return Path(resolve_model("smollm2"))
     except ImportError as error:
         pytest.skip(f"the embedded language model is not installed: {error}")
+
+
+@pytest.fixture(scope="session")
+def reader_folder(smollm2_folder: Path) -> Path:
+    """The reader as the user has it: its adapter merged into the embedded model the first time."""
+    if not is_adapter(READER):
+        pytest.skip(f"this checkout holds no adapter: {READER}")
+    return Path(resolve_model("reader"))
 
 
 @pytest.fixture(scope="session")

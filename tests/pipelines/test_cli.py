@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
@@ -41,6 +42,12 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
 
 def test_the_version_is_the_packages() -> None:
     assert antiphon("--version").stdout == f"antiphon {version('antiphon')}\n"
+
+
+@pytest.mark.parametrize("command", ["ask", "demo"])
+def test_the_reader_answers_where_no_model_is_named(command: str) -> None:
+    chosen = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    assert {each.name: each.default for each in chosen}["model"] == "reader"
 
 
 def test_documents_are_indexed_and_what_was_left_out_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag, demo
+from antiphon.pipelines.embedded import EMBEDDED
 from antiphon.retrieval import Retriever, resolve
 
 
@@ -35,6 +36,22 @@ def test_the_demo_answers_cites_and_compares(
     assert "[1] glossary.txt, characters " in shown
     assert "The text is identical. Drafting took" in shown
     assert "cut off" not in shown
+
+
+@pytest.mark.usefixtures("reader_folder")
+def test_the_reader_answers_by_quoting(
+    some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = ("What is garbage collection?",)
+    assert demo.run("reader", paths=some_documents, folder=tmp_path / "index", questions=questions)
+    shown = capsys.readouterr().out
+    assert "was taught to quote" in shown
+    assert "Stands verbatim in" in shown
+    assert "cut off" not in shown
+
+
+def test_every_embedded_model_is_introduced_by_name() -> None:
+    assert all(demo.NOTES[model].startswith(f"{model} is ") for model in EMBEDDED)
 
 
 def test_a_difference_from_plain_decoding_is_shown(

@@ -1,4 +1,4 @@
-"""The embedded language model: converted once, whole, and right; and what a wrong name is told."""
+"""The embedded language models: converted once, whole, and right; and what a wrong name is told."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
+from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.sealed import check_sealed
+from antiphon.retrieval import Passage
 
 
 def test_the_converted_model_is_sealed_and_found_again(smollm2_folder: Path) -> None:
@@ -46,6 +49,14 @@ def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     assert completion.finish_reason == "stop"
 
 
+def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: list[Passage]) -> None:
+    reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32)
+    prompt = reader_prompt("How long does honey keep?", passages)
+    completion = reader.generate(prompt.content, max_new_tokens=60)
+    assert completion.text.strip() == f"[2] {passages[1].text}"
+    assert completion.finish_reason == "stop"
+
+
 def test_a_folder_is_taken_as_it_is(tiny_folder: Path) -> None:
     assert resolve_model(str(tiny_folder)) == str(tiny_folder)
 
@@ -55,7 +66,11 @@ def test_a_folder_is_taken_as_it_is(tiny_folder: Path) -> None:
     [
         ("smolm2", "There is no model 'smolm2'; did you mean 'smollm2'?"),
         ("SmolLM2", "did you mean 'smollm2'?"),
-        ("./nowhere", "There is no model folder './nowhere'; a model is 'smollm2', a folder, or a hub name"),
+        ("raeder", "did you mean 'reader'?"),
+        (
+            "./nowhere",
+            "There is no model folder './nowhere'; a model is 'reader' or 'smollm2', a folder, or a hub name",
+        ),
         ("a/b/c", "There is no model folder 'a/b/c'"),
     ],
 )
@@ -109,6 +124,27 @@ def test_a_missing_package_is_one_sentence_with_the_command(tmp_path: Path, pack
     assert said.endswith(command)
     assert len(said.splitlines()) == 1
     assert list((tmp_path / "models").iterdir()) == []  # nothing half-made is left
+
+
+ADAPTER = """
+import json
+from pathlib import Path
+from antiphon.pipelines import resolve_model
+adapter = Path(sys.argv[1]) / "mine"
+adapter.mkdir()
+(adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "smollm2"}))
+(adapter / "adapter_model.safetensors").touch()
+try:
+    resolve_model(str(adapter), cache=Path(sys.argv[1]))
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_peft_an_adapter_is_one_sentence_with_the_command(tmp_path: Path) -> None:
+    said = without("peft", tmp_path, ADAPTER)
+    assert said == "An adapter is merged with the package peft; run: pip install 'antiphon[local]'"
+    assert list((tmp_path / "models").iterdir()) == []  # nothing was converted for it, and nothing half-made is left
 
 
 HUB = """

@@ -11,10 +11,11 @@ from typer.core import TyperGroup
 
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
-from antiphon.pipelines.embedded import EMBEDDED, FIRST_PARAGRAPH
+from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
 
-DEFAULT_MODEL = "smollm2"
+DEFAULT_MODEL = "reader"
+MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
@@ -80,7 +81,7 @@ def index(
 def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     index: Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="smollm2, a folder or a hub name.")] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
     drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
@@ -110,7 +111,7 @@ def ask(
         question,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
-        stop=stop or (FIRST_PARAGRAPH if model in EMBEDDED else ()),
+        stop=stop or STOPS.get(model, ()),
         seed=seed,
         drafter=factory,
         rows=rows,
@@ -128,9 +129,9 @@ def ask(
 
 @app.command()
 def demo(
-    model: Annotated[str, typer.Option("--model", "-m", help="smollm2, a folder or a hub name.")] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
 ) -> None:
-    """Index the documents that ship with antiphon, ask three questions, and compare with plain decoding."""
+    """Index the documents that ship with antiphon, ask them questions, and compare with plain decoding."""
     from antiphon.pipelines.demo import run
 
     console.quiet_libraries()

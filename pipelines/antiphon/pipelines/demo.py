@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antiphon.pipelines import console
-from antiphon.pipelines.embedded import EMBEDDED, FIRST_PARAGRAPH
+from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ QUESTIONS = (
     "What is garbage collection?",
 )
 K = 3
-_GENERATION: dict[str, Any] = {"max_new_tokens": 100, "stop": FIRST_PARAGRAPH}
+MAX_NEW_TOKENS = 100
 
 _DOCUMENTS = Path(__file__).parent / "data" / "python-docs"
 
@@ -53,17 +53,20 @@ def run(
     rag = _open(folder, model)
     console.out.rule(f"Ask {model}")
     if model in EMBEDDED:
-        console.out.print(_SMALL.format(model=model), style="dim")
-    drafted = [_ask(rag, question) for question in questions]
+        console.out.print(NOTES[model] + _LARGER, style="dim")
+    stop = STOPS.get(model, ())
+    drafted = [_ask(rag, question, stop) for question in questions]
     console.out.rule("The same questions, decoded plainly")
-    plain = [_decode_plainly(rag, question) for question in questions]
+    plain = [_decode_plainly(rag, question, stop) for question in questions]
     return compare(drafted, plain)
 
 
-_SMALL = (
-    "{model} is a small language model: it runs everywhere, and its answers are those of a small model. "
-    "A larger one takes the same path: antiphon demo --model some/hub-model"
-)
+NOTES = {
+    "reader": "reader is a small language model that was taught to quote: it answers with sentences of the passages, "
+    "each after the number of its passage, or says that the passages do not say. It runs everywhere, and can err. ",
+    "smollm2": "smollm2 is a small language model: it runs everywhere, and its answers are those of a small model. ",
+}
+_LARGER = "A larger one takes the same path: antiphon demo --model some/hub-model"
 
 
 def _open(folder: Path, model: str) -> Rag:
@@ -80,18 +83,18 @@ def _open(folder: Path, model: str) -> Rag:
     return Rag(Retriever.open(folder), language_model, k=K)
 
 
-def _ask(rag: Rag, question: str) -> Answer:
+def _ask(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
     console.out.print()
     console.out.print(Text(question, style="bold"))
-    answer = console.show_stream(rag.stream(question, **_GENERATION))
+    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
     console.show_citations(answer, root=_DOCUMENTS)
     console.show_cost(answer)
     return answer
 
 
-def _decode_plainly(rag: Rag, question: str) -> Answer:
+def _decode_plainly(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
     with console.err.status(f"Decoding plainly: {question}"):
-        return rag.ask(question, drafter="nothing", **_GENERATION)
+        return rag.ask(question, drafter="nothing", max_new_tokens=MAX_NEW_TOKENS, stop=stop)
 
 
 def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:

