@@ -1,4 +1,4 @@
-"""The command line: antiphon index, ask, demo, bench. Heavy libraries are imported inside the commands."""
+"""The command line: antiphon index, ask, demo, bench, reader. Heavy libraries are imported inside the commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.reader.cli import app as reader
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench, name="bench")
+app.add_typer(reader, name="reader")
 
 
 def _version(wanted: bool) -> None:
