@@ -23,7 +23,7 @@ QUESTIONS = 8
 _UNANSWERABLE = (1, 2, 2, 3)
 _NEIGHBOURS = 12
 _KEYWORDS = 1  # questions of a lesson that are bare keywords, at most
-_TRIES = 20
+_TRIES, _MOST_TRIES = 20, 2000
 _SAME = 0.6  # of a sentence's words in another: they say the same
 _WORD = re.compile(r"\w+")
 
@@ -36,7 +36,10 @@ class Lessons:
     """
 
     def __init__(self, passages: Sequence[Passage], written: Sequence[Written] = (), *, seed: int = 0) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
+        if not passages:
+            raise ValueError("There are no passages to make lessons of; give more documents, or more of their pages.")
+
+        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
         self.passages = passages
         self.seed = seed
@@ -48,12 +51,20 @@ class Lessons:
         self.anchors = sorted(self._written)
 
     def lesson(self, number: int, *, is_written: bool = False) -> Lesson:
-        """Lesson ``number``, around a passage that people asked about where ``is_written`` and there is one."""
+        """Lesson ``number``, around a passage that people asked about where ``is_written`` and there is one.
+
+        Raises:
+            ValueError: of many passages none gives a question.
+        """
         random = Random(f"{self.seed} {number} {is_written}")
-        while True:
-            anchors = self.anchors if is_written and self.anchors else range(len(self.passages))
+        anchors = self.anchors if is_written and self.anchors else range(len(self.passages))
+        for _ in range(_MOST_TRIES):
             if lesson := self._around(random.choice(anchors), random):
                 return lesson
+        raise ValueError(
+            f"Of {_MOST_TRIES} passages none has a sentence that a question could be made of; "
+            "give documents of English prose."
+        )
 
     def about(self, number: int) -> Lesson:
         """A lesson around passage ``anchors[number]``, one that people asked about; empty if it gives no question."""
@@ -79,7 +90,8 @@ class Lessons:
 
     def _neighbours(self, anchor: int) -> list[int]:
         scores = (self._vectors @ self._vectors[anchor].T).toarray().ravel()
-        best = scores.argpartition(-_NEIGHBOURS)[-_NEIGHBOURS:]
+        count = min(_NEIGHBOURS, len(scores))
+        best = scores.argpartition(-count)[-count:]
         text = self.passages[anchor].text
         ranked = sorted(best.tolist(), key=lambda index: -scores[index])
         return [index for index in ranked if index != anchor and self.passages[index].text != text]

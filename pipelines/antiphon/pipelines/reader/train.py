@@ -6,6 +6,7 @@ LoRA (Hu et al. 2021) on every linear layer of the blocks; the loss is on answer
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,8 +83,8 @@ def train(
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan, or the model has no layers of the wanted names.
     """
-    from accelerate import Accelerator
-    from accelerate.utils import set_seed
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+    from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
     set_seed(plan.seed)
     accelerator = Accelerator()
@@ -155,7 +156,7 @@ def save_adapter(adapted: Any, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     state = {
         name: weight.detach().cpu().to(torch.bfloat16).contiguous()
-        for name, weight in get_peft_model_state_dict(adapted).items()
+        for name, weight in get_peft_model_state_dict(adapted, save_embedding_layers=False).items()
     }
     beside = out / "adapter_model.safetensors.part"
     save_file(state, beside, metadata={"format": "pt"})
@@ -169,7 +170,10 @@ def _adapt(model: PreTrainedModel, plan: Plan, base: str) -> Any:
     config = LoraConfig(
         r=plan.rank, lora_alpha=plan.alpha, target_modules=list(LAYERS), task_type=TaskType.CAUSAL_LM, bias="none"
     )
-    adapted = get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft asks transformers by a name that has changed since.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        adapted = get_peft_model(model, config)
     adapted.peft_config["default"].base_model_name_or_path = base
     return adapted
 
@@ -186,7 +190,7 @@ def _checkpoint(out: Path, plan: Plan, step: int, adapted: Any, optimizer: Any, 
 
     out.mkdir(parents=True, exist_ok=True)
     state = {
-        "adapter": get_peft_model_state_dict(adapted),
+        "adapter": get_peft_model_state_dict(adapted, save_embedding_layers=False),
         "optimizer": optimizer.state_dict(),
         "schedule": schedule.state_dict(),
         "step": step,

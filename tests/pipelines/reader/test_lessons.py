@@ -1,0 +1,131 @@
+"""Lessons: what they ask is answered by their passages and no others, and what they decline is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.reader.corpus import is_held_out, page, read_corpus
+from antiphon.pipelines.reader.lesson import Question, Quote
+from antiphon.pipelines.reader.lessons import Lessons
+from antiphon.pipelines.reader.written import FILE, Written, read_written
+
+PAGES = {
+    "hive": "opened winter colony loses warmth wooden painted keeper Lyon",
+    "queen": "crowned summer workers obey scent royal marked breeder Graz",
+    "drone": "evicted autumn cousins starve quickly stingless noisy observer Turin",
+    "swarm": "startled evening scouts circle chimney hungry golden catcher Porto",
+    "honey": "heated kitchen enzymes vanish forever creamy amber merchant Athens",
+    "pollen": "soaked morning baskets overflow slightly dusty orange allergist Oslo",
+    "smoker": "emptied meadow embers ignite grass smoky copper tinsmith Dublin",
+    "frame": "broken journey combs collapse sideways narrow waxed carpenter Krakow",
+}
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documents") / "bees"
+    folder.mkdir()
+    for subject, words in PAGES.items():
+        done, when, whose, does, how, one, two, person, city = words.split()
+        (folder / f"{subject}.txt").write_text(
+            f"If a {subject} is {done} every {when}, {whose} of {city} {does} {how}. "
+            f"The {one} {subject} contains {two} marks that any {person} counts. "
+            f"A {person} is a neighbour whose {subject} was bought from {city}.\n",
+            encoding="utf-8",
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lessons(documents: Path) -> Lessons:
+    return Lessons(read_corpus([documents]), seed=3)
+
+
+def test_a_lesson_is_the_same_for_the_same_number_and_seed(documents: Path, lessons: Lessons) -> None:
+    again = Lessons(read_corpus([documents]), seed=3)
+    other = Lessons(read_corpus([documents]), seed=4)
+    assert [again.lesson(number) for number in range(10)] == [lessons.lesson(number) for number in range(10)]
+    assert [other.lesson(number) for number in range(10)] != [lessons.lesson(number) for number in range(10)]
+
+
+def test_every_quote_stands_in_the_passage_of_its_number(lessons: Lessons) -> None:
+    for number in range(60):
+        lesson = lessons.lesson(number)
+        quotes = [quote for question in lesson.questions for quote in question.quotes]
+        assert quotes
+        assert all(quote.sentence in lesson.passages[quote.number - 1].text for quote in quotes)
+
+
+def test_what_is_declined_belongs_to_a_passage_that_the_lesson_has_not(lessons: Lessons) -> None:
+    declined = 0
+    for number in range(60):
+        lesson = lessons.lesson(number)
+        text = " ".join(passage.text for passage in lesson.passages).lower()
+        for question in lesson.questions:
+            if not question.quotes:
+                declined += 1
+                assert question.answer == DECLINED
+                words = [word for word in question.text.lower().strip("?").split() if len(word) > 4]
+                assert not all(word in text for word in words), question.text
+    assert declined > 20
+
+
+def test_lessons_differ_in_passages_and_in_their_order(lessons: Lessons) -> None:
+    made = [lessons.lesson(number) for number in range(60)]
+    assert {len(lesson.passages) for lesson in made} == {1, 2, 3, 4, 5}
+    answers = {quote.number for lesson in made for question in lesson.questions for quote in question.quotes}
+    assert answers >= {1, 2, 3, 4}
+
+
+def test_what_people_asked_comes_into_the_lessons_of_its_passage(documents: Path) -> None:
+    passages = read_corpus([documents])
+    sentence = next(one.text for one in passages if page(one) == "bees/honey").split(". ")[0] + "."
+    written = [
+        Written("bees/honey", "who writes when honey is gone", (sentence,), (sentence,)),
+        Written("bees/honey", "how old is honey", (), (sentence,)),
+        Written("bees/none", "what is not there", ("Nothing.",), ("Nothing.",)),
+    ]
+    lessons = Lessons(passages, written, seed=3)
+    assert [page(passages[anchor]) for anchor in lessons.anchors] == ["bees/honey"]
+    asked = {
+        question.text: question
+        for number in range(20)
+        for question in lessons.lesson(number, is_written=True).questions
+    }
+    assert [quote.sentence for quote in asked["who writes when honey is gone"].quotes] == [sentence]
+    assert asked["how old is honey"].quotes == ()
+    assert "what is not there" not in asked
+
+
+def test_an_answer_is_a_quote_a_line_with_its_number() -> None:
+    quotes = (Quote(2, "Bees dance."), Quote(1, "Wax melts."))
+    assert Question("?", quotes).answer == "[2] Bees dance.\n[1] Wax melts."
+    assert Question("?").answer == DECLINED
+
+
+def test_pages_are_held_out_by_name_alone(documents: Path) -> None:
+    passages = read_corpus([documents])
+    elsewhere = {page(passage): is_held_out(passage) for passage in passages}
+    assert elsewhere == {page(passage): is_held_out(passage) for passage in reversed(passages)}
+    names = [f"python/{number}" for number in range(2000)]
+    held = sum(is_held_out(type(passages[0]).at(f"{name}.txt", 0, "x")) for name in names)
+    assert 100 < held < 220  # 160 expected, of a binomial whose standard deviation is 12
+
+
+def test_the_written_questions_can_be_read_and_quote_their_place() -> None:
+    written = read_written(FILE)
+    assert len(written) > 1000
+    assert all(set(one.sentences) <= set(one.place) for one in written if one.sentences)
+    assert sum(not one.sentences for one in written) > 100
+
+
+def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "written.jsonl"
+    good = {"page": "a/b", "question": "q", "answer": [], "place": []}
+    path.write_text(json.dumps(good) + "\n" + json.dumps({"page": "a/b"}) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 2 is no question"):
+        read_written(path)

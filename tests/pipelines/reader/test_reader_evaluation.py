@@ -1,0 +1,133 @@
+"""Evaluation: every figure counts what its name says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from antiphon.accel import LanguageModel, Summary, Usage
+from antiphon.accel.stats import FinishReason
+from antiphon.pipelines.answer import Answer
+from antiphon.pipelines.demo import documents
+from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.reader import packages
+from antiphon.pipelines.reader.evaluate import Judged, figures, judge, quotes_of
+from antiphon.pipelines.reader.examination import read_examination
+from antiphon.pipelines.reader.lesson import Lesson, Question, Quote
+from antiphon.retrieval import Passage
+
+PASSAGES = (Passage.at("a.txt", 0, "Bees dance. They sing."), Passage.at("b.txt", 0, "Wax melts."))
+WANTED = Question("Who dances?", (Quote(1, "Bees dance."),))
+UNANSWERABLE = Question("Who flies?")
+
+
+def _judged(question: Question, text: str, finish: FinishReason = "stop") -> Judged:
+    steps = Summary(steps=3, tokens=11, seconds=2.0)
+    return Judged(question, Answer(question.text, text, (), PASSAGES, Usage(1, 11), steps, finish))
+
+
+@pytest.mark.parametrize(
+    ("text", "verbatim", "passage", "sentence"),
+    [
+        ("[1] Bees dance.", True, True, True),
+        ("[1] They sing.", True, True, False),
+        ("[2] Bees dance.", False, False, False),
+        ("[2] Wax melts.", True, False, False),
+        ("[3] Bees dance.", False, False, False),
+        ("[1] Bees danced.", False, True, False),
+        ("[1] They sing.\n[1] Bees dance.", True, True, True),
+        ("[1] Bees dance.\n[2] Invented.", False, True, True),
+        ("Bees dance.", False, False, False),
+    ],
+)
+def test_an_answer_is_judged_by_its_quotes(text: str, verbatim: bool, passage: bool, sentence: bool) -> None:
+    judged = _judged(WANTED, text)
+    assert (judged.is_verbatim, judged.is_right_passage, judged.is_right_sentence) == (verbatim, passage, sentence)
+
+
+def test_a_quote_said_twice_or_cut_off_is_no_ending() -> None:
+    assert _judged(WANTED, "[1] Bees dance.").is_ended
+    assert not _judged(WANTED, "[1] Bees dance.\n[1] Bees dance.").is_ended
+    assert not _judged(WANTED, "[1] Bees dance.", "length").is_ended
+
+
+def test_the_figures_are_shares_of_those_they_are_about() -> None:
+    judged = [
+        _judged(WANTED, "[1] Bees dance."),
+        _judged(WANTED, "[2] Wax melts."),
+        _judged(WANTED, DECLINED),
+        _judged(UNANSWERABLE, DECLINED),
+        _judged(UNANSWERABLE, "[1] They sing.", "length"),
+    ]
+    result = figures(judged)
+    assert (result.answerable, result.unanswerable) == (3, 2)
+    assert (result.verbatim, result.right_passage, result.right_sentence) == (1.0, 0.5, 0.5)
+    assert result.declined == 0.5
+    assert result.wrongly_declined == pytest.approx(1 / 3)
+    assert result.unended == pytest.approx(0.2)
+    assert result.tokens_per_step == 5.0
+    assert result.seconds == 10.0
+
+
+def test_no_answers_have_no_figures() -> None:
+    with pytest.raises(ValueError, match="at least one question"):
+        figures([])
+
+
+def test_a_quote_is_a_line_with_a_number() -> None:
+    assert quotes_of("[1] a b\n\n [12] c\nd\n[x] e") == (Quote(1, "a b"), Quote(12, "c"))
+
+
+def test_questions_are_asked_with_the_passages_of_their_lesson(tiny: LanguageModel) -> None:
+    lesson = Lesson(PASSAGES, (WANTED, UNANSWERABLE))
+    seen: list[Judged] = []
+    judged = judge(tiny, [(one, lesson) for one in lesson.questions], report=seen.append, max_new_tokens=4)
+    assert judged == seen
+    assert [one.question for one in judged] == [WANTED, UNANSWERABLE]
+    assert all(one.answer.passages == PASSAGES for one in judged)
+
+
+def test_the_forty_questions_are_answered_by_the_demo_documents() -> None:
+    examination = read_examination()
+    texts = {path.name: " ".join(path.read_text(encoding="utf-8").split()) for path in documents()}
+    answered = [one for one in examination if one.answer]
+    assert (len(answered), len(examination)) == (30, 40)
+    assert all(one.answer and " ".join(one.answer.split()) in texts[one.source or ""] for one in answered)
+
+
+def test_the_corpus_is_made_of_debian_packages(tmp_path: Path) -> None:
+    page = "<html><body><div role='main'><h1>Bees</h1><p>They dance, all day long.</p></div></body></html>"
+    debs = [_package(tmp_path, name, page) for name in packages.PACKAGES.values()]
+    counted = packages.fetch(tmp_path / "corpus", debs)
+    assert counted == {"python": 1, "postgresql": 1}
+    written = {
+        str(path.relative_to(tmp_path / "corpus")) for path in (tmp_path / "corpus").rglob("*") if path.is_file()
+    }
+    assert written == {"python/library-bees.txt", "postgresql/bees.html", "python.copyright", "postgresql.copyright"}
+
+
+def _package(folder: Path, name: str, page: str) -> Path:
+    """A package with one wanted page and one that is left out."""
+    doc = folder / name / "usr" / "share" / "doc"
+    (doc / name).mkdir(parents=True)
+    (doc / name / "copyright").write_text("Free.", encoding="utf-8")
+    html = doc / name.removesuffix("-doc") / "html" if name.startswith("python") else doc / name / "html"
+    wanted, other = ("library/bees", "tutorial/bees") if name.startswith("python") else ("bees", "release-15")
+    for place in (wanted, other):
+        path = html / f"{place}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    control = folder / name / "DEBIAN" / "control"
+    control.parent.mkdir()
+    control.write_text(
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: none <none@example.org>\nDescription: none\n",
+        encoding="utf-8",
+    )
+    deb = folder / f"{name}_1_all.deb"
+    try:
+        subprocess.run(["dpkg-deb", "-b", str(folder / name), str(deb)], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("dpkg-deb is not on this machine")
+    return deb
