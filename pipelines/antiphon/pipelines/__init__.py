@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer, AnswerStream
     from antiphon.pipelines.citations import Citation, cite
     from antiphon.pipelines.embedded import resolve_model
-    from antiphon.pipelines.prompt import Prompt, PromptFormat, chat_prompt, plain_prompt
+    from antiphon.pipelines.prompt import Prompt, PromptFormat, chat_prompt, guided_prompt, plain_prompt, reader_prompt
     from antiphon.pipelines.rag import Rag, Searcher
     from antiphon.pipelines.references import passage_references
 
@@ -20,7 +20,7 @@ _ROOMS = {
     "answer": ("Answer", "AnswerStream"),
     "citations": ("Citation", "cite"),
     "embedded": ("resolve_model",),
-    "prompt": ("Prompt", "PromptFormat", "chat_prompt", "plain_prompt"),
+    "prompt": ("Prompt", "PromptFormat", "chat_prompt", "guided_prompt", "plain_prompt", "reader_prompt"),
     "rag": ("Rag", "Searcher"),
     "references": ("passage_references",),
 }
@@ -36,8 +36,10 @@ __all__ = [
     "Searcher",
     "chat_prompt",
     "cite",
+    "guided_prompt",
     "passage_references",
     "plain_prompt",
+    "reader_prompt",
     "resolve_model",
 ]
 
