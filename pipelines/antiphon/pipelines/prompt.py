@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.messages import Message
+from antiphon.pipelines.quotes import possible_quotes
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -36,10 +37,14 @@ should use only facts in the presented documents and should not add any informat
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model is given, as raw text or as messages, and the strings that end its answer."""
+    """What the model is given, as raw text or as messages, and the strings that end its answer.
+
+    ``answers`` are texts in the very form in which an answer to this prompt would repeat them.
+    """
 
     content: str | tuple[Message, ...]
     stop: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
 
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
@@ -75,7 +80,8 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """The numbered passages, then the question, as the reader was taught: questions of one context share a prefix."""
     turn = f"Passages:\n{_numbered(passages)}\n\nQuestion: {question}"
-    return Prompt(({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn}))
+    messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
+    return Prompt(messages, answers=(DECLINED, *possible_quotes(passages)))
 
 
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:

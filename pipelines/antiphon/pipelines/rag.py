@@ -69,8 +69,8 @@ class Rag:
         generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
         passages, prompt = self._fit(question, tuple(found), generation["max_new_tokens"])
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
-        content = prompt.content
-        stream = self.language_model.stream(content, references=passage_references(passages), **generation)
+        references = prompt.answers or passage_references(passages)
+        stream = self.language_model.stream(prompt.content, references=references, **generation)
         return AnswerStream(question, passages, stream)
 
     def _fit(self, question: str, found: tuple[Passage, ...], answer: int) -> tuple[tuple[Passage, ...], Prompt]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.reader.corpus import is_held_out, page, read_corpus
-from antiphon.pipelines.reader.lesson import Question, Quote
+from antiphon.pipelines.reader.lesson import Question
 from antiphon.pipelines.reader.lessons import Lessons
 from antiphon.pipelines.reader.written import FILE, Written, read_written
 

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from antiphon.accel.messages import encode
 from antiphon.accel.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.pipelines.prompt import reader_prompt
+from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.reader.encoding import encode_lesson
-from antiphon.pipelines.reader.lesson import Lesson, Question, Quote
+from antiphon.pipelines.reader.lesson import Lesson, Question
 from antiphon.pipelines.reader.train import Plan, Report, answer_loss, train
 from antiphon.retrieval import Passage
 

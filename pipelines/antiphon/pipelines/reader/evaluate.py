@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.rag import Rag
-from antiphon.pipelines.reader.lesson import Lesson, Question, Quote
+from antiphon.pipelines.reader.lesson import Lesson, Question
 from antiphon.pipelines.reader.lessons import Lessons
 from antiphon.pipelines.reader.written import Written
 from antiphon.retrieval import Passage
-
-_QUOTE = re.compile(r"\[(\d+)\] (.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +100,6 @@ def figures(judged: Sequence[Judged]) -> Figures:
         tokens_per_step=(sum(one.tokens for one in steps) - len(steps)) / max(1, sum(one.steps - 1 for one in steps)),
         seconds=sum(one.seconds for one in steps),
     )
-
-
-def quotes_of(text: str) -> tuple[Quote, ...]:
-    """The quotes of an answer, one a line; a line of another form is none."""
-    lines = (_QUOTE.fullmatch(line.strip()) for line in text.splitlines())
-    return tuple(Quote(int(line[1]), line[2]) for line in lines if line)
 
 
 def made_questions(passages: Sequence[Passage], count: int, *, seed: int) -> Iterator[tuple[Question, Lesson]]:

@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.quotes import Quote
 from antiphon.retrieval import Passage
-
-
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """A sentence as it stands in passage ``number`` of its lesson, counted from 1."""
-
-    number: int
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +20,7 @@ class Question:
     @property
     def answer(self) -> str:
         """What the reader says: a quote a line, each after the number of its passage."""
-        return "\n".join(f"[{quote.number}] {quote.sentence}" for quote in self.quotes) or DECLINED
+        return "\n".join(quote.line for quote in self.quotes) or DECLINED
 
 
 @dataclass(frozen=True, slots=True)

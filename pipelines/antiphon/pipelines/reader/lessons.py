@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.reader.corpus import page
-from antiphon.pipelines.reader.lesson import Lesson, Question, Quote
+from antiphon.pipelines.reader.lesson import Lesson, Question
 from antiphon.pipelines.reader.questions import Asked, ask
 from antiphon.pipelines.reader.written import Written
 from antiphon.retrieval import Passage

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+from antiphon.pipelines.quotes import quoted_form
 from antiphon.pipelines.reader.haste import as_typed
 from antiphon.retrieval.sentences import sentences
 
@@ -27,7 +28,6 @@ Rule = Callable[[str], Iterator[tuple[str, str]]]
 """A sentence to (kind, question) pairs."""
 
 _FEWEST_WORDS, _MOST_WORDS = 5, 60
-_ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
 _CODE = re.compile(r"^(>>>|\.\.\.|#|\$|[\w.]+ = )|[{};]$|--{2,}|\|")
 _DANGLING = re.compile(
     r"^(this|that|these|those|it|its|they|their|he|she|here|such|see|note|for (example|instance|more)|however|also|"
@@ -48,12 +48,6 @@ def quotable(sentence: str) -> bool:
         and "Contributed by" not in sentence
         and not _CODE.search(sentence)
     )
-
-
-def quoted_form(sentence: str) -> str:
-    """The sentence without the mark of a list item before it."""
-    mark = _ITEM.match(sentence)
-    return sentence[mark.end() :] if mark else sentence
 
 
 def ask(text: str, random: Random) -> list[Asked]:
@@ -84,7 +78,7 @@ def _about_lists(found: list[str], random: Random) -> Iterator[Asked]:
             continue
         items = []
         for item in found[position + 1 :]:
-            if not _ITEM.match(item) or "\n" in item or len(item.split()) > _MOST_WORDS:
+            if quoted_form(item) == item or "\n" in item or len(item.split()) > _MOST_WORDS:
                 break
             items.append(quoted_form(item))
         if 2 <= len(items) <= 3:

@@ -1,0 +1,50 @@
+"""Quotes: sentences of passages in the form in which the reader says them. Knows nothing of questions or of models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.retrieval import Passage
+from antiphon.retrieval.sentences import sentences
+
+_LINE = re.compile(r"\[(\d+)\] (.+)")
+_ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A sentence as it stands in passage ``number`` of those that the model reads, counted from 1."""
+
+    number: int
+    sentence: str
+
+    @property
+    def line(self) -> str:
+        """The quote as a line of an answer."""
+        return f"[{self.number}] {self.sentence}"
+
+
+def quotes_of(text: str) -> tuple[Quote, ...]:
+    """The quotes of an answer, one a line; a line of another form is none."""
+    lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return tuple(Quote(int(line[1]), line[2]) for line in lines if line)
+
+
+def quoted_form(sentence: str) -> str:
+    """The sentence without the mark of a list item before it."""
+    mark = _ITEM.match(sentence)
+    return sentence[mark.end() :] if mark else sentence
+
+
+def possible_quotes(passages: Sequence[Passage]) -> list[str]:
+    """For each passage its sentences as the lines that an answer could have."""
+    return [
+        "\n".join(Quote(number, quoted_form(sentence)).line for sentence in _sentences(passage.text))
+        for number, passage in enumerate(passages, start=1)
+    ]
+
+
+def _sentences(text: str) -> list[str]:
+    return [text[start:end] for start, end in sentences(text)]
