@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from antiphon.pipelines.rag import Rag
 
 QUESTIONS = (
-    "What is Python?",
-    "What is a generator?",
-    "What is garbage collection?",
+    "What makes an object hashable?",
+    "Is Python named after the snake?",
+    "Can my company sell a product that contains Python without paying anyone?",
 )
 K = 3
 MAX_NEW_TOKENS = 100
