@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import reader_prompt
+from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.sealed import check_sealed
 from antiphon.retrieval import Passage
 
@@ -53,7 +54,9 @@ def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: lis
     reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32)
     prompt = reader_prompt("How long does honey keep?", passages)
     completion = reader.generate(prompt.content, max_new_tokens=60)
-    assert completion.text.strip() == f"[2] {passages[1].text}"
+    quotes = quotes_of(completion.text)
+    assert quotes
+    assert all(any(quote.sentence in passage.text for passage in passages) for quote in quotes)
     assert completion.finish_reason == "stop"
 
 
