@@ -9,7 +9,8 @@ import hashlib
 import importlib.util
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def merged(
     _check(adapter)
     folder = models / f"reader-{_fingerprint(adapter)[:8]}"
     return sealed(folder, lambda beside: _merge(adapter, base, beside, report))
+
+
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Leave out the warning that peft causes by asking transformers for a name that has changed since."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        yield
 
 
 _MERGING = "Merging the adapter into the language model, once"
@@ -92,10 +101,8 @@ def _adapted(model: Any, adapter: Path) -> Any:
     from peft import PeftModel
     from safetensors import SafetensorError
 
-    with warnings.catch_warnings():
-        # peft asks transformers by a name that has changed since; and what it does not find, it only warns of.
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
-        warnings.filterwarnings("error", message="Found missing adapter keys")
+    with quiet_peft():
+        warnings.filterwarnings("error", message="Found missing adapter keys")  # peft would only warn
         try:
             return PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
         except (ValueError, RuntimeError, UserWarning, SafetensorError) as error:

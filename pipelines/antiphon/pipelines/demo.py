@@ -35,6 +35,11 @@ def documents() -> list[Path]:
     return sorted(path for path in _DOCUMENTS.glob("*.txt") if path.name != "LICENSE.txt")
 
 
+def index_folder() -> Path:
+    """Where the index of these files is kept, in the user's cache."""
+    return Path(user_cache_dir("antiphon")) / "demo-index"
+
+
 def run(
     model: str,
     *,
@@ -48,7 +53,7 @@ def run(
     user's cache, and what it already embedded is not embedded again.
     """
     console.out.rule("Index")
-    folder = folder or Path(user_cache_dir("antiphon")) / "demo-index"
+    folder = folder or index_folder()
     show_index(index_documents(paths or documents(), folder, embedder="minilm"))
     rag = _open(folder, model)
     console.out.rule(f"Ask {model}")

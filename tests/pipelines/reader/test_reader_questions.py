@@ -18,7 +18,7 @@ SENTENCES = {
     "To see what a hive weighs, put it on a scale.": "How do I see what a hive weighs?",
     "The mode argument specifies how the file is opened by the server.": "What does the mode argument specify?",
     "Wax is yellow because bees bring pollen of that colour home.": "why wax is yellow?",
-    "It raises a KeyError when no such name is known to the table.": "When is KeyError raised?",
+    "The parser raises a KeyError when no such name is known to the table.": "When is KeyError raised?",
 }
 
 
@@ -29,7 +29,7 @@ def _texts(sentence: str) -> set[str]:
 
 @pytest.mark.parametrize(("sentence", "question"), SENTENCES.items(), ids=SENTENCES.values())
 def test_a_sentence_gives_the_question_that_it_answers(sentence: str, question: str) -> None:
-    assert question in _texts(sentence) or sentence.startswith("It ")
+    assert question in _texts(sentence)
 
 
 def test_the_answer_is_the_sentence_as_it_stands() -> None:

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.demo import documents
+from antiphon.pipelines.demo import documents, index_folder
 from antiphon.pipelines.preparation import index_documents
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.rag import Rag
@@ -37,7 +35,7 @@ def examine(language_model: LanguageModel, *, k: int) -> Iterator[str]:
     """Ask each question of an index of the demo's documents; the lines of a Markdown list, as they come."""
     from antiphon.retrieval import Retriever
 
-    folder = Path(user_cache_dir("antiphon")) / "demo-index"
+    folder = index_folder()
     index_documents(documents(), folder, embedder="minilm")
     rag = Rag(Retriever.open(folder), language_model, k=k)
     steps = tokens = 0

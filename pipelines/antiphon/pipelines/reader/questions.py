@@ -89,7 +89,6 @@ def _about_lists(found: list[str], random: Random) -> Iterator[Asked]:
 
 _SIGNATURE = re.compile(r"^((?:class |classmethod |exception |coroutine |async )?([\w.]*\w)(?:\([^)]*\))?): (\w+)( .+)")
 _NOT_NAMES = {"note", "warning", "example", "tip", "caution", "important", "hint", "default", "footnote", "see"}
-_NAME = re.compile(r"^(?:The )?([\w.\-]+(?:\(\))?) (?:function|method|class|module|command|option|parameter|attribute)")
 _VERBS = {
     "return": "get", "create": "create", "set": "set", "get": "get", "remove": "remove", "delete": "delete",
     "convert": "convert", "open": "open", "close": "close", "read": "read", "write": "write", "copy": "copy",

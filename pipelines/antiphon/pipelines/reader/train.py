@@ -6,7 +6,6 @@ LoRA (Hu et al. 2021) on every linear layer of the blocks; the loss is on answer
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from antiphon.pipelines.adapter import quiet_peft
 from antiphon.pipelines.embedded import resolve_model
 from antiphon.pipelines.reader.encoding import Encoded, encode_lesson
 from antiphon.pipelines.reader.lesson import Lesson
@@ -170,9 +170,7 @@ def _adapt(model: PreTrainedModel, plan: Plan, base: str) -> Any:
     config = LoraConfig(
         r=plan.rank, lora_alpha=plan.alpha, target_modules=list(LAYERS), task_type=TaskType.CAUSAL_LM, bias="none"
     )
-    with warnings.catch_warnings():
-        # peft asks transformers by a name that has changed since.
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+    with quiet_peft():
         adapted = get_peft_model(model, config)
     adapted.peft_config["default"].base_model_name_or_path = base
     return adapted
