@@ -19,7 +19,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "use_cache=False": {"use_cache": False},
     "output_attentions": {"output_attentions": True, "return_dict_in_generate": True},
     "output_hidden_states": {"output_hidden_states": True, "return_dict_in_generate": True},
-    "3 sequences at once": {"num_return_sequences": 3, "do_sample": True},
+    "a StaticCache for 3 sequences": {"num_return_sequences": 3, "do_sample": True, "cache_implementation": "static"},
 }
 
 

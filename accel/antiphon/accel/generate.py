@@ -17,16 +17,13 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.cache import CachedModel, cache_of
-from antiphon.accel.decode import decode
+from antiphon.accel.batch import joined, steps_of
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters.blend import Blend
-from antiphon.accel.probe import traits_of
-from antiphon.accel.request import Reference, Request, encode, prepare, refuse
-from antiphon.accel.sampling import Chooser
+from antiphon.accel.request import Reference, Request, checked_rows, prepare, refuse
+from antiphon.accel.run import Run
+from antiphon.accel.split import share_out, split
 from antiphon.accel.stats import Step
-from antiphon.accel.stopping import Stop
-from antiphon.accel.transcript import Transcript
 
 
 class Decoder:
@@ -46,7 +43,7 @@ class Decoder:
         on_step: Callable[[Step], None] | None = None,
     ) -> None:
         self.drafter = drafter
-        self.rows = _checked_rows(rows)
+        self.rows = checked_rows(rows)
         self.tokenizer = tokenizer
         self.on_step = on_step
 
@@ -57,16 +54,13 @@ class Decoder:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
-        references: Sequence[Reference] = (),
+        references: Sequence[Any] = (),
         **arguments: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Called by `generate` with what it has prepared."""
         request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
-        run = _Run(request, self.drafter, self.rows, references, self.tokenizer)
-        for step in run.steps():
-            if self.on_step is not None:
-                self.on_step(step)
-        return run.output()
+        refuse(request)
+        return _finish(request, self.drafter, self.rows, references, self.tokenizer, self.on_step)
 
 
 def stream(
@@ -90,15 +84,16 @@ def stream(
         ValueError: an option that this decoder does not offer (beams, no cache, embeddings, batches), named.
     """
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
-    run = _Run(request, drafter, _checked_rows(rows), references, tokenizer, generator)
-    return run.steps()
+    if len(request.input_ids) > 1:
+        raise ValueError(f"A stream is of one text, and these are {len(request.input_ids)}; use `generate`.")
+    return Run(request, drafter, rows, references, tokenizer, generator).steps()
 
 
 def generate(
     model: PreTrainedModel,
     input_ids: Tensor | Sequence[int],
     *,
-    references: Sequence[Reference] = (),
+    references: Sequence[Any] = (),
     drafter: DrafterFactory = Blend,
     rows: int = 32,
     streamer: BaseStreamer | None = None,
@@ -111,87 +106,42 @@ def generate(
 
     Other than `custom_generate`, it carries ``streamer`` (the prompt first, then token by token) and ``stop_strings``
     with their ``tokenizer``.
+
+    A batch of texts, padded on the left, shares its forwards; ``references`` is then one list for each text. Texts end
+    at different steps, so processors and criteria are asked text by text, each with copies of its own; samples follow
+    the same law as those of `model.generate`, but use its random numbers in another order.
     """
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
-    run = _Run(request, drafter, _checked_rows(rows), references, tokenizer)
-    if streamer is not None:
-        streamer.put(request.input_ids.cpu())
-    for step in run.steps():
+    if streamer is None:
+        return _finish(request, drafter, rows, references, tokenizer, on_step)
+    if len(request.input_ids) > 1:
+        raise ValueError(f"A streamer is for one text, and these are {len(request.input_ids)}; generate them without.")
+
+    def put(step: Step) -> None:
         if on_step is not None:
             on_step(step)
-        if streamer is not None:
-            for token in step.tokens:
-                streamer.put(torch.tensor([token]))
-    if streamer is not None:
-        streamer.end()
-    return run.output()
+        for token in step.tokens:
+            streamer.put(torch.tensor([token]))
+
+    streamer.put(request.input_ids.cpu())
+    output = _finish(request, drafter, rows, references, tokenizer, put)
+    streamer.end()
+    return output
 
 
-class _Run:
-    """One request on its way: the rooms of the engine put together, and the output they leave."""
-
-    def __init__(
-        self,
-        request: Request,
-        drafter: DrafterFactory,
-        rows: int,
-        references: Sequence[Reference],
-        tokenizer: PreTrainedTokenizerBase | None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        refuse(request)
-        config = request.config
-        detailed = bool(config.return_dict_in_generate)
-        self.request = request
-        self.rows = rows
-        vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
-        self.references = encode(references, tokenizer, vocabulary)
-        self.drafter = drafter()
-        self.cached = CachedModel(
-            request.model,
-            traits_of(request.model),
-            cache_of(request.model, dict(request.arguments)),
-            padding=request.padding,
-        )
-        self.transcript = Transcript(request.input_ids)
-        self.chooser = Chooser(
-            self.transcript,
-            request.processors,
-            sample=bool(config.do_sample),
-            generator=generator,
-            keep_scores=detailed and bool(config.output_scores),
-            keep_logits=detailed and bool(config.output_logits),
-        )
-        self.stop = Stop(self.transcript, request.criteria, lambda: _tuple(self.chooser.scores))
-
-    def steps(self) -> Iterator[Step]:
-        return decode(
-            self.cached,
-            self.drafter,
-            self.chooser,
-            self.stop,
-            references=self.references,
-            rows=self.rows,
-            prefill_chunk=self.request.config.prefill_chunk_size,
-        )
-
-    def output(self) -> Tensor | GenerateDecoderOnlyOutput:
-        if not self.request.config.return_dict_in_generate:
-            return self.transcript.ids
-        fields: dict[str, Any] = {
-            "sequences": self.transcript.ids,
-            "scores": _tuple(self.chooser.scores),
-            "logits": _tuple(self.chooser.logits),
-            "past_key_values": self.cached.cache,
-        }
-        return GenerateDecoderOnlyOutput(**fields)
-
-
-def _checked_rows(rows: int) -> int:
-    if not isinstance(rows, int) or rows < 0:
-        raise ValueError(f"rows is {rows!r}; a draft has 0 rows (plain decoding) or more.")
-    return rows
-
-
-def _tuple(tensors: list[Tensor] | None) -> tuple[Tensor, ...] | None:
-    return None if tensors is None else tuple(tensors)
+def _finish(
+    request: Request,
+    drafter: DrafterFactory,
+    rows: int,
+    references: Sequence[Any],
+    tokenizer: PreTrainedTokenizerBase | None,
+    on_step: Callable[[Step], None] | None,
+) -> Tensor | GenerateDecoderOnlyOutput:
+    """Decode every text of a request to its end: together where the model can share forwards, else one by one."""
+    shares = share_out(references, request)
+    runs = [Run(part, drafter, rows, own, tokenizer) for part, own in zip(split(request), shares, strict=True)]
+    for steps in steps_of(request.model, runs):
+        for step in steps:
+            if on_step is not None:
+                on_step(step)
+    return runs[0].output() if len(runs) == 1 else joined(runs)

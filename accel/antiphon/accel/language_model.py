@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
+from antiphon.accel.batch import steps_of
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters import Blend, drafter_named
-from antiphon.accel.generate import stream as decode_stream
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Message, encode
+from antiphon.accel.parameters import Parameters, Settings, check, texts
+from antiphon.accel.request import prepare
+from antiphon.accel.run import Run
+from antiphon.accel.stats import Step
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -48,7 +53,7 @@ class LanguageModel:
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
         self.rows = rows
         check_causal(model, self.name)
-        _check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
+        check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
         self._drafter = _factory(drafter, model.device)
         self._turns = Turns()
 
@@ -87,95 +92,81 @@ class LanguageModel:
         return window if isinstance(window, int) and window > 0 else None
 
     def generate(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        references: Sequence[str] = (),
-        max_new_tokens: int = 256,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        stop: str | Sequence[str] = (),
-        seed: int | None = None,
-        drafter: str | DrafterFactory | None = None,
-        rows: int | None = None,
+        self, prompt: str | Sequence[Message], *, references: Sequence[str] = (), **parameters: Unpack[Parameters]
     ) -> Completion:
         """The whole completion; see `stream`, whose pieces it joins."""
-        pieces = self.stream(
-            prompt,
-            references=references,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            stop=stop,
-            seed=seed,
-            drafter=drafter,
-            rows=rows,
-        )
-        for _ in pieces:
-            pass
-        return pieces.completion
+        return _read(self.stream(prompt, references=references, **parameters))
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        *,
+        references: Sequence[Sequence[str]] = (),
+        seeds: Sequence[int] | None = None,
+        batch_size: int = 8,
+        **parameters: Unpack[Parameters],
+    ) -> list[Completion]:
+        """The completion of each prompt: the text that it gets alone, from forwards that ``batch_size`` prompts share.
+
+        ``references`` is one list for each prompt, ``seeds`` one for each where one for all will not do. When a text
+        ends, the next prompt takes its place. A model that cannot share forwards answers one prompt after the other.
+
+        Raises:
+            ValueError, TypeError: as `stream`; or there are not as many references or seeds as prompts.
+        """
+        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
+        check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
+        settings = Settings(**parameters)
+        each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        shares = list(references) or [()] * len(prompts)
+        for name, given in (("references", shares), ("seeds", each)):
+            count = f"{len(prompts)}, one for each prompt"
+            check(f"The number of {name}", len(given), len(given) == len(prompts), count)
+        with self._turns:
+            runs = [self._run(*one) for one in zip(prompts, shares, each, strict=True)]
+            running = steps_of(self.model, runs, batch_size)
+            streams = [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
+        return [_read(stream) for stream in streams]
 
     def stream(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        references: Sequence[str] = (),
-        max_new_tokens: int = 256,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        stop: str | Sequence[str] = (),
-        seed: int | None = None,
-        drafter: str | DrafterFactory | None = None,
-        rows: int | None = None,
+        self, prompt: str | Sequence[Message], *, references: Sequence[str] = (), **parameters: Unpack[Parameters]
     ) -> Stream:
-        """Continue a text, or answer messages, piece by piece.
+        """Continue a text, or answer messages, piece by piece, as the parameters say (see `Settings`).
 
         A text is tokenized as the tokenizer does it, with its own special tokens; messages go through its chat
-        template once. ``temperature`` 0 is greedy; above it the next token is drawn after ``top_k`` (0: all),
-        ``top_p`` and ``min_p`` have cut the distribution, from a random state of this request's own: the same
-        ``seed`` gives the same text, with and without drafts, and torch's global state is never touched. The text
-        ends before the first ``stop`` string, at an end-of-sequence token, after ``max_new_tokens``, or where the
-        context window is full.
+        template once. The text ends before the first ``stop`` string, at an end-of-sequence token, after
+        ``max_new_tokens``, or where the context window is full.
 
         Raises:
             ValueError: a parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
                 no chat template, or the prompt leaves no room in the context window.
-            TypeError: a reference or stop string is not text.
+            TypeError: a reference or stop string is not text, or there is no parameter of that name.
         """
-        sampling = _sampling(temperature, top_p, top_k, min_p, repetition_penalty)
-        _check("max_new_tokens", max_new_tokens, isinstance(max_new_tokens, int) and max_new_tokens > 0, "1 or more")
-        _check(
-            "seed", seed, seed is None or (isinstance(seed, int) and 0 <= seed < 2**63), "None, or from 0 to 2**63 - 1"
-        )
-        stops = _texts("stop", (stop,) if isinstance(stop, str) else stop)
-        _check("stop", stop, all(stops), "texts of at least one character")
-        sources = _texts("references", references)
-        factory = self._drafter if drafter is None else _factory(drafter, self.model.device)
+        settings = Settings(**parameters)
         with self._turns:
-            tokens = encode(prompt, self.tokenizer)
-            steps = decode_stream(
-                self.model,
-                torch.tensor([tokens], device=self.model.device),
-                references=sources,
-                drafter=factory,
-                rows=self.rows if rows is None else rows,
-                tokenizer=self.tokenizer,
-                generator=self._generator(seed) if temperature else None,
-                attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
-                max_new_tokens=min(max_new_tokens, self._room(len(tokens))),
-                **sampling,
-                **self._ends(),
-            )
-        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=stops, turns=self._turns)
+            run = self._run(prompt, references, settings)
+            return self._stream(run, run.steps(), settings)
+
+    def _run(self, prompt: str | Sequence[Message], references: Sequence[str], settings: Settings) -> Run:
+        """One request, ready to be decoded."""
+        sources = texts("references", references)
+        drafter, rows = settings.drafter, settings.rows
+        factory = self._drafter if drafter is None else _factory(drafter, self.model.device)
+        tokens = encode(prompt, self.tokenizer)
+        generator = self._generator(settings.seed) if settings.is_sampled else None
+        request = prepare(
+            self.model,
+            tokens,
+            attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
+            max_new_tokens=min(settings.max_new_tokens, self._room(len(tokens))),
+            **settings.arguments,
+            **self._ends(),
+        )
+        return Run(request, factory, self.rows if rows is None else rows, sources, self.tokenizer, generator)
+
+    def _stream(self, run: Run, steps: Iterator[Step], settings: Settings) -> Stream:
+        prompt_tokens = run.request.input_ids.shape[1]
+        return Stream(steps, self.tokenizer, prompt_tokens=prompt_tokens, stop=settings.stops, turns=self._turns)
 
     def _room(self, prompt_tokens: int) -> int:
         """How many tokens may follow the prompt."""
@@ -206,41 +197,10 @@ class LanguageModel:
         return generator
 
 
-def _sampling(temperature: float, top_p: float, top_k: int, min_p: float, repetition_penalty: float) -> dict[str, Any]:
-    """Settings for `generate` that leave nothing of the model's own habits in force."""
-    _check("temperature", temperature, 0 <= temperature < float("inf"), "0 (greedy) or more")
-    _check("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1 (off)")
-    _check("top_k", top_k, isinstance(top_k, int) and top_k >= 0, "0 (off) or more")
-    _check("min_p", min_p, 0 <= min_p <= 1, "from 0 (off) to 1")
-    _check("repetition_penalty", repetition_penalty, 0 < repetition_penalty < float("inf"), "above 0; 1 is off")
-    is_sampled = temperature > 0
-    return {
-        "do_sample": is_sampled,
-        "temperature": temperature if is_sampled else 1.0,
-        "top_p": top_p if is_sampled else 1.0,
-        "top_k": top_k if is_sampled else 50,  # what transformers takes for unset
-        "min_p": min_p if is_sampled and min_p else None,
-        "repetition_penalty": repetition_penalty,
-        "typical_p": 1.0,
-        "epsilon_cutoff": 0.0,
-        "eta_cutoff": 0.0,
-        "num_beams": 1,
-        "use_cache": True,
-    }
-
-
-def _check(name: str, value: object, holds: bool, range_: str) -> None:
-    if not holds:
-        raise ValueError(f"{name} is {value!r}; it must be {range_}.")
-
-
-def _texts(name: str, texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise TypeError(f"{name} is one text of {len(texts)} characters; give a list of texts.")
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"{name}[{index}] is of type {type(text).__name__}; give texts (str).")
-    return list(texts)
+def _read(stream: Stream) -> Completion:
+    for _ in stream:
+        pass
+    return stream.completion
 
 
 def _factory(drafter: str | DrafterFactory, device: torch.device | None) -> DrafterFactory:

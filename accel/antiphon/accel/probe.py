@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from antiphon.accel.batched_model import BatchedModel
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain
 from antiphon.accel.traits import Traits, declared
@@ -17,7 +19,12 @@ PREFIX = 8
 BRANCHES = (ROOT, ROOT, 1, 0, 2)  # two branches that lie across each other: no row's depth equals its slot
 SEEDS = (0, 1)
 
+_TREE = Draft((0,) * 5, BRANCHES, (1.0,) * 5)
+
+_Error = Callable[[PreTrainedModel, Traits, Draft, int], float]
+
 _verdicts: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], Traits]] = WeakKeyDictionary()
+_together: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], bool]] = WeakKeyDictionary()
 
 
 def traits_of(model: PreTrainedModel) -> Traits:
@@ -38,23 +45,36 @@ def traits_of(model: PreTrainedModel) -> Traits:
     return known[key]
 
 
+def shares_forwards(model: PreTrainedModel) -> bool:
+    """Whether texts of different lengths can share this model's forwards, found by trying it, once for each model.
+
+    It takes level *tree*, and rotary frequencies that do not depend on the longest text.
+    """
+    traits = traits_of(model)
+    key = (traits.implementation, model.dtype, model.training)
+    known = _together.setdefault(model, {})
+    if key not in known:
+        known[key] = traits.level == "tree" and traits.rope is None and _holds(model, traits, _TREE, _ragged_error)
+    return known[key]
+
+
 @torch.no_grad()
 def _settle(model: PreTrainedModel, traits: Traits) -> Traits:
     if model.training:
         return replace(traits, level="plain", reason="it is in training mode; call model.eval() first")
     if traits.cache_argument is None:
         raise ValueError(f"{type(model).__name__} keeps no key-value cache; decode it with model.generate alone.")
-    if traits.level == "tree" and not _holds(model, traits, Draft((0,) * 5, BRANCHES, (1.0,) * 5)):
+    if traits.level == "tree" and not _holds(model, traits, _TREE, _error):
         traits = replace(traits, level="linear", reason="a branching draft changed its logits in the numeric probe")
-    if traits.level in ("linear", "replay") and not _holds(model, traits, chain([0] * 4)):
+    if traits.level in ("linear", "replay") and not _holds(model, traits, chain([0] * 4), _error):
         return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
     return traits
 
 
-def _holds(model: PreTrainedModel, traits: Traits, shape: Draft) -> bool:
+def _holds(model: PreTrainedModel, traits: Traits, shape: Draft, error: _Error) -> bool:
     """Rounding differs from seed to seed, a wrong mask or position never goes away: one good seed is enough."""
     try:
-        return any(_error(model, traits, shape, seed) <= _tolerance(model) for seed in SEEDS)
+        return any(error(model, traits, shape, seed) <= _tolerance(model) for seed in SEEDS)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return False  # a model that cannot even run the shape cannot verify it
 
@@ -72,13 +92,40 @@ def _error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: int) -> f
     logits = cached.forward([tokens[size]], draft).float()
     cached.keep(())
     again = cached.forward([draft.tokens[0]], EMPTY).float()  # the rewind left the root, and no row
-    plain = _whole if traits.level == "tree" else _one_by_one
-    errors = [_distance(again[0], logits[1])]
-    for leaf in set(range(len(draft))) - set(draft.parents):
-        path = _path(draft, leaf)
-        expected = plain(model, traits, tokens[: size + 1], [draft.tokens[row] for row in path])
-        errors += [_distance(logits[row + 1], truth) for row, truth in zip([ROOT, *path], expected, strict=True)]
+    return max(_distance(again[0], logits[1]), *_errors(model, traits, tokens[: size + 1], draft, logits))
+
+
+@torch.no_grad()
+def _ragged_error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: int) -> float:
+    """The same for three texts that begin and grow to different lengths, in two forwards of a batch."""
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    random = torch.Generator().manual_seed(seed)
+    texts = [torch.randint(1, vocabulary, (PREFIX + size,), generator=random).tolist() for size in (0, 5, 2)]
+    drafts = [replace(shape, tokens=tuple(texts[1][: len(shape)])), EMPTY, chain(texts[0][:3])]
+    batched = BatchedModel(model, traits)
+    batched.admit([text[:-1] for text in texts])
+    errors: list[float] = []
+    for _ in range(2):
+        rows = batched.forward([text[-1] for text in texts], drafts)
+        for text, draft, logits in zip(texts, drafts, rows, strict=True):
+            errors += _errors(model, traits, text, draft, logits.float())
+        paths = [_path(draft, len(draft) - 1) for draft in drafts]
+        batched.keep(paths)
+        for text, draft, path in zip(texts, drafts, paths, strict=True):
+            text += [*(draft.tokens[row] for row in path), 1]
+        drafts = drafts[1:] + drafts[:1]
     return max(errors)
+
+
+def _errors(model: PreTrainedModel, traits: Traits, text: Tokens, draft: Draft, logits: Tensor) -> list[float]:
+    """How far the logits after ``text`` and every row of a draft below it are from plain ones."""
+    plain = _whole if traits.level == "tree" else _one_by_one
+    errors: list[float] = []
+    for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
+        path = _path(draft, leaf)
+        expected = plain(model, traits, text, [draft.tokens[row] for row in path])
+        errors += [_distance(logits[row + 1], truth) for row, truth in zip([ROOT, *path], expected, strict=True)]
+    return errors
 
 
 def _whole(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedModel,
@@ -51,7 +52,11 @@ def prepare(
     stopping_criteria: Sequence[Any] | None = None,
     **arguments: Any,
 ) -> Request:
-    """Everything that `generate` prepares (config, processors, criteria, cache), without its decoding loop."""
+    """Everything that `generate` prepares (config, processors, criteria, cache), without its decoding loop.
+
+    Raises:
+        ValueError: an option that this decoder does not offer, named.
+    """
     if not isinstance(input_ids, Tensor):
         input_ids = torch.tensor([list(input_ids)], device=model.device)
     criteria = StoppingCriteriaList(stopping_criteria or [])
@@ -73,7 +78,15 @@ def prepare(
 
     generate: Any = model.generate  # the stubs of transformers leave it out of PreTrainedModel
     request: Request = generate(input_ids, stopping_criteria=criteria, custom_generate=capture, **arguments)
+    refuse(request)
     return request
+
+
+def checked_rows(rows: int) -> int:
+    """How many rows a draft may have, or an error that says what it must be."""
+    if not isinstance(rows, int) or rows < 0:
+        raise ValueError(f"rows is {rows!r}; a draft has 0 rows (plain decoding) or more.")
+    return rows
 
 
 def encode(
@@ -107,23 +120,25 @@ def _ids(index: int, reference: object) -> list[int]:
 def refuse(request: Request) -> None:
     """Name the first option that this decoder does not offer, before anything is decoded."""
     config, arguments = request.config, request.arguments
-    batch = request.input_ids.shape[0]
+    batch, length = request.input_ids.shape
+    cache = cache_of(request.model, dict(arguments))
+    kind = type(cache).__name__
     reasons = {
         f"num_beams={config.num_beams}": (config.num_beams or 1) > 1,
         "use_cache=False": config.use_cache is False or arguments.get("use_cache") is False,
-        "inputs_embeds": arguments.get("inputs_embeds") is not None or request.input_ids.shape[1] == 0,
+        "inputs_embeds": arguments.get("inputs_embeds") is not None or length == 0,
+        f"a {kind} for {batch} sequences": batch > 1 and cache is not None and type(cache) is not DynamicCache,
+        f"a cache that holds tokens for {batch} sequences": batch > 1 and cache is not None and held(cache) > 0,
         "output_attentions": bool(config.output_attentions),
         "output_hidden_states": bool(config.output_hidden_states),
-        f"{batch} sequences at once": batch > 1,
     }
     reasons |= {name: value is not None for name, value in arguments.items() if name not in KNOWN}
     for name, given in reasons.items():
         if given:
-            raise ValueError(f"This decoder does not offer {name}; decode one prompt of input_ids, greedy or sampled.")
-    cache = cache_of(request.model, dict(arguments))
-    if cache is not None and held(cache) >= request.input_ids.shape[1]:
+            raise ValueError(f"This decoder does not offer {name}; decode prompts of input_ids, greedy or sampled.")
+    if cache is not None and held(cache) >= length:
         raise ValueError(
-            f"The cache already holds {held(cache)} tokens and input_ids has {request.input_ids.shape[1]}; "
+            f"The cache already holds {held(cache)} tokens and input_ids has {length}; "
             "pass the whole text, with at least one token that the cache does not hold."
         )
 

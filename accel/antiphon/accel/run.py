@@ -1,0 +1,96 @@
+"""One request on its way: its text, who guesses, who chooses, when it ends, and the output that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from antiphon.accel.cache import CachedModel, cache_of
+from antiphon.accel.decode import decode
+from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.probe import traits_of
+from antiphon.accel.request import Reference, Request, checked_rows, encode
+from antiphon.accel.sampling import Chooser
+from antiphon.accel.stats import Step
+from antiphon.accel.stopping import Stop
+from antiphon.accel.transcript import Transcript
+
+
+class Run:
+    """The rooms of the engine put together for one text.
+
+    ``steps`` decodes it alone; a `Batch` decodes it beside others, by the same drafter, chooser and stop.
+
+    Raises:
+        ValueError, TypeError: a reference is no text, or has tokens that the model does not know.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        drafter: DrafterFactory,
+        rows: int,
+        references: Sequence[Reference],
+        tokenizer: PreTrainedTokenizerBase | None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        config = request.config
+        detailed = bool(config.return_dict_in_generate)
+        vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
+        self.request = request
+        self.rows = checked_rows(rows)
+        self.prefill_chunk: int | None = config.prefill_chunk_size
+        self.references = encode(references, tokenizer, vocabulary)
+        self.drafter = drafter()
+        self.cached: CachedModel | None = None
+        self.transcript = Transcript(request.input_ids)
+        self.chooser = Chooser(
+            self.transcript,
+            request.processors,
+            sample=bool(config.do_sample),
+            generator=generator,
+            keep_scores=detailed and bool(config.output_scores),
+            keep_logits=detailed and bool(config.output_logits),
+        )
+        self.stop = Stop(self.transcript, request.criteria, lambda: _tuple(self.chooser.scores))
+
+    @property
+    def prompt(self) -> list[int]:
+        """Every token so far but left padding."""
+        return self.transcript.tokens[self.request.padding :]
+
+    def steps(self) -> Iterator[Step]:
+        """Decode this text alone."""
+        request = self.request
+        traits, cache = traits_of(request.model), cache_of(request.model, dict(request.arguments))
+        self.cached = CachedModel(request.model, traits, cache, padding=request.padding)
+        return decode(
+            self.cached,
+            self.drafter,
+            self.chooser,
+            self.stop,
+            references=self.references,
+            rows=self.rows,
+            prefill_chunk=self.prefill_chunk,
+        )
+
+    def output(self) -> Tensor | GenerateDecoderOnlyOutput:
+        """What `generate` returns, once every step is done; the cache is that of a text decoded alone."""
+        if not self.request.config.return_dict_in_generate:
+            return self.transcript.ids
+        fields: dict[str, Any] = {
+            "sequences": self.transcript.ids,
+            "scores": _tuple(self.chooser.scores),
+            "logits": _tuple(self.chooser.logits),
+            "past_key_values": self.cached and self.cached.cache,
+        }
+        return GenerateDecoderOnlyOutput(**fields)
+
+
+def _tuple(tensors: list[Tensor] | None) -> tuple[Tensor, ...] | None:
+    return None if tensors is None else tuple(tensors)

@@ -1,0 +1,285 @@
+"""Several texts at once: each says what it says alone, whatever its neighbours' lengths, drafts and ends."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from antiphon.accel.adversary import Oracle, Thicket, Witness
+from antiphon.accel.batch import Batch
+from antiphon.accel.draft import ROOT, Drafter
+from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.probe import shares_forwards
+from antiphon.accel.request import prepare
+from antiphon.accel.run import Run
+from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+
+LENGTHS = (40, 7, 23)
+SETTINGS: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 30, "pad_token_id": 0}
+
+
+def texts(lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
+    random = torch.Generator().manual_seed(5)
+    return [torch.randint(1, 250, (length,), generator=random).tolist() for length in lengths]
+
+
+def padded(prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """A batch as tokenizers make it: padded on the left."""
+    longest = max(map(len, prompts))
+    return {
+        "input_ids": torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]),
+        "attention_mask": torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts]),
+    }
+
+
+@cache
+def model_of(family: str) -> Any:
+    return tiny_model(family, seed=11)
+
+
+def alone(model: Any, prompt: Sequence[int], **options: Any) -> list[int]:
+    """What transformers' own decoding of this text alone adds to it."""
+    output = model.generate(torch.tensor([list(prompt)]), **(SETTINGS | options))
+    return list(output[0, len(prompt) :].tolist())
+
+
+class Planted:
+    """Hands out one drafter after the other: the n-th text of a batch gets the n-th of them."""
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self.drafters = list(drafters)
+
+    def __call__(self) -> Drafter:
+        return self.drafters.pop(0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(family: str) -> None:
+    model, prompts = model_of(family), texts()
+    batch = padded(prompts)
+    width = batch["input_ids"].shape[1]
+    expected = [alone(model, prompt) for prompt in prompts]
+    witnesses = [
+        Witness(Thicket([0] * (width - len(p)) + p + tail, seed, VOCABULARY))
+        for seed, (p, tail) in enumerate(zip(prompts, expected, strict=True))
+    ]
+    assert shares_forwards(model)
+    output = generate(model, **batch, **SETTINGS, drafter=Planted(witnesses))
+    assert isinstance(output, Tensor)
+    assert output[:, width:].tolist() == expected
+    for witness, prompt, tail in zip(witnesses, prompts, expected, strict=True):
+        with torch.no_grad():
+            truth = model(torch.tensor([prompt + tail])).logits[0].float()
+        assert any(sight.accepted.path for sight in witness.sights)
+        for sight in witness.sights:
+            rows = [ROOT, *sight.accepted.path]
+            start = sight.length - (width - len(prompt)) - 1
+            torch.testing.assert_close(
+                sight.logits[[row + 1 for row in rows]].float(), truth[start:][: len(rows)], atol=2e-4, rtol=1e-4
+            )
+
+
+def test_a_batch_is_what_transformers_makes_of_it_through_its_own_door() -> None:
+    model, prompts = model_of("llama"), texts()
+    batch = padded(prompts)
+    end = alone(model, prompts[1])[5]
+    options = SETTINGS | {"eos_token_id": end, "repetition_penalty": 1.2}
+    expected = model.generate(**batch, **options)
+    assert model.generate(**batch, **options, custom_generate=Decoder()).tolist() == expected.tolist()
+    assert len({row.tolist().count(0) for row in expected}) > 1  # the texts end at different places
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> None:
+    model, prompts = model_of("gemma3"), texts((12, 40, 3, 25, 18))
+    limits = (9, 20, 4, 16, 11)
+    expected = [alone(model, p, max_new_tokens=n) for p, n in zip(prompts, limits, strict=True)]
+    batch = Batch(model, size=size)
+    running: list[Any] = []
+    for prompt, tail in zip(prompts, expected, strict=True):
+        request = prepare(model, prompt, **(SETTINGS | {"max_new_tokens": len(tail)}))
+        running.append(batch.add(Run(request, lambda p=prompt, t=tail: Thicket(p + t, 3, VOCABULARY), 16, (), None)))
+    said = {}
+    for place in (3, 0, 4, 1, 2):  # in whatever order they are read
+        steps = list(running[place])
+        said[place] = [token for step in steps for token in step.tokens]
+        assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"]
+    assert [said[place] for place in range(5)] == expected
+    assert batch.memory.lengths == []
+
+
+def test_a_text_that_nobody_reads_any_more_leaves_the_batch() -> None:
+    model, prompts = model_of("llama"), texts()
+    batch = Batch(model)
+    running = [batch.add(Run(prepare(model, p, **SETTINGS), Nobody, 0, (), None)) for p in prompts]
+    next(running[0])
+    running[0].close()  # type: ignore[attr-defined]
+    assert len(batch.memory.lengths) == 2
+    assert [token for step in running[2] for token in step.tokens] == alone(model, prompts[2])
+
+
+class Nobody(Oracle):
+    def __init__(self) -> None:
+        super().__init__((), 0)
+
+
+def test_each_text_drafts_from_references_of_its_own() -> None:
+    model, prompts = model_of("llama"), texts()
+    tails = [alone(model, prompt) for prompt in prompts]
+    steps: list[Any] = []
+    helped = generate(model, **padded(prompts), **SETTINGS, references=[[tail] for tail in tails], on_step=steps.append)
+    others: list[Any] = []
+    swapped = generate(
+        model, **padded(prompts), **SETTINGS, references=[[tails[1]], [tails[2]], []], on_step=others.append
+    )
+    assert isinstance(helped, Tensor)
+    assert isinstance(swapped, Tensor)
+    assert helped.tolist() == swapped.tolist()
+    assert len(steps) < len(others)
+
+
+class EveryThird(LogitsProcessor):
+    """Forbids tokens by how often it was called: one of a batch's own would be called for all texts at once."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls += 1
+        scores = scores.clone()
+        scores[:, self.calls % 3 :: 3] = -torch.inf
+        return scores
+
+
+class LongEnough(StoppingCriteria):
+    """Ends each text of a batch at a length of its own."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = torch.tensor(lengths)
+
+    def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Any:
+        return input_ids.shape[1] >= self.lengths
+
+
+def by_row(row: int, ids: Tensor) -> list[int]:
+    return list(range(10 + 60 * row, 70 + 60 * row))
+
+
+FEATURES: dict[str, Any] = {
+    "a stateful processor": lambda: {"logits_processor": LogitsProcessorList([EveryThird()])},
+    "tokens allowed by row": lambda: {"prefix_allowed_tokens_fn": by_row},
+    "a penalty on the prompt's tokens": lambda: {"encoder_repetition_penalty": 1.5},
+    "no n-gram of the prompt": lambda: {"encoder_no_repeat_ngram_size": 1},
+    "a minimum length": lambda: {"min_new_tokens": 12, "eos_token_id": [7, 9, 31, 55, 120, 200]},
+    "scores": lambda: {"output_scores": True, "output_logits": True, "return_dict_in_generate": True},
+    "prefill in chunks": lambda: {"prefill_chunk_size": 6},
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_what_generate_offers_for_a_batch_is_the_same_here(name: str) -> None:
+    model, batch = model_of("llama"), padded(texts())
+    expected = model.generate(**batch, **(SETTINGS | FEATURES[name]()))
+    output = generate(model, **batch, **(SETTINGS | FEATURES[name]()))
+    if isinstance(output, GenerateDecoderOnlyOutput):
+        torch.testing.assert_close(output.scores, expected.scores, atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(output.logits, expected.logits, atol=2e-4, rtol=1e-4)
+        output, expected = output.sequences, expected.sequences
+    assert isinstance(output, Tensor)
+    assert output.tolist() == expected.tolist()
+
+
+def test_a_criterion_ends_each_text_where_it_says() -> None:
+    model, batch = model_of("llama"), padded(texts())
+    criteria = StoppingCriteriaList([LongEnough([45, 52, 70])])
+    output = generate(model, **batch, **(SETTINGS | {"stopping_criteria": criteria, "pad_token_id": 251}))
+    assert isinstance(output, Tensor)
+    assert output.shape[1] == 70
+    assert [row.index(251) if 251 in row else 70 for row in output.tolist()] == [45, 52, 70]
+
+
+def test_several_sequences_of_one_prompt_are_drawn_apart_and_only_from_what_the_cut_allows() -> None:
+    model, prompt = model_of("llama"), texts((20,))
+    settings = SETTINGS | {"do_sample": True, "num_return_sequences": 4, "references": [[5, 6, 7]]}
+    torch.manual_seed(2)
+    output = generate(model, torch.tensor(prompt), **settings, top_k=20)
+    assert isinstance(output, Tensor)
+    assert output.shape == (4, 50)
+    assert len({tuple(row) for row in output.tolist()}) == 4
+    for row in output.tolist():
+        with torch.no_grad():
+            best = model(torch.tensor([row])).logits[0].topk(20).indices
+        assert all(row[place + 1] in best[place] for place in range(19, 49))
+    torch.manual_seed(2)
+    greedy = generate(model, torch.tensor(prompt), **settings, top_k=1)
+    assert isinstance(greedy, Tensor)
+    assert greedy[:, 20:].tolist() == [alone(model, prompt[0])] * 4
+
+
+@pytest.mark.parametrize("family", ["bloom", "mamba2"])
+def test_a_model_that_cannot_share_forwards_decodes_its_texts_one_by_one(family: str) -> None:
+    if family == "bloom":
+        from transformers import BloomConfig, BloomForCausalLM
+
+        model: Any = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)).eval()
+    else:
+        from transformers import Mamba2Config, Mamba2ForCausalLM
+
+        model = Mamba2ForCausalLM(
+            Mamba2Config(
+                vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8,
+                n_groups=1, chunk_size=8,
+            )
+        ).eval()  # fmt: skip
+    prompts = texts((12, 12))
+    assert not shares_forwards(model)
+    output = generate(model, torch.tensor(prompts), **SETTINGS)
+    assert isinstance(output, Tensor)
+    assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]
+
+
+def test_references_must_be_one_list_for_each_text() -> None:
+    model, batch = model_of("llama"), padded(texts())
+    with pytest.raises(TypeError, match=r"references\[0\] must be the list of references of text 0"):
+        generate(model, **batch, **SETTINGS, references=[[1, 2], [3, 4], [5]])
+    with pytest.raises(ValueError, match="2 entries for a batch of 3"):
+        generate(model, **batch, **SETTINGS, references=[[], []])
+
+
+class Uncopied(EveryThird):
+    def __deepcopy__(self, memo: object) -> Any:
+        raise TypeError("it holds a lock")
+
+
+def test_a_processor_that_cannot_be_copied_for_each_text_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Uncopied cannot be copied .* \(it holds a lock\)"):
+        generate(model_of("llama"), **padded(texts()), **SETTINGS, logits_processor=LogitsProcessorList([Uncopied()]))
+
+
+def test_streams_and_streamers_are_of_one_text() -> None:
+    model, batch = model_of("llama"), padded(texts())
+    with pytest.raises(ValueError, match="A stream is of one text, and these are 3"):
+        stream(model, **batch, **SETTINGS)
+    from transformers import TextStreamer
+
+    with pytest.raises(ValueError, match="A streamer is for one text, and these are 3"):
+        generate(model, **batch, **SETTINGS, streamer=TextStreamer(byte_tokenizer()))
+
+
+def test_a_cache_that_holds_tokens_of_several_texts_is_refused() -> None:
+    model, batch = model_of("llama"), padded(texts())
+    held = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(batch["input_ids"][:, :5], past_key_values=held)
+    with pytest.raises(ValueError, match="a cache that holds tokens for 3 sequences"):
+        generate(model, **batch, **SETTINGS, past_key_values=held)
+
+
+def test_a_batch_of_no_places_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch size is 0"):
+        Batch(model_of("llama"), size=0)
