@@ -1,7 +1,7 @@
 """Several texts at once: each says what it says alone, whatever its neighbours' lengths, drafts and ends."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ def texts(lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
     return [torch.randint(1, 250, (length,), generator=random).tolist() for length in lengths]
 
 
-def padded(prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def padded(prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
     """A batch as tokenizers make it: padded on the left."""
     longest = max(map(len, prompts))
     return {
@@ -103,7 +103,7 @@ def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> 
     running: list[Any] = []
     for prompt, tail in zip(prompts, expected, strict=True):
         request = prepare(model, prompt, **(SETTINGS | {"max_new_tokens": len(tail)}))
-        running.append(batch.add(Run(request, lambda p=prompt, t=tail: Thicket(p + t, 3, VOCABULARY), 16, (), None)))
+        running.append(batch.add(Run(request, partial(Thicket, prompt + tail, 3, VOCABULARY), 16, (), None)))
     said = {}
     for place in (3, 0, 4, 1, 2):  # in whatever order they are read
         steps = list(running[place])

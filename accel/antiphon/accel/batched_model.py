@@ -93,7 +93,8 @@ class BatchedModel:
 
     @property
     def _layers(self) -> list[Any]:
-        return [layer for layer in self.cache.layers if layer.is_initialized]
+        layers: list[Any] = self.cache.layers
+        return [layer for layer in layers if layer.is_initialized]
 
     def _crop(self) -> None:
         width = max(self.lengths, default=0)
