@@ -10,7 +10,14 @@ import pytest
 from antiphon.accel import LanguageModel
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Rag, chat_prompt, passage_references, plain_prompt
-from antiphon.pipelines.prompt import GUIDELINES, READER_SYSTEM, guided_prompt, prompt_format, reader_prompt
+from antiphon.pipelines.prompt import (
+    DECLINED,
+    GUIDELINES,
+    READER_SYSTEM,
+    guided_prompt,
+    prompt_format,
+    reader_prompt,
+)
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many queens has a colony?"
@@ -36,12 +43,22 @@ def test_a_model_without_one_gets_the_plain_text_of_the_paper(passages: list[Pas
 
 def test_a_model_that_names_its_prompt_gets_that_one(passages: list[Passage]) -> None:
     assert prompt_format(model_that_names("reader")) is reader_prompt
-    numbered = f"[1] {passages[0].text}\n\n[2] {passages[1].text}"
+    shown = f"bees.txt\n[1] {passages[0].text}\n\nbees.txt\n[2] {passages[1].text}"
     assert reader_prompt(QUESTION, passages[:2]).content == (
         {"role": "system", "content": READER_SYSTEM},
-        {"role": "user", "content": f"Passages:\n{numbered}\n\nQuestion: {QUESTION}"},
+        {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: {QUESTION}"},
     )
     assert reader_prompt(QUESTION, passages).stop == ()  # it ends by itself
+
+
+def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passages: list[Passage]) -> None:
+    text = "Colonies\n\nA colony has one queen.  She lays\nthe eggs. There are:\n\n- workers\n- drones"
+    prompt = reader_prompt(QUESTION, [replace(passages[0], text=text, metadata={"title": "Bees > Colonies"})])
+    lines = ["[1] A colony has one queen.", "[1] She lays the eggs.", "[1] There are:", "[1] workers", "[1] drones"]
+    turn = prompt.content[-1]
+    assert not isinstance(turn, str)
+    assert turn["content"] == "\n".join(["Passages:", "", "Colonies", *lines, "", f"Question: {QUESTION}"])
+    assert prompt.answers == (DECLINED, "\n".join(lines))  # what an answer could repeat, in its very form
 
 
 def test_a_prompt_that_nobody_knows_is_refused_by_name() -> None:

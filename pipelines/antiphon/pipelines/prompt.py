@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.messages import Message
-from antiphon.pipelines.quotes import possible_quotes
+from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -78,10 +78,19 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 
 
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The numbered passages, then the question, as the reader was taught: questions of one context share a prefix."""
-    turn = f"Passages:\n{_numbered(passages)}\n\nQuestion: {question}"
+    """The passages sentence by sentence, each line behind the number of its passage, and then the question.
+
+    An answer is some of these lines. Questions of the same passages share all but their last tokens.
+    """
+    headings = [_heading(passage) or _file(passage) for passage in passages]
+    lines = [
+        [quote.line for quote in quotes if quote.sentence != heading]
+        for heading, quotes in zip(headings, quotable_lines(passages), strict=True)
+    ]
+    shown = "\n\n".join("\n".join([heading, *own]) for heading, own in zip(headings, lines, strict=True))
+    turn = f"Passages:\n\n{shown}\n\nQuestion: {question}"
     messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
-    return Prompt(messages, answers=(DECLINED, *possible_quotes(passages)))
+    return Prompt(messages, answers=(DECLINED, *("\n".join(own) for own in lines)))
 
 
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
@@ -108,6 +117,15 @@ def _numbered(passages: Sequence[Passage]) -> str:
 
 def _titled(passage: Passage) -> str:
     """The passage under its heading, unless it begins with it."""
-    heading = passage.metadata.get("title", "").rpartition(" > ")[2]
+    heading = _heading(passage)
     is_shown = not heading or passage.text.partition("\n")[0].strip() == heading
     return passage.text if is_shown else f"{heading}\n{passage.text}"
+
+
+def _heading(passage: Passage) -> str:
+    """The innermost heading above the passage, where there is one."""
+    return passage.metadata.get("title", "").rpartition(" > ")[2]
+
+
+def _file(passage: Passage) -> str:
+    return passage.source.replace("\\", "/").rpartition("/")[2]

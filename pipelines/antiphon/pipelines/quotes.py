@@ -32,18 +32,19 @@ def quotes_of(text: str) -> tuple[Quote, ...]:
     return tuple(Quote(int(line[1]), line[2]) for line in lines if line)
 
 
-def quoted_form(sentence: str) -> str:
-    """The sentence without the mark of a list item before it."""
-    mark = _ITEM.match(sentence)
-    return sentence[mark.end() :] if mark else sentence
-
-
-def possible_quotes(passages: Sequence[Passage]) -> list[str]:
-    """For each passage its sentences as the lines that an answer could have."""
+def quotable_lines(passages: Sequence[Passage]) -> list[tuple[Quote, ...]]:
+    """For each passage its sentences, each as the line that an answer could have."""
     return [
-        "\n".join(Quote(number, quoted_form(sentence)).line for sentence in _sentences(passage.text))
+        tuple(Quote(number, quoted_form(sentence)) for sentence in _sentences(passage.text))
         for number, passage in enumerate(passages, start=1)
     ]
+
+
+def quoted_form(sentence: str) -> str:
+    """The sentence on one line, without the mark of a list item before it."""
+    line = " ".join(sentence.split())
+    mark = _ITEM.match(line)
+    return line[mark.end() :] if mark else line
 
 
 def _sentences(text: str) -> list[str]:

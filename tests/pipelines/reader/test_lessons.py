@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.prompt import DECLINED, reader_prompt
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.reader.corpus import is_held_out, page, read_corpus
 from antiphon.pipelines.reader.lesson import Question
@@ -53,12 +53,14 @@ def test_a_lesson_is_the_same_for_the_same_number_and_seed(documents: Path, less
     assert [other.lesson(number) for number in range(10)] != [lessons.lesson(number) for number in range(10)]
 
 
-def test_every_quote_stands_in_the_passage_of_its_number(lessons: Lessons) -> None:
+def test_every_quote_is_a_line_of_the_prompt(lessons: Lessons) -> None:
     for number in range(60):
         lesson = lessons.lesson(number)
         quotes = [quote for question in lesson.questions for quote in question.quotes]
         assert quotes
-        assert all(quote.sentence in lesson.passages[quote.number - 1].text for quote in quotes)
+        turn = reader_prompt("", lesson.passages).content[-1]
+        assert not isinstance(turn, str)
+        assert {quote.line for quote in quotes} <= set(turn["content"].splitlines())
 
 
 def test_what_is_declined_belongs_to_a_passage_that_the_lesson_has_not(lessons: Lessons) -> None:

@@ -38,6 +38,7 @@ def _judged(question: Question, text: str, finish: FinishReason = "stop") -> Jud
         ("[2] Wax melts.", True, False, False),
         ("[3] Bees dance.", False, False, False),
         ("[1] Bees danced.", False, True, False),
+        ("[1] Bees", False, True, False),
         ("[1] They sing.\n[1] Bees dance.", True, True, True),
         ("[1] Bees dance.\n[2] Invented.", False, True, True),
         ("Bees dance.", False, False, False),

@@ -51,10 +51,21 @@ def test_a_list_is_answered_by_its_items_without_their_marks() -> None:
 
 @pytest.mark.parametrize(
     "sentence",
-    ["Bees", "The following kinds are known:", "x = open(path, 'w') # writes.", "one\ntwo three four five six."],
+    [
+        "Bees",
+        "The following kinds are known:",
+        "x = open(path, 'w') # writes.",
+        "To open one:\n    door.open(1, 2, 3).",
+    ],
 )
 def test_headings_fragments_and_listings_are_no_answers(sentence: str) -> None:
     assert not quotable(sentence)
+
+
+def test_a_sentence_that_is_wrapped_over_lines_is_quoted_on_one() -> None:
+    wrapped = "- Workers do all\nthe work of a  hive."
+    assert quotable(wrapped)
+    assert quoted_form(wrapped) == "Workers do all the work of a hive."
 
 
 def test_the_mark_of_an_item_is_no_part_of_its_quote() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.prompt import DECLINED
-from antiphon.pipelines.quotes import quotes_of
+from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.reader.lesson import Lesson, Question
 from antiphon.pipelines.reader.lessons import Lessons
@@ -37,12 +38,9 @@ class Judged:
 
     @property
     def is_verbatim(self) -> bool:
-        """Whether there are quotes, and each stands word for word in the passage of its number."""
-        quotes = quotes_of(self.answer.text)
-        passages = self.answer.passages
-        return bool(quotes) and all(
-            1 <= quote.number <= len(passages) and quote.sentence in passages[quote.number - 1].text for quote in quotes
-        )
+        """Whether there are quotes, and each is a whole sentence of the passage of its number, word for word."""
+        quotes = set(quotes_of(self.answer.text))
+        return bool(quotes) and quotes <= set(chain(*quotable_lines(self.answer.passages)))
 
     @property
     def is_right_passage(self) -> bool:

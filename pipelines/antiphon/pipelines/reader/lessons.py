@@ -20,7 +20,7 @@ from antiphon.retrieval import Passage
 PASSAGES = (1, 2, 3, 3, 3, 4, 5)
 """How many passages a lesson has, drawn from these."""
 
-QUESTIONS = 8
+QUESTIONS = 12
 _UNANSWERABLE = (1, 2, 2, 3)
 _NEIGHBOURS = 12
 _KEYWORDS = 1  # questions of a lesson that are bare keywords, at most

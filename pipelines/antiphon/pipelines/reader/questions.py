@@ -29,6 +29,7 @@ Rule = Callable[[str], Iterator[tuple[str, str]]]
 
 _FEWEST_WORDS, _MOST_WORDS = 5, 60
 _CODE = re.compile(r"^(>>>|\.\.\.|#|\$|[\w.]+ = )|[{};]$|--{2,}|\|")
+_LISTING = re.compile(r"\n[ \t>|$#]")  # an indented line inside a sentence, or one that begins like code
 _DANGLING = re.compile(
     r"^(this|that|these|those|it|its|they|their|he|she|here|such|see|note|for (example|instance|more)|however|also|"
     r"otherwise|then|thus|therefore|but|and|or|so|in (this|that|these|those|such)|changed in|new in|deprecated|"
@@ -40,13 +41,13 @@ _FOLLOWS = re.compile(r"^(this|it|these|they|otherwise|however|for example|in th
 
 def quotable(sentence: str) -> bool:
     """Whether a sentence can stand as an answer: whole prose, no heading, no listing, nothing that leads in a list."""
-    count = len(sentence.split())
+    line = quoted_form(sentence)
     return (
-        _FEWEST_WORDS <= count <= _MOST_WORDS
-        and sentence[-1] in ".)!"
-        and "\n" not in sentence
-        and "Contributed by" not in sentence
-        and not _CODE.search(sentence)
+        _FEWEST_WORDS <= len(line.split()) <= _MOST_WORDS
+        and line[-1] in ".)!"
+        and "Contributed by" not in line
+        and not _CODE.search(line)
+        and not _LISTING.search(sentence)
     )
 
 
@@ -56,7 +57,7 @@ def ask(text: str, random: Random) -> list[Asked]:
     asked = list(_about_lists(found, random))
     for position, whole in enumerate(found):
         sentence = quoted_form(whole)
-        if not quotable(sentence) or _DANGLING.match(sentence):
+        if not quotable(whole) or _DANGLING.match(sentence):
             continue
         made = [pair for rule in RULES for pair in rule(sentence)]
         random.shuffle(made)
@@ -68,7 +69,7 @@ def ask(text: str, random: Random) -> list[Asked]:
 def _with_what_follows(sentence: str, rest: list[str], random: Random) -> tuple[str, ...]:
     """The sentence, and sometimes the next one, where that only goes on with what this one says."""
     if rest and quotable(rest[0]) and _FOLLOWS.match(rest[0]) and random.random() < 0.3:
-        return (sentence, rest[0])
+        return (sentence, quoted_form(rest[0]))
     return (sentence,)
 
 
