@@ -48,6 +48,19 @@ def merged(
     return sealed(folder, lambda beside: _merge(adapter, base, beside, report))
 
 
+def further(model: Any, adapter: Path) -> Any:
+    """The model with the adapter beside its weights, to be trained on.
+
+    Raises:
+        ValueError: the adapter is incomplete, damaged, or made for another model.
+    """
+    from peft import PeftModel
+
+    _check(adapter)
+    with _fitting(adapter):
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+
+
 @contextmanager
 def quiet_peft() -> Iterator[None]:
     """Leave out the warning that peft causes by asking transformers for a name that has changed since."""
@@ -97,13 +110,21 @@ def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Callab
 
 
 def _adapted(model: Any, adapter: Path) -> Any:
-    """The model with the adapter in its weights; one that does not fit, in whole or in part, is refused."""
+    """The model with the adapter in its weights."""
     from peft import PeftModel
+
+    with _fitting(adapter):
+        return PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
+
+
+@contextmanager
+def _fitting(adapter: Path) -> Iterator[None]:
+    """Refuse an adapter that does not fit, in whole or in part."""
     from safetensors import SafetensorError
 
     with quiet_peft():
         warnings.filterwarnings("error", message="Found missing adapter keys")  # peft would only warn
         try:
-            return PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
+            yield
         except (ValueError, RuntimeError, UserWarning, SafetensorError) as error:
             raise ValueError(f"The adapter {adapter} does not fit the model {BASE!r} ({error}).") from error

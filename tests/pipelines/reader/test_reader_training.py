@@ -113,6 +113,24 @@ def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(tmp_pa
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+def test_a_run_may_begin_with_an_adapter_and_goes_on_from_what_it_knows(tmp_path: Path) -> None:
+    losses: list[float] = []
+
+    def teach(out: str, steps: int, start: Path | None = None) -> Path:
+        plan = Plan(steps=steps, lessons=1, learning_rate=2e-2, warm_up=1, decay=0, rank=4, alpha=8)
+        return train(
+            tiny_model(), TOKENIZER, lambda _: LESSON, tmp_path / out, plan, base="smollm2", start=start,
+            report=lambda _, loss: losses.append(loss),
+        )  # fmt: skip
+
+    first = teach("first", 12)
+    teach("second", 2, first)
+    assert losses[12] < 0.9 * losses[0]  # the first loss of the second run is that of what it began with
+    (first / "adapter_model.safetensors").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="does not fit"):
+        teach("third", 2, first)
+
+
 def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
     def cut(step: int, loss: float) -> None:
         if step == 3:

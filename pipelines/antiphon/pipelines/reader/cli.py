@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from antiphon.pipelines import console
+from antiphon.pipelines.adapter import READER
 from antiphon.pipelines.preparation import load_language_model
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def train(
     learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-4,
     seed: Annotated[int, typer.Option(help="The same seed teaches the same lessons in the same order.")] = 1,
     base: Annotated[str, typer.Option(help="The model that is taught.")] = "smollm2",
+    start: Annotated[
+        str | None, typer.Option(help="The adapter to begin with: reader (the shipped one), or a folder.")
+    ] = None,
     device: Device = None,
 ) -> None:
     """Teach a model to answer by quoting from documents like these; 8 pages of 100 are held out.
@@ -79,6 +83,7 @@ def train(
             out,
             plan,
             base=base,
+            start=READER if start == "reader" else Path(start) if start else None,
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
     console.out.print(f"The adapter is in {out}; ask with it: antiphon ask ... --model {out}", markup=False)

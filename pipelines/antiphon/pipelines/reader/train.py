@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.pipelines.adapter import quiet_peft
+from antiphon.pipelines.adapter import further, quiet_peft
 from antiphon.pipelines.embedded import resolve_model
 from antiphon.pipelines.reader.encoding import Encoded, encode_lesson
 from antiphon.pipelines.reader.lesson import Lesson
@@ -72,23 +72,25 @@ def train(
     plan: Plan,
     *,
     base: str,
+    start: Path | None = None,
     report: Report = lambda step, loss: None,
 ) -> Path:
     """Train an adapter for ``model`` and save it in ``out``, in peft's format and bfloat16.
 
     ``base`` is the model's name, which the adapter keeps, so that it is put on no other. A run that was cut off goes
     on from its last checkpoint, which lies in ``out`` until the end; with the same plan it ends with the same weights
-    as one that was not.
+    as one that was not. ``start`` is an adapter to begin with instead of a fresh one; its rank and alpha count.
 
     Raises:
-        ValueError: ``out`` holds a checkpoint of another plan, or the model has no layers of the wanted names.
+        ValueError: ``out`` holds a checkpoint of another plan, the model has no layers of the wanted names, or
+            ``start`` is no adapter for this model.
     """
     from accelerate import Accelerator  # type: ignore[import-untyped]
     from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
     set_seed(plan.seed)
     accelerator = Accelerator()
-    adapted = _adapt(model, plan, base)
+    adapted = _fresh(model, plan, base) if start is None else further(model, start)
     weights = [weight for weight in adapted.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
@@ -164,7 +166,7 @@ def save_adapter(adapted: Any, out: Path) -> None:
     adapted.peft_config["default"].save_pretrained(out)
 
 
-def _adapt(model: PreTrainedModel, plan: Plan, base: str) -> Any:
+def _fresh(model: PreTrainedModel, plan: Plan, base: str) -> Any:
     from peft import LoraConfig, TaskType, get_peft_model
 
     config = LoraConfig(
