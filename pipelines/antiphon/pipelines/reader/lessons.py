@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from antiphon.pipelines.quotes import Quote
+from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.pipelines.reader.corpus import page
 from antiphon.pipelines.reader.lesson import Lesson, Question
 from antiphon.pipelines.reader.questions import Asked, ask
@@ -32,8 +32,7 @@ _WORD = re.compile(r"\w+")
 class Lessons:
     """The lessons of a corpus: rules make most questions, people wrote the rest.
 
-    ``written`` are questions about passages of this corpus. From lesson ``begin_written`` on, every second lesson is
-    about a passage that has some.
+    ``written`` are questions about passages of this corpus; those about others are left out.
     """
 
     def __init__(self, passages: Sequence[Passage], written: Sequence[Written] = (), *, seed: int = 0) -> None:
@@ -133,9 +132,14 @@ def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapp
     for index, passage in enumerate(passages):
         places[page(passage)].append(index)
     found: dict[int, list[Asked]] = defaultdict(list)
+    lines = {
+        index: {quote.sentence for quote in quotable_lines([passages[index]])[0]}
+        for name in {one.page for one in written}
+        for index in places.get(name, ())
+    }
     for one in written:
         for index in places.get(one.page, ()):
-            if all(sentence in passages[index].text for sentence in one.place):
+            if lines[index].issuperset(one.place):
                 found[index].append(Asked(one.question, one.sentences, "written"))
                 break
     return found

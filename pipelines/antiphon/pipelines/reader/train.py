@@ -135,7 +135,7 @@ def load_base(name: str, device: str | None = None) -> tuple[PreTrainedModel, Pr
 
 def is_written(number: int) -> bool:
     """Whether lesson ``number`` is about a passage that people asked about, where there are any."""
-    return number % 2 == 0
+    return number % _WRITTEN != 0
 
 
 def answer_loss(model: torch.nn.Module, encoded: Encoded, device: torch.device) -> torch.Tensor:
