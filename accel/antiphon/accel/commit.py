@@ -21,15 +21,16 @@ def rewindable(cache: Cache, level: Level) -> tuple[Level, str]:
 
     Rows can be taken back out of layers that only append. Ring buffers have overwritten what stood there before, the
     group-wise quantised layers quantise anew at moments that depend on how many tokens come at once, and offloaded
-    layers are copied away while the next one runs: such a cache is decoded plainly.
+    layers are copied away while the next one runs: such a cache is decoded plainly. So is a fixed buffer unless the
+    model takes our masks: GPT-Neo, which makes its own, counts positions from the end of whatever it is handed.
     """
     if level == "plain":
         return level, ""
     if getattr(cache, "offloading", False):
         return "plain", "its layers are moved to the CPU and back (offloading)"
-    append = {layer.__name__ for layer in (*TREE_LAYERS, GrowingLayer)}
-    known = append | STATE_LAYERS if level == "replay" else append | {StaticLayer.__name__, FP8}
-    others = sorted({type(layer).__name__ for layer in cache.layers} - known)
+    appending = {layer.__name__ for layer in (*TREE_LAYERS, GrowingLayer)}
+    also = {"tree": {FP8, StaticLayer.__name__}, "linear": {FP8}, "replay": STATE_LAYERS}[level]
+    others = sorted({type(layer).__name__ for layer in cache.layers} - appending - also)
     if others:
         return "plain", f"it has layers that cannot be rewound ({', '.join(others)})"
     if level == "replay" and cache.is_croppable:
