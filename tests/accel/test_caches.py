@@ -154,6 +154,8 @@ def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, fa
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-4, rtol=1e-4)
     assert output.past_key_values is memory
     assert int(memory.get_seq_length()) == LENGTH + NEW - 1
+    expect_equal_caches(memory, expected.past_key_values)
+    assert not any(memory.is_recording_past(index) for index in range(len(memory)))
     assert (len(steps) == NEW) if (kind, family) in PLAIN else (len(steps) <= NEW // 2)
 
 
@@ -308,6 +310,7 @@ def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, 
         )
     assert output.tolist() == expected.tolist()
     assert rewindable(memory, traits_of(model).level)[0] == level
+    assert not any(memory.is_recording_past(index) for index in range(len(memory)))
     assert (len(steps) < 24) == (level != "plain")
 
 

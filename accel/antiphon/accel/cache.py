@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from antiphon.accel.commit import capacity, commit, rewindable
+from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
@@ -40,6 +40,7 @@ class CachedModel:
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
+        settle(self.cache)
         size = chunk or max(len(prompt), 1)
         last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
@@ -47,8 +48,6 @@ class CachedModel:
             self.length += size
         logits = self.forward(prompt[last:], EMPTY)
         self._inspect_cache()
-        if self.level != "plain":
-            self.cache.activate_past_recording()  # only now: before, sliding layers would keep the whole prompt
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
@@ -62,6 +61,8 @@ class CachedModel:
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
         self._fed = (pending, draft)
+        if len(draft):
+            record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
         self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
         return self._run(pending, draft)
 
@@ -71,9 +72,10 @@ class CachedModel:
         fed, kept = len(pending) + len(draft), len(pending) + len(path)
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
-        elif self.level in ("tree", "linear"):
+        elif len(draft) and self.level in ("tree", "linear"):
             rows = [*range(len(pending)), *(len(pending) + row for row in path)]
             commit(self.cache, rows, held=self.length, fed=fed)
+        settle(self.cache)
         self.length += kept
 
     def rebuild(self, context: Tokens) -> Tensor:
@@ -155,6 +157,7 @@ class CachedModel:
                 layer.crop(-fed)
             elif getattr(layer, "keys", None) is not None:  # its own crop would want to crop the state as well
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
+        settle(self.cache)
         self._run(tokens, EMPTY)
 
 

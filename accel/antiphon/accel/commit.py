@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache
-from transformers.cache_utils import StaticLayer
+from transformers.cache_utils import DynamicSlidingWindowLayer, StaticLayer
 
 from antiphon.accel.growing import GrowingLayer
 from antiphon.accel.traits import STATE_LAYERS, TREE_LAYERS, Level
@@ -56,6 +56,29 @@ def commit(cache: Cache, kept: Sequence[int], *, held: int, fed: int) -> None:
             start = held if type(layer) is StaticLayer else states.shape[-2] - fed
             _move(states[..., start : start + fed, :], kept[stray:], stray)
         _forget(layer, fed - len(kept))
+
+
+def record(cache: Cache, level: Level) -> None:
+    """Have layers keep what a draft may have to take back; state that is replayed has its snapshot instead."""
+    for layer in cache.layers:
+        if hasattr(layer, "activate_past_recording") and (level != "replay" or _is_sliding(layer)):
+            layer.activate_past_recording()
+
+
+def settle(cache: Cache) -> None:
+    """End the recording: layers forget what has left their window, and append again as in plain decoding.
+
+    Between two steps a cache is as plain decoding would have left it, and may be handed to anybody.
+    """
+    for layer in cache.layers:
+        if getattr(layer, "record_past", False) and (layer.is_croppable):
+            if getattr(layer, "is_initialized", True):
+                layer.crop(0)
+            layer.record_past = False
+
+
+def _is_sliding(layer: Any) -> bool:
+    return type(layer) is DynamicSlidingWindowLayer
 
 
 def _states(layer: Any) -> list[Tensor]:
