@@ -151,7 +151,8 @@ def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, fa
             **DETAILED, **MODES[mode],
         )  # fmt: skip
     assert output.sequences.tolist() == expected.sequences.tolist()
-    torch.testing.assert_close(output.logits, expected.logits, atol=2e-4, rtol=1e-4)
+    tolerance = 5e-3 if kind == "fp8" else 2e-4  # one key in thousands may round to another of the 256 codes
+    torch.testing.assert_close(output.logits, expected.logits, atol=tolerance, rtol=1e-4)
     assert output.past_key_values is memory
     assert int(memory.get_seq_length()) == LENGTH + NEW - 1
     expect_equal_caches(memory, expected.past_key_values)
@@ -192,7 +193,9 @@ def expect_equal_caches(mine: Cache, other: Cache) -> None:
         assert int(one.get_seq_length()) == int(two.get_seq_length()) == length
         for name in ("keys", "values"):
             first, second = states(one, name, length), states(two, name, length)
-            torch.testing.assert_close(first, second, atol=1e-4, rtol=1e-4)
+            assert first.shape == second.shape
+            apart = ~torch.isclose(first, second, atol=1e-4, rtol=1e-4)
+            assert apart.float().mean() <= (0.005 if hasattr(one, "_quantized_keys") else 0)
 
 
 def states(layer: Any, name: str, length: int) -> Tensor:
