@@ -249,7 +249,8 @@ def test_padded_prompts_and_prompts_read_in_chunks_give_the_same_text(
     kind: str, family: str, circumstance: str
 ) -> None:
     model = model_of(family)
-    prompt, options = PROMPT, {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    prompt = PROMPT
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
     if circumstance == "in chunks":
         options["prefill_chunk_size"] = 16
     else:
@@ -315,6 +316,17 @@ def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, 
     assert rewindable(memory, traits_of(model).level)[0] == level
     assert not any(memory.is_recording_past(index) for index in range(len(memory)))
     assert (len(steps) < 24) == (level != "plain")
+
+
+def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
+    model: Any = tiny_model("gemma3", attn_implementation="eager")
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    text = model.generate(PROMPT, **options)[0].tolist()
+    output: Any = generate(
+        model, PROMPT, past_key_values=full_static(model.config, LENGTH + 23),
+        drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+    )  # fmt: skip
+    assert output[0].tolist() == text
 
 
 def test_cache_implementation_static_is_the_static_cache() -> None:

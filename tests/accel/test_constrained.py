@@ -20,7 +20,7 @@ from antiphon.accel.stats import Step
 from antiphon.accel.tiny import EOS, VOCABULARY, byte_tokenizer, tiny_model
 
 PROMPT = "Which libraries are named, and how often? Answer in JSON."
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "library": {"type": "string", "pattern": "^[a-z]{3,8}$"},

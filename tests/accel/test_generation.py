@@ -256,7 +256,7 @@ def stop_string(mode: str) -> str:
     """Two printable characters that plain decoding says one after the other, not at the beginning."""
     tokens = text_of(mode, 40)
     place = next(i for i in range(3, 39) if all(32 < token < 127 for token in tokens[i : i + 2]))
-    return byte_tokenizer().decode(tokens[place : place + 2])
+    return str(byte_tokenizer().decode(tokens[place : place + 2]))
 
 
 @pytest.mark.parametrize("where", ["argument", "generation_config", "model"])

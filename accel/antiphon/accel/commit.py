@@ -70,8 +70,9 @@ def settle(cache: Cache) -> None:
 
     Between two steps a cache is as plain decoding would have left it, and may be handed to anybody.
     """
-    for layer in cache.layers:
-        if getattr(layer, "record_past", False) and (layer.is_croppable):
+    layers: list[Any] = list(cache.layers)
+    for layer in layers:
+        if getattr(layer, "record_past", False) and layer.is_croppable:
             if getattr(layer, "is_initialized", True):
                 layer.crop(0)
             layer.record_past = False

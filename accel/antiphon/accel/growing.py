@@ -18,37 +18,38 @@ class Buffer:
     def __init__(self) -> None:
         self.memory: Tensor | None = None
 
-    def append(self, held: Tensor, fresh: Tensor) -> Tensor:
+    def append(self, held: Tensor | None, fresh: Tensor) -> Tensor:
         """``held`` and then ``fresh``, as one view of the buffer, of shape (..., tokens, size).
 
         ``held`` is copied only where it does not stand at the front already: in a buffer that is full, or after
         somebody has selected, repeated or moved the states in between.
         """
-        length = held.shape[-2] if held.numel() else 0
+        held = held if held is not None and held.numel() else None
+        length = 0 if held is None else held.shape[-2]
         total = length + fresh.shape[-2]
         memory = self.memory
         if memory is None or not _holds(memory, held, fresh, total):
             memory = fresh.new_empty((*fresh.shape[:-2], max(2 * total, SMALLEST), fresh.shape[-1]))
-            if length:
+            if held is not None:
                 memory[..., :length, :] = held
             self.memory = memory
         memory[..., length:total, :] = fresh
         return memory[..., :total, :]
 
 
-def _holds(memory: Tensor, held: Tensor, fresh: Tensor, total: int) -> bool:
+def _holds(memory: Tensor, held: Tensor | None, fresh: Tensor, total: int) -> bool:
     """Whether the buffer begins with what is held and has room and the right form for what comes."""
     alike = memory.shape[:-2] == fresh.shape[:-2] and (memory.dtype, memory.device) == (fresh.dtype, fresh.device)
     if not alike or total > memory.shape[-2]:
         return False
-    return not held.numel() or (held.data_ptr(), held.stride()) == (memory.data_ptr(), memory.stride())
+    return held is None or (held.data_ptr(), held.stride()) == (memory.data_ptr(), memory.stride())
 
 
 class GrowingLayer(DynamicLayer):
     """A layer of full attention whose keys and values are views of two growing buffers."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # transformers leaves it without types
         self._keys = Buffer()
         self._values = Buffer()
 
