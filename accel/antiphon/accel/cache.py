@@ -96,7 +96,7 @@ class CachedModel:
         if self.level == "plain" != self.traits.level:
             warnings.warn(
                 f"This {type(self.cache).__name__} is decoded plainly, without drafts: {reason}. The text is the same; "
-                "for speed pass a DynamicCache, a GrowingCache, or a StaticCache whose layers are all full ones.",
+                "for speed pass a DynamicCache, a GrowingCache, or a Cache of StaticLayers that are all full ones.",
                 stacklevel=2,
             )
 
