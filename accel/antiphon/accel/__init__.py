@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
     from antiphon.accel.generate import Decoder, stream
+    from antiphon.accel.growing import GrowingCache
     from antiphon.accel.language_model import Completion, LanguageModel, Stream, Usage
     from antiphon.accel.probe import traits_of
     from antiphon.accel.stats import Step, Summary, summarize
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
     "generate": ("Decoder", "stream"),
+    "growing": ("GrowingCache",),
     "language_model": ("Completion", "LanguageModel", "Stream", "Usage"),
     "probe": ("traits_of",),
     "stats": ("Step", "Summary", "summarize"),
@@ -32,6 +34,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "DrafterFactory",
+    "GrowingCache",
     "LanguageModel",
     "Step",
     "Stream",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
-from transformers.cache_utils import DummyLayer
 
+from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
-from antiphon.accel.traits import Level, Traits, holds_trees
+from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
 
@@ -32,20 +34,20 @@ class CachedModel:
         self.padding = padding
         self.level = traits.level
         self.length = held(self.cache)
+        self.capacity = capacity(self.cache)
         self._fed: tuple[Tokens, Draft] = ((), EMPTY)
         self._snapshot: list[dict[str, Any]] | None = None
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
+        settle(self.cache)
         size = chunk or max(len(prompt), 1)
         last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.length += size
         logits = self.forward(prompt[last:], EMPTY)
-        self.level = self._rewindable()
-        if self.level != "plain":
-            self.cache.activate_past_recording()  # only now: before, sliding layers would keep the whole prompt
+        self._inspect_cache()
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
@@ -53,11 +55,14 @@ class CachedModel:
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
-        return trim(draft, rows, min(depth, self._reachable()))
+        free = sys.maxsize if self.capacity is None else self.capacity - self.length
+        return trim(draft, min(rows, free - 1), min(depth, self._reachable()))  # one place is the root's
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
         self._fed = (pending, draft)
+        if len(draft):
+            record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
         self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
         return self._run(pending, draft)
 
@@ -67,14 +72,17 @@ class CachedModel:
         fed, kept = len(pending) + len(draft), len(pending) + len(path)
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
-        elif self.level in ("tree", "linear"):
-            self._compact([len(pending) + row for row in path], fed, kept)
+        elif len(draft) and self.level in ("tree", "linear"):
+            rows = [*range(len(pending)), *(len(pending) + row for row in path)]
+            commit(self.cache, rows, held=self.length, fed=fed)
+        settle(self.cache)
         self.length += kept
 
     def rebuild(self, context: Tokens) -> Tensor:
         """Forget everything and read ``context`` again; the logits after its last token, of shape (1, vocab)."""
         self.cache = DynamicCache(config=self.model.config)
         self.length = 0
+        self.capacity = None
         return self.prefill(context)
 
     def must_rebuild(self, context: Tokens) -> bool:
@@ -82,14 +90,15 @@ class CachedModel:
         rope = self.traits.rope
         return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
 
-    def _rewindable(self) -> Level:
-        """The model's level, or what is left of it with this very cache: the caller may have brought another kind."""
-        level = self.traits.level
-        if level == "plain" or holds_trees(self.cache):
-            return level
-        if self.cache.is_croppable:  # convolutional state without a recurrent one
-            return "linear"
-        return level if level == "replay" else "plain"
+    def _inspect_cache(self) -> None:
+        """Settle the level, now that the cache has its layers; a warning says what the caller's own one costs."""
+        self.level, reason = rewindable(self.cache, self.traits.level)
+        if self.level == "plain" != self.traits.level:
+            warnings.warn(
+                f"This {type(self.cache).__name__} is decoded plainly, without drafts: {reason}. The text is the same; "
+                "for speed pass a DynamicCache, a GrowingCache, or a Cache of StaticLayers that are all full ones.",
+                stacklevel=2,
+            )
 
     @property
     def _layers(self) -> list[Any]:
@@ -123,10 +132,10 @@ class CachedModel:
         return seen
 
     def _tree_mask(self, tree: Tree, kind: str) -> Tensor:
-        _, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))
-        sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)[
-            None, None
-        ].to(self.model.device)
+        width, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))
+        sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)
+        sees = pad(sees, (0, width - sees.shape[1]))  # the rest of a fixed buffer: nobody has written there
+        sees = sees[None, None].to(self.model.device)
         # Eager attention adds its mask to the scores: a boolean one would be silently wrong in every model.
         return sees if self.traits.implementation == "sdpa" else additive(sees, self.model.dtype)
 
@@ -139,18 +148,6 @@ class CachedModel:
             ends.append(rope.position)
         return max(min(ends, default=sys.maxsize) - 1 - root, 0)
 
-    def _compact(self, accepted: list[int], fed: int, kept: int) -> None:
-        """Move accepted rows behind the pending tokens, in place, and crop what follows: O(accepted), not O(length)."""
-        start = kept - len(accepted)
-        if accepted != list(range(start, kept)):
-            for layer in self._layers:
-                if not isinstance(layer, DummyLayer) and layer.is_initialized:
-                    for states in (layer.keys, layer.values):
-                        fresh = states[..., states.shape[-2] - fed :, :]
-                        index = torch.tensor(accepted, device=states.device)
-                        fresh[..., start:kept, :] = fresh.index_select(-2, index)
-        self.cache.crop(kept - fed)
-
     def _replay(self, tokens: Tokens, fed: int) -> None:
         """Put the recurrent state back to before the draft and run only what was accepted."""
         for layer, states in zip(self._layers, self._snapshot or (), strict=True):
@@ -160,6 +157,7 @@ class CachedModel:
                 layer.crop(-fed)
             elif getattr(layer, "keys", None) is not None:  # its own crop would want to crop the state as well
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
+        settle(self.cache)
         self._run(tokens, EMPTY)
 
 

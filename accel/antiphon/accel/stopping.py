@@ -39,7 +39,8 @@ class Stop:
     def commit(self, token: int) -> bool:
         """Make the token part of the text; whether the text ends with it."""
         self.transcript.append(token)
-        if token in self.ends or (self.others and bool(self.others(self.transcript.ids, self.scores()).all())):
+        others = bool(self.others) and bool(self.others(self.transcript.ids, self.scores()).all())
+        if token in self.ends or others:
             self.finish = "stop"
         elif not self.room:
             self.finish = "length"

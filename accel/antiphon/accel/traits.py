@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from antiphon.accel.tree import Reach
@@ -83,11 +83,6 @@ def declared(model: PreTrainedModel) -> Traits:
         positions=getattr(config, "max_position_embeddings", None),
         rope=_rope(model, config),
     )
-
-
-def holds_trees(cache: Cache) -> bool:
-    """Whether rows can be taken back out of this cache one by one, which in-place commit needs."""
-    return not getattr(cache, "offloading", False) and all(type(layer) in TREE_LAYERS for layer in cache.layers)
 
 
 def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]) -> tuple[Level, str]:
