@@ -21,7 +21,7 @@ from tests.accel.oracles import expect_plain_logits
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30, "top_p": 0.95},
-    "penalised": {"do_sample": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 4},
+    "penalised": {"do_sample": True, "top_k": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
 }
 
 

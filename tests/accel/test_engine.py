@@ -116,6 +116,15 @@ def test_a_stop_string_across_two_accepted_tokens_ends_the_text_there() -> None:
     assert steps[-1].finish == "stop"
 
 
+def test_token_id_0_after_a_leaf_is_a_token_and_no_padding() -> None:
+    model = tiny_model(seed=11)
+    often: dict[str, Any] = {"sequence_bias": [[[0], 3.5]]}
+    text = plain(model, **often)
+    output, steps = ours(model, text, 2, **often)
+    assert output == text
+    assert any(step.tokens[-1] == 0 and step.accepted == step.drafted > 0 for step in steps)
+
+
 class Counting(LogitsProcessor):
     """A stateful processor: what it forbids depends on how often, and on what text, it was called."""
 

@@ -11,10 +11,9 @@ from time import monotonic
 from typing import Annotated
 
 import typer
-from transformers.utils import logging
 
 from tests.fuzz.check import TIE
-from tests.fuzz.round import Report, fuzz
+from tests.fuzz.round import Report, begin, fuzz
 
 ROUND = 250
 GIVE_UP = 4
@@ -33,7 +32,7 @@ def main(
     verdicts: Counter[str] = Counter()
     failures = 0
     started = monotonic()
-    with ProcessPoolExecutor(processes, get_context("spawn"), logging.set_verbosity_error) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), begin) as pool:
         for report in pool.map(fuzz, *zip(*rounds, strict=True)):
             verdicts += report.verdicts
             if report.failure:
@@ -53,7 +52,9 @@ def main(
 def show(report: Report, number: int) -> None:
     """What failed: the smallest case that was found, with its traceback, and how to run it again."""
     typer.echo(f"\nFailure {number}:\n{report.failure}\nAs it was first drawn:\n{report.first}\n")
-    typer.echo("Run it again: python -c 'from tests.fuzz.case import *; from tests.fuzz.check import *; check(Case(...))'")
+    typer.echo(
+        "Run it again: python -c 'from tests.fuzz.case import *; from tests.fuzz.check import *; check(Case(...))'"
+    )
 
 
 if __name__ == "__main__":

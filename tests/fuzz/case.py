@@ -75,14 +75,14 @@ TEXT = st.integers(0, EOS)  # the pad token alone is left out: in a prompt, tran
 
 @st.composite
 def scripts(draw: st.DrawFn) -> Script:
-    """Any shape: chains, bushes, duplicate siblings, token id 0, nothing at all, more rows or levels than there is room."""
+    """Any shape: chains, bushes, duplicate siblings, token id 0, nothing at all, more than there is room for."""
     token = st.one_of(st.just(TRUTH), st.just(TRUTH), st.just(0), st.integers(0, VOCABULARY - 1))
     above = st.one_of(st.just(1), st.integers(1, 6))
     row = st.tuples(above, token, st.sampled_from([1.0, 0.5, 0.1]))
     return tuple(draw(st.lists(row, max_size=draw(st.sampled_from([0, 4, 12, 30])))))
 
 
-def settings(sampled: bool, ends: bool) -> st.SearchStrategy[tuple[tuple[str, Any], ...]]:
+def settings(sampled: bool, ends: bool, room: int) -> st.SearchStrategy[tuple[tuple[str, Any], ...]]:
     """Stock processors with random parameters, up to four at once."""
     token = st.integers(0, VOCABULARY - 1)
     stock: dict[str, st.SearchStrategy[Any]] = {
@@ -101,7 +101,7 @@ def settings(sampled: bool, ends: bool) -> st.SearchStrategy[tuple[tuple[str, An
         "remove_invalid_values": st.just(True),
     }
     if ends:
-        stock["min_new_tokens"] = st.integers(1, 12)
+        stock["min_new_tokens"] = st.integers(1, room)
         stock["exponential_decay_length_penalty"] = st.tuples(st.integers(0, 8), st.sampled_from([1.05, 1.5]))
     if sampled:
         stock |= {
@@ -122,6 +122,7 @@ def cases(draw: st.DrawFn) -> Case:
     """Any request that both decoders offer: prompts, models, drafts, processors, stops, and the door it comes in by."""
     family = draw(st.sampled_from(sorted(FAMILIES)))
     seed = draw(st.one_of(st.none(), st.integers(0, 2**31)))
+    room = draw(st.integers(1, 20))
     ends = tuple(draw(st.lists(TEXT, max_size=draw(st.sampled_from([0, 2, 20])), unique=True)))
     letter = st.text("ab ", min_size=1, max_size=3) | st.characters(min_codepoint=32, max_codepoint=126)
     few = st.sampled_from([TEXT, st.sampled_from([0, 97, 98])]).flatmap(lambda tokens: st.lists(tokens, max_size=30))
@@ -133,13 +134,13 @@ def cases(draw: st.DrawFn) -> Case:
         prompt=(*draw(few), draw(TEXT)),
         padding=draw(st.one_of(st.just(0), st.integers(0, 9))),
         chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
-        new_tokens=draw(st.integers(1, 20)),
+        new_tokens=room,
         rows=draw(st.one_of(st.just(32), st.integers(0, 12))),
         drafter=draw(st.sampled_from(["script", "script", "script", *sorted(DRAFTERS)])),
         scripts=tuple(draw(st.lists(scripts(), min_size=1, max_size=4))),
         references=tuple(draw(st.lists(few.map(tuple), max_size=3))),
         draw=seed,
-        settings=draw(settings(seed is not None, bool(ends))),
+        settings=draw(settings(seed is not None, bool(ends), room)),
         alphabet=draw(st.sampled_from(ALPHABETS)),
         moods=tuple(draw(st.lists(st.sampled_from(["counting", "echo"]), max_size=2, unique=True))),
         ends=ends,

@@ -138,9 +138,10 @@ def expect_the_same_error(case: Case, error: Exception) -> None:
     try:
         decode(case, drafter_of(case, []), Company(case))
     except REFUSALS as ours:
-        assert (type(ours), str(ours)[:40]) == (type(error), str(error)[:40])
+        raised = ours
     else:
         raise AssertionError(f"Plain decoding raises {error}, and the engine does not.")
+    assert (type(raised), str(raised)[:40]) == (type(error), str(error)[:40])
 
 
 def expect_whole_steps(case: Case, steps: Sequence[Step], witness: Witness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from time import monotonic
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from transformers.utils import logging
 
 from tests.fuzz.case import Case, cases
 from tests.fuzz.check import check
@@ -30,9 +32,15 @@ class Report:
         return sum(self.verdicts.values()) + bool(self.failure)
 
 
+def begin() -> None:
+    """What a process does before its first round: one thread, errors for warnings, as in the tests."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    logging.set_verbosity_error()
+
+
 def fuzz(number: int, size: int, check: Callable[[Case], str] = check) -> Report:
     """Draw ``size`` cases from the seed ``number`` and check each; the first that fails ends the round."""
-    torch.set_num_threads(1)
     verdicts: Counter[str] = Counter()
     failing: dict[str, float] = {}
 

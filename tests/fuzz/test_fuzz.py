@@ -12,5 +12,10 @@ verdicts: Counter[str] = Counter()
 
 @settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
-def test_any_request_is_decoded_as_plain_decoding_does(case: Case) -> None:
+def hold(case: Case) -> None:
     verdicts[check(case)] += 1
+
+
+def test_any_request_is_decoded_as_plain_decoding_does() -> None:
+    hold()
+    assert verdicts["same"] >= 130, f"too few cases say anything: {verdicts}"
