@@ -11,6 +11,7 @@ from antiphon.accel.traits import declared
 from tests.accel import mutants, test_contract, test_engine, test_traits
 
 ALIKE = test_contract.test_text_and_logits_are_plain_decodings
+CACHED = test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill
 PADDED = test_engine.test_left_padding_is_seen_by_nobody
 
 

@@ -30,7 +30,7 @@ LENGTH = 4
 
 
 def toy(context: Text) -> list[Fraction]:
-    """The toy model: a different law of the next token after every text, in exact numbers; some tokens are ruled out."""
+    """The toy model: another law of the next token after every text, in exact numbers; some rule a token out."""
     chance = random.Random(repr(context))
     weights = [chance.randint(0, 6) for _ in range(3)]
     weights[chance.randrange(3)] += 1
@@ -51,7 +51,7 @@ Choose = Callable[[int], int]
 Scheme = Callable[[Draft, Choose, Callable[[int], bool]], Accepted]
 
 
-class Forked(Exception):
+class ForkError(Exception):
     """A draw that the tape does not answer yet: every token is tried in turn."""
 
 
@@ -66,7 +66,7 @@ def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text
         def choose(row: int, answers: Iterator[int] = answers) -> int:
             token = next(answers, None)
             if token is None:
-                raise Forked(row)
+                raise ForkError(row)
             return token
 
         def commit(token: int, text: list[int] = text) -> bool:
@@ -75,7 +75,7 @@ def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text
 
         try:
             scheme(draft, choose, commit)
-        except Forked as fork:
+        except ForkError as fork:
             law = toy((*context, *spelled(draft, fork.args[0])))  # the model answers for the row, not for the text
             tapes += [((*tape, token), p * q) for token, q in enumerate(law) if q]
         else:
@@ -86,8 +86,11 @@ def drafted_law(scheme: Scheme, drafter: Callable[[Text], Draft], context: Text 
     """The law of whole texts, made step by step, each with its own draft."""
     if len(context) == LENGTH:
         return {context: Fraction(1)}
-    law: Law = {}
+    step: Law = {}
     for text, p in outcomes(scheme, drafter(context), context):
+        step[text] = step.get(text, Fraction(0)) + p
+    law: Law = {}
+    for text, p in step.items():
         for whole, q in drafted_law(scheme, drafter, text).items():
             law[whole] = law.get(whole, Fraction(0)) + p * q
     return law
@@ -131,14 +134,14 @@ def drawn_afresh(draft: Draft, choose: Choose, commit: Callable[[int], bool]) ->
         row = child
 
 
-@pytest.mark.parametrize("shape", ["a deep chain", "all three tokens", "a bush"])
+@pytest.mark.parametrize("shape", ["a deep chain", "duplicate siblings"])
 def test_a_scheme_that_draws_afresh_after_a_rejection_has_another_law(shape: str) -> None:
     law = drafted_law(drawn_afresh, SHAPES[shape])
     assert sum(law.values()) == 1
     assert law != plain_law()
 
 
-DRAWS = 20_000
+DRAWS = 4_000
 ODDS = 1e-6
 PROMPT = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(8))
 
@@ -203,7 +206,7 @@ def p_value(law: dict[Text, float], seen: Counter[Text]) -> float:
     return float(chi2.sf(statistic, sum(p > 0 for p, _ in cells) - 1))
 
 
-def test_twenty_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None:
+def test_four_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None:
     model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
     draft = draft_for(model, prompt)
     law = exact_law(model, prompt, draft)
@@ -217,7 +220,8 @@ def test_the_same_chi_square_rejects_a_scheme_that_draws_afresh() -> None:
     model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
     draft = draft_for(model, prompt)
     law = exact_law(model, prompt, draft)
-    assert p_value(law, drawn(model, prompt, draft, drawn_afresh)) < ODDS
+    p = p_value(law, drawn(model, prompt, draft, drawn_afresh))
+    assert p < ODDS, f"p is {p:.2g}; a wrong scheme passes for right"
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
