@@ -254,7 +254,9 @@ def stroll(
 ) -> Accepted:
     """The engine's walk with openings for faults: other children, and what stands behind a leaf (None: no choice)."""
     children = draft.children if children is None else children
-    row, path, tokens = ROOT, [], []
+    row = ROOT
+    path: list[int] = []
+    tokens: list[int] = []
     while True:
         here = children.get(row) or at_leaf(row)
         if here is None:

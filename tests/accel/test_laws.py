@@ -42,7 +42,12 @@ def test_the_walk_emits_the_longest_drafted_beginning_of_the_text_and_one_token_
     draft: Draft, text: list[int], end: int
 ) -> None:
     said: list[int] = []
-    accepted = walk(draft, lambda row: text[len(said)], lambda token: bool(said.append(token)) or len(said) == end)
+
+    def commit(token: int) -> bool:
+        said.append(token)
+        return len(said) == end
+
+    accepted = walk(draft, lambda row: text[len(said)], commit)
     first = {tuple(spelled(draft, row)) for row in reachable(draft)} | {()}
     longest = max(length for length in range(len(text) + 1) if tuple(text[:length]) in first)
     assert list(accepted.tokens) == said == text[: min(longest + 1, end)]

@@ -158,7 +158,7 @@ def finish_of(case: Case, plain: Plain) -> str:
     """Why plain decoding ended, by the rules: an end, a stop string or a criterion before the length."""
     ended = plain.text[-1] in case.ends or any(criterion.answer for criterion in plain.company.criteria)
     ids = torch.tensor([plain.text])
-    ended = ended or any(bool(criterion(ids, None).all()) for criterion in stop_strings(case))  # type: ignore[arg-type]
+    ended = ended or any(bool(criterion(ids, None).all()) for criterion in stop_strings(case))
     assert ended or len(plain.text) == case.padding + len(case.prompt) + case.new_tokens
     return "stop" if ended else "length"
 
