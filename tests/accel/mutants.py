@@ -114,14 +114,7 @@ def rejected_rows_stay(patch: Patch) -> None:
 
 def cache_is_not_cropped(patch: Patch) -> None:
     """Rejected rows stay in the cache behind the text, and are not counted."""
-    keep = CachedModel.keep
-
-    def uncropped(self: CachedModel, path: Sequence[int]) -> None:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(self.cache, "crop", lambda length: None)
-            keep(self, path)
-
-    patch.setattr(CachedModel, "keep", uncropped)
+    patch.setattr("antiphon.accel.commit._forget", lambda layer, count: None)
 
 
 def state_is_not_rewound(patch: Patch) -> None:

@@ -92,7 +92,7 @@ def expect_green(test: Callable[..., None], parameters: tuple[Any, ...]) -> None
 
 def blind_the_probe(patch: pytest.MonkeyPatch) -> None:
     """Believe what a config promises: else the probe would notice most faults first and draft nothing that branches."""
-    for module in ("antiphon.accel.generate", *(test.__name__ for test in (test_contract, test_engine, test_traits))):
+    for module in ("antiphon.accel.run", *(test.__name__ for test in (test_contract, test_engine, test_traits))):
         patch.setattr(f"{module}.traits_of", declared)
 
 
