@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain
+from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
 from antiphon.accel.traits import Traits, declared
 
 PREFIX = 8
@@ -75,7 +75,7 @@ def _error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: int) -> f
     plain = _whole if traits.level == "tree" else _one_by_one
     errors = [_distance(again[0], logits[1])]
     for leaf in set(range(len(draft))) - set(draft.parents):
-        path = _path(draft, leaf)
+        path = path_to(draft, leaf)
         expected = plain(model, traits, tokens[: size + 1], [draft.tokens[row] for row in path])
         errors += [_distance(logits[row + 1], truth) for row, truth in zip([ROOT, *path], expected, strict=True)]
     return max(errors)
@@ -95,14 +95,6 @@ def _one_by_one(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: To
         cached.keep(())
         rows.append(cached.forward([token], EMPTY))
     return torch.cat(rows).float()
-
-
-def _path(draft: Draft, row: int) -> list[int]:
-    path: list[int] = []
-    while row != ROOT:
-        path.insert(0, row)
-        row = draft.parents[row]
-    return path
 
 
 def _distance(logits: Tensor, truth: Tensor) -> float:
