@@ -39,9 +39,9 @@ class RopeSwitch:
 class Traits:
     """What a model can do for us, and why.
 
-    ``kinds`` names the kind of every layer. ``reaches`` maps each kind that attends to how far it looks and ``first``
-    to the index of its first layer; a model with one such kind takes one mask, a hybrid one a dict of masks.
-    ``positions`` is where the model's context ends.
+    ``kinds`` names the kind of every layer, ``states`` the kinds that keep recurrent or convolutional state.
+    ``reaches`` maps each kind that attends to how far it looks and ``first`` to the index of its first layer; a model
+    with one such kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
     """
 
     level: Level
@@ -51,6 +51,7 @@ class Traits:
     takes_positions: bool
     keeps_logits: bool
     kinds: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     reaches: Mapping[str, Reach] = field(default_factory=dict)
     first: Mapping[str, int] = field(default_factory=dict)
     positions: int | None = None
@@ -83,6 +84,9 @@ def declared(model: PreTrainedModel) -> Traits:
         takes_positions="position_ids" in parameters,
         keeps_logits="logits_to_keep" in parameters,
         kinds=kinds,
+        states=tuple(
+            {k: None for k, layer in zip(kinds, layers, strict=False) if type(layer).__name__ in STATE_LAYERS}
+        ),
         reaches=reaches,
         first=first,
         positions=getattr(config, "max_position_embeddings", None),
