@@ -146,16 +146,17 @@ def _error(model: PreTrainedModel, plain: _Plain, sights: list[Sight], start: in
             if truth is not None:
                 errors.append(_distance(kept, truth[sight.length - start :][: len(kept)]))
         if plain.whole is not None and step < EVERY_ROW:
-            errors += _dropped(model, plain.text[: sight.length], sight)
+            errors += _branches(model, plain.text[: sight.length], sight)
     return max(errors)
 
 
-def _dropped(model: PreTrainedModel, context: Tokens, sight: Sight) -> list[float]:
-    """The difference of each row's logits from one forward over the context and the path down to that row."""
+def _branches(model: PreTrainedModel, context: Tokens, sight: Sight) -> list[float]:
+    """For each leaf of the draft: the difference of all rows down to it from one forward over context and path."""
     errors = []
-    for row in range(len(sight.draft)):
-        path = [sight.draft.tokens[each] for each in path_to(sight.draft, row)]
-        errors.append(_distance(sight.logits[row + 1].float(), _uncached(model, [*context, *path])[-1]))
+    for leaf in set(range(len(sight.draft))) - set(sight.draft.parents):
+        path = path_to(sight.draft, leaf)
+        truth = _uncached(model, [*context, *(sight.draft.tokens[row] for row in path)])
+        errors.append(_distance(sight.logits[[row + 1 for row in path]].float(), truth[-len(path) :]))
     return errors
 
 

@@ -123,8 +123,8 @@ def families_markdown(trials: Sequence[FamilyTrial]) -> str:
             tolerance=f"{TOLERANCE:.0e}".replace("e-0", "e-"),
             levels="\n".join(f"- **{level}**: {what}." for level, what in LEVELS.items()),
         ),
-        "| family | level | greedy | sampled | logits | steps | because |",
-        "|---|---|---|---|---|---|---|",
+        "| family | level | layers | greedy | sampled | logits | steps | because |",
+        "|---|---|---|---|---|---|---|---|",
         *map(_row, trials),
     ]
     return "\n".join(lines) + "\n"
@@ -133,7 +133,7 @@ def families_markdown(trials: Sequence[FamilyTrial]) -> str:
 HEAD = """\
 # Model families
 
-This page is what a command prints, and a test holds its levels against the probe:
+This page is what a command prints, and a test holds its families and levels against the probe:
 
     {command} > docs/families.md
 
@@ -142,7 +142,8 @@ after a prompt of {prompt} in float32, and decodes the same with drafts: random 
 text as a chain, and the default drafter; greedy, and sampled from the same random state. *greedy* and *sampled* say
 whether the tokens were those of `model.generate` and every logit behind them plain decoding's. *logits* is the bound
 on their difference ({tolerance} passes; a wrong mask or position moves them by tenths). *steps* is how many forwards
-the {new} tokens took where up to {depth} true ones were drafted in each.
+the {new} tokens took where {depth} true ones were drafted in each; where rotary frequencies change with the length
+(longrope, dynamic), no draft reaches over the change.
 
 What one forward can verify is found out for each loaded model, from the kinds of its layers and then from numbers:
 
@@ -156,8 +157,10 @@ def _row(trial: FamilyTrial) -> str:
     from antiphon.accel.trial import TOLERANCE
 
     bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
-    cells = [trial.family, trial.traits.level, _held(trial, "greedy"), _held(trial, "sampled"), bound]
-    return f"| {' | '.join([*cells, str(_oracle_steps(trial)), trial.traits.reason])} |"
+    kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")
+    held = [_held(trial, mode) for mode in ("greedy", "sampled")]
+    cells = [trial.family, trial.traits.level, kinds, *held, bound, str(_oracle_steps(trial)), trial.traits.reason]
+    return f"| {' | '.join(cells)} |"
 
 
 def _held(trial: FamilyTrial, mode: str) -> str:
