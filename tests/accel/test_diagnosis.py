@@ -53,6 +53,7 @@ def test_layers_say_whether_they_look_back_or_keep_state_or_both() -> None:
         f"2 linear_attention: {state}",
         f"1 hybrid: looks back to the start, {state}",
     ]
+    assert str(LayerKind("mlp", 3, None, state=False)) == "3 mlp: keeps nothing"
     assert str(of("llama4").layers[0]) == "2 chunked_attention: looks back to the start of its chunk of 16"
 
 
@@ -72,7 +73,9 @@ def test_advice_is_for_what_holds_a_model_back() -> None:
     dynamic = of("llama-dynamic")
     assert dynamic.rope == RopeSwitch(52, dynamic=True)
     assert "within 52 tokens" in dynamic.advice[0]
-    assert "float32" in diagnose(tiny_model().to(torch.bfloat16), context=16).advice[0]
+    half = tiny_model()
+    half.to(dtype=torch.bfloat16)
+    assert "float32" in diagnose(half, context=16).advice[0]
 
 
 def test_a_model_in_training_mode_is_told_to_be_evaluated() -> None:

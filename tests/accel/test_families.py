@@ -18,8 +18,8 @@ LEVELS: dict[str, tuple[str, ...]] = {
         "granite", "smollm3", "stablelm", "deepseek_v3", "qwen2-window", "phi3-window", "starcoder2", "gemma2",
         "gpt_oss", "cohere2", "llama4", "phi3-longrope", "llama-longrope", "llama-dynamic",
     ),
-    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo"),
-    "replay": ("mamba2", "zamba2", "qwen3_next", "bamba", "lfm2"),
+    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo", "lfm2"),
+    "replay": ("mamba2", "zamba2", "qwen3_next", "bamba"),
     "plain": ("mamba", "jamba", "recurrent_gemma"),
 }  # fmt: skip
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
@@ -75,7 +75,7 @@ def test_left_padding_is_seen_by_no_family(family: str) -> None:
     model: Any = tiny_model(family)
     prompt = torch.randint(1, 250, (1, 30), generator=torch.Generator().manual_seed(4))
     padded = torch.cat([torch.full((1, 7), 258), prompt], dim=1)
-    options = {
+    options: dict[str, Any] = {
         "attention_mask": torch.cat([torch.zeros(1, 7, dtype=torch.long), torch.ones_like(prompt)], dim=1),
         "max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True,
     }  # fmt: skip

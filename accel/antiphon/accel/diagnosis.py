@@ -30,7 +30,7 @@ class LayerKind:
     def __str__(self) -> str:
         does = [_seen(self.reach)] if self.reach else []
         does += ["keeps recurrent or convolutional state"] if self.state else []
-        return f"{self.layers} {self.name}: {', '.join(does)}"
+        return f"{self.layers} {self.name}: {', '.join(does) or 'keeps nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,9 @@ def _groups(model: PreTrainedModel, traits: Traits) -> int | None:
     heads = getattr(model.config.get_text_config(decoder=True), "num_attention_heads", None)
     cached = CachedModel(model, traits)
     cached.prefill([0, 0])
-    keys = [layer.keys for layer in cached.cache.layers if getattr(layer, "keys", None) is not None]
-    return heads // keys[0].shape[1] if keys and isinstance(heads, int) else None
+    layers: list[Any] = list(cached.cache.layers)
+    shared = [layer.keys.shape[1] for layer in layers if getattr(layer, "keys", None) is not None]
+    return heads // shared[0] if shared and isinstance(heads, int) else None
 
 
 def _advice(model: PreTrainedModel, traits: Traits) -> list[str]:

@@ -16,6 +16,7 @@ from antiphon.accel.traits import Traits, declared
 PREFIX = 8
 BRANCHES = (ROOT, ROOT, 1, 0, 2)  # two branches that lie across each other: no row's depth equals its slot
 SEEDS = (0, 1)
+FAILURES = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 _verdicts: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], Traits]] = WeakKeyDictionary()
 
@@ -46,6 +47,8 @@ def _settle(model: PreTrainedModel, traits: Traits) -> Traits:
         raise ValueError(f"{type(model).__name__} keeps no key-value cache; decode it with model.generate alone.")
     if traits.level == "tree" and not _holds(model, traits, Draft((0,) * 5, BRANCHES, (1.0,) * 5)):
         traits = replace(traits, level="linear", reason="a branching draft changed its logits in the numeric probe")
+    if traits.level == "replay" and _crops(model, traits):
+        traits = replace(traits, level="linear", reason="its state is convolutional alone, which crops as keys do")
     if traits.level in ("linear", "replay") and not _holds(model, traits, chain([0] * 4)):
         return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
     return traits
@@ -55,8 +58,18 @@ def _holds(model: PreTrainedModel, traits: Traits, shape: Draft) -> bool:
     """Rounding differs from seed to seed, a wrong mask or position never goes away: one good seed is enough."""
     try:
         return any(_error(model, traits, shape, seed) <= _tolerance(model) for seed in SEEDS)
-    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except FAILURES:
         return False  # a model that cannot even run the shape cannot verify it
+
+
+def _crops(model: PreTrainedModel, traits: Traits) -> bool:
+    """Whether its state can be cropped after all: that of a convolution can, and only a filled cache tells."""
+    cached = CachedModel(model, traits)
+    try:
+        cached.prefill([0] * PREFIX)
+    except FAILURES:
+        return False
+    return cached.level == "linear"
 
 
 def _error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: int) -> float:

@@ -85,9 +85,9 @@ def measure(
 
 def _end(cached: CachedModel) -> int:
     """Where the model's context ends, or the one in which its rotary frequencies stay as they are."""
-    rope = cached.traits.rope
-    ends = [end for end in (cached.traits.positions, rope and rope.position) if end is not None]
-    return min(ends, default=sys.maxsize)
+    traits = cached.traits
+    ends = [traits.positions, traits.rope.position if traits.rope else None]
+    return min((end for end in ends if end is not None), default=sys.maxsize)
 
 
 def _prompt(model: PreTrainedModel, size: int) -> list[int]:
