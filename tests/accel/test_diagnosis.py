@@ -1,6 +1,7 @@
 """A diagnosis names what the model can do, why, and what would help."""
 
 import json
+from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -73,9 +74,8 @@ def test_advice_is_for_what_holds_a_model_back() -> None:
     dynamic = of("llama-dynamic")
     assert dynamic.rope == RopeSwitch(52, dynamic=True)
     assert "within 52 tokens" in dynamic.advice[0]
-    half = tiny_model()
-    half.to(dtype=torch.bfloat16)
-    assert "float32" in diagnose(half, context=16).advice[0]
+    half: Any = tiny_model()
+    assert "float32" in diagnose(half.to(torch.bfloat16), context=16).advice[0]
 
 
 def test_a_model_in_training_mode_is_told_to_be_evaluated() -> None:
