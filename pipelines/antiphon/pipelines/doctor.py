@@ -80,14 +80,12 @@ def try_families(names: Sequence[str] = ()) -> list[FamilyTrial]:
     Raises:
         ValueError: a family is not in the table.
     """
-    import torch
-
     from antiphon.accel.families import ALL_FAMILIES
     from antiphon.accel.trial import try_family
 
     chosen = list(names or ALL_FAMILIES)
     trials = []
-    with console.progress_bars() as report, torch.random.fork_rng(devices=[]):
+    with console.progress_bars() as report:
         for done, family in enumerate(chosen):
             report("Trying families", done, len(chosen))
             trials.append(try_family(family))
