@@ -129,7 +129,8 @@ class CachedModel:
             return None  # the causal fast path of transformers
         seen = torch.ones((1, self.length + fed), dtype=torch.long, device=self.model.device)
         seen[:, : self.padding] = 0
-        return seen
+        # Models of recurrent state alone multiply what they are fed by their mask, and remember nothing of the rest.
+        return seen[:, self.length :] if self.traits.cache_argument == "cache_params" else seen
 
     def _tree_mask(self, tree: Tree, kind: str) -> Tensor:
         width, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))

@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.batched_model import BatchedModel
 from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain
+from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
 from antiphon.accel.traits import Traits, declared
 
 PREFIX = 8
 BRANCHES = (ROOT, ROOT, 1, 0, 2)  # two branches that lie across each other: no row's depth equals its slot
 SEEDS = (0, 1)
+FAILURES = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 _TREE = Draft((0,) * 5, BRANCHES, (1.0,) * 5)
 
@@ -66,6 +67,8 @@ def _settle(model: PreTrainedModel, traits: Traits) -> Traits:
         raise ValueError(f"{type(model).__name__} keeps no key-value cache; decode it with model.generate alone.")
     if traits.level == "tree" and not _holds(model, traits, _TREE, _error):
         traits = replace(traits, level="linear", reason="a branching draft changed its logits in the numeric probe")
+    if traits.level == "replay" and _crops(model, traits):
+        traits = replace(traits, level="linear", reason="its state is convolutional alone, which crops as keys do")
     if traits.level in ("linear", "replay") and not _holds(model, traits, chain([0] * 4), _error):
         return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
     return traits
@@ -75,8 +78,18 @@ def _holds(model: PreTrainedModel, traits: Traits, shape: Draft, error: _Error) 
     """Rounding differs from seed to seed, a wrong mask or position never goes away: one good seed is enough."""
     try:
         return any(error(model, traits, shape, seed) <= _tolerance(model) for seed in SEEDS)
-    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except FAILURES:
         return False  # a model that cannot even run the shape cannot verify it
+
+
+def _crops(model: PreTrainedModel, traits: Traits) -> bool:
+    """Whether its state can be cropped after all: that of a convolution can, and only a filled cache tells."""
+    cached = CachedModel(model, traits)
+    try:
+        cached.prefill([0] * PREFIX)
+    except FAILURES:
+        return False
+    return cached.level == "linear"
 
 
 def _error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: int) -> float:
@@ -109,7 +122,7 @@ def _ragged_error(model: PreTrainedModel, traits: Traits, shape: Draft, seed: in
         rows = batched.forward([text[-1] for text in texts], drafts)
         for text, draft, logits in zip(texts, drafts, rows, strict=True):
             errors += _errors(model, traits, text, draft, logits.float())
-        paths = [_path(draft, len(draft) - 1) for draft in drafts]
+        paths = [path_to(draft, len(draft) - 1) for draft in drafts]
         batched.keep(paths)
         for text, draft, path in zip(texts, drafts, paths, strict=True):
             text += [*(draft.tokens[row] for row in path), 1]
@@ -122,7 +135,7 @@ def _errors(model: PreTrainedModel, traits: Traits, text: Tokens, draft: Draft, 
     plain = _whole if traits.level == "tree" else _one_by_one
     errors: list[float] = []
     for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
-        path = _path(draft, leaf)
+        path = path_to(draft, leaf)
         expected = plain(model, traits, text, [draft.tokens[row] for row in path])
         errors += [_distance(logits[row + 1], truth) for row, truth in zip([ROOT, *path], expected, strict=True)]
     return errors
@@ -142,14 +155,6 @@ def _one_by_one(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: To
         cached.keep(())
         rows.append(cached.forward([token], EMPTY))
     return torch.cat(rows).float()
-
-
-def _path(draft: Draft, row: int) -> list[int]:
-    path: list[int] = []
-    while row != ROOT:
-        path.insert(0, row)
-        row = draft.parents[row]
-    return path
 
 
 def _distance(logits: Tensor, truth: Tensor) -> float:
