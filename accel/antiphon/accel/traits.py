@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
+from antiphon.accel.attention import EXACT
 from antiphon.accel.tree import Reach
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -18,7 +19,7 @@ from a snapshot of the recurrent state; or nothing, which is plain decoding."""
 
 TREE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
 STATE_LAYERS = frozenset({"LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"})
-MASKABLE = ("sdpa", "eager")
+MASKABLE = ("sdpa", "eager", EXACT)
 
 
 @dataclass(frozen=True, slots=True)
