@@ -37,7 +37,9 @@ def exact_attention(
         ValueError: the model adds a bias to its scores, or several prompts are decoded at once.
     """
     if given := [name for name in BIASES if options.get(name) is not None]:
-        raise ValueError(f"{type(module).__name__} adds {', '.join(given)} to its scores, which exact attention cannot.")
+        raise ValueError(
+            f"{type(module).__name__} adds {', '.join(given)} to its scores, which exact attention cannot."
+        )
     sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
     if attention_mask is None or attention_mask.dtype != torch.bool:
         return sdpa(module, query, key, value, attention_mask, **options)
@@ -79,18 +81,23 @@ def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options:
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
+def implementation_of(model: PreTrainedModel) -> str:
+    """The attention implementation that the model has now; transformers offers no public name for it."""
+    return str(model.config.get_text_config(decoder=True)._attn_implementation or "eager")
+
+
 @contextmanager
-def attending_exactly(model: PreTrainedModel) -> Iterator[None]:
-    """Let the model attend exactly in here, and as before afterwards."""
-    before = model.config.get_text_config(decoder=True)._attn_implementation
-    if before == EXACT:
+def attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Let the model attend by this implementation in here, and as before afterwards."""
+    before = implementation_of(model)
+    if before == implementation:
         yield
         return
-    model.set_attn_implementation(EXACT)
+    model.set_attn_implementation(implementation)
     try:
         yield
     finally:
-        model.set_attn_implementation(before or "eager")
+        model.set_attn_implementation(before)
 
 
 AttentionInterface.register(EXACT, exact_attention)

@@ -35,7 +35,8 @@ class Completion:
     """A finished answer: its text without special tokens and without the stop string, and how it came to be.
 
     ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
-    the model emitted, up to the one that ended the text.
+    the model emitted, up to the one that ended the text; ``temperature`` and ``repetition_penalty`` are what they were
+    chosen with.
     """
 
     text: str
@@ -43,6 +44,8 @@ class Completion:
     usage: Usage
     steps: Summary
     tokens: tuple[int, ...]
+    temperature: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 class Turns:
@@ -76,8 +79,11 @@ class Stream:
         prompt_tokens: int,
         stop: Sequence[str] = (),
         turns: Turns | None = None,
+        temperature: float = 0.0,
+        repetition_penalty: float = 1.0,
     ) -> None:
         self._running = steps
+        self._settings = (temperature, repetition_penalty)
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
         self._prompt_tokens = prompt_tokens
@@ -115,12 +121,15 @@ class Stream:
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
         tokens = tuple(token for step in self._steps for token in step.tokens)
+        temperature, repetition_penalty = self._settings
         return Completion(
             text="".join(self._pieces),
             finish_reason=self._finish,
             usage=Usage(self._prompt_tokens, len(tokens)),
             steps=summarize(self._steps),
             tokens=tokens,
+            temperature=temperature,
+            repetition_penalty=repetition_penalty,
         )
 
     def close(self) -> None:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.attention import EXACT, attending_exactly
+from antiphon.accel.attention import EXACT, attending, implementation_of
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens
 from antiphon.accel.probe import traits_of
-from antiphon.accel.traits import Traits, declared, holds_trees
+from antiphon.accel.traits import Traits, holds_trees
 
 if TYPE_CHECKING:
     from antiphon.accel.stats import Step
@@ -65,39 +65,38 @@ def settled(model: PreTrainedModel, bucket: int, cache: Cache | None = None) -> 
     if cache is not None and not holds_trees(cache):
         raise ValueError(f"Deterministic decoding needs a DynamicCache; past_key_values is a {type(cache).__name__}.")
     proven = _proven.setdefault(model, set())
-    with attending_exactly(model):
-        traits = _exact_traits(model)
-        key = (model.dtype, str(model.device), bucket)
-        if key not in proven and not _rounds_alike(model, traits, bucket):
-            raise ValueError(
-                f"{type(model).__name__} in {model.dtype} on {model.device} rounds a row by the rows beside it, so its "
-                "text would depend on the draft; decode without deterministic, or in float32, where it does not matter."
-            )
-        proven.add(key)
-        return traits
+    key = (model.dtype, str(model.device), bucket)
+    with attending(model, EXACT):
+        if key not in proven or model.training:
+            _prove(model, bucket)
+            proven.add(key)
+        return traits_of(model)
 
 
 def exactly(model: PreTrainedModel, steps: Iterator[Step]) -> Iterator[Step]:
     """The same steps, with the model attending exactly while one is made and as before in between."""
     while True:
-        with attending_exactly(model):
+        with attending(model, EXACT):
             step = next(steps, None)
         if step is None:
             return
         yield step
 
 
-def _exact_traits(model: PreTrainedModel) -> Traits:
+def _prove(model: PreTrainedModel, bucket: int) -> None:
     name = type(model).__name__
-    if declared(model).implementation != EXACT:
+    if implementation_of(model) != EXACT:
         raise ValueError(f"Deterministic decoding needs exact attention, which {name} does not let itself be given.")
-    if not model.training:
-        with torch.no_grad():
-            model(torch.tensor([[0, 0]], device=model.device), use_cache=False)  # refused by the attention, if by any
+    with torch.no_grad():
+        model(input_ids=torch.tensor([[0, 0]], device=model.device), use_cache=False)  # attention says what it cannot
     traits = traits_of(model)
     if traits.level != "tree":
         raise ValueError(f"Deterministic decoding verifies trees, which {name} cannot: {traits.reason}.")
-    return traits
+    if not _rounds_alike(model, traits, bucket):
+        raise ValueError(
+            f"{name} in {model.dtype} on {model.device} rounds a row by the rows beside it, so its text would depend "
+            "on the draft all the same; decode it without deterministic, and certify it."
+        )
 
 
 @torch.no_grad()

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from antiphon.accel.attention import EXACT
+from antiphon.accel.certify import Certificate
+from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
+from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters import Blend, drafter_named
 from antiphon.accel.generate import stream as decode_stream
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Message, encode
+from antiphon.accel.request import prepare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["Completion", "LanguageModel", "Message", "Stream", "Usage"]
+__all__ = ["Certificate", "Completion", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 CPU_LEAST = 0.1
@@ -42,6 +47,7 @@ class LanguageModel:
         drafter: str | DrafterFactory = "blend",
         rows: int = 32,
         name: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -51,6 +57,10 @@ class LanguageModel:
         _check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
         self._drafter = _factory(drafter, model.device)
         self._turns = Turns()
+        self._bucket = bucket_of(bool(deterministic), rows)
+        if self._bucket:
+            settled(model, self._bucket)
+            model.set_attn_implementation(EXACT)
 
     @classmethod
     def from_pretrained(
@@ -62,6 +72,7 @@ class LanguageModel:
         device_map: Any = None,
         drafter: str | DrafterFactory = "blend",
         rows: int = 32,
+        deterministic: bool = False,
         **model_kwargs: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -78,7 +89,8 @@ class LanguageModel:
         model, tokenizer = load_pretrained(
             name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
         )
-        return cls(model, tokenizer, drafter=factory, rows=rows, name=str(name_or_path))
+        name = str(name_or_path)
+        return cls(model, tokenizer, drafter=factory, rows=rows, name=name, deterministic=deterministic)
 
     @property
     def context_window(self) -> int | None:
@@ -170,12 +182,59 @@ class LanguageModel:
                 rows=self.rows if rows is None else rows,
                 tokenizer=self.tokenizer,
                 generator=self._generator(seed) if temperature else None,
+                deterministic=self._bucket or False,
                 attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
                 max_new_tokens=min(max_new_tokens, self._room(len(tokens))),
                 **sampling,
                 **self._ends(),
             )
-        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=stops, turns=self._turns)
+        return Stream(
+            steps,
+            self.tokenizer,
+            prompt_tokens=len(tokens),
+            stop=stops,
+            turns=self._turns,
+            temperature=temperature,
+            repetition_penalty=repetition_penalty,
+        )
+
+    def certify(
+        self,
+        prompt: str | Sequence[Message],
+        completion: Completion | Sequence[int] | str,
+        *,
+        repetition_penalty: float = 1.0,
+        ulps: float | None = None,
+    ) -> Certificate:
+        """Prove that a greedy completion of this prompt is the model's own, whoever made it; see `certify.certify`.
+
+        A completion knows its ``repetition_penalty``; for ids or a text it is what is given here. Of a text the ids
+        are guessed, by the tokenizer: where the certificate holds it is proven all the same, where it does not, the
+        answer may have been emitted in other tokens.
+
+        Raises:
+            ValueError: the completion was sampled, is empty, or does not fit.
+        """
+        if isinstance(completion, Completion):
+            if completion.temperature:
+                raise ValueError(
+                    f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
+                    "need not be the best. Certify a greedy one, at temperature 0."
+                )
+            repetition_penalty = completion.repetition_penalty
+        emitted = _ids(completion, self.tokenizer)
+        with self._turns:
+            tokens = encode(prompt, self.tokenizer)
+            request = prepare(
+                self.model,
+                torch.tensor([tokens], device=self.model.device),
+                attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
+                max_new_tokens=max(len(emitted), 1),
+                **_sampling(0.0, 1.0, 0, 0.0, repetition_penalty),
+                **self._ends(),
+            )
+            output = [*tokens, *emitted]
+            return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
 
     def _room(self, prompt_tokens: int) -> int:
         """How many tokens may follow the prompt."""
@@ -204,6 +263,14 @@ class LanguageModel:
         else:
             generator.manual_seed(seed)
         return generator
+
+
+def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    if isinstance(completion, Completion):
+        return list(completion.tokens)
+    if isinstance(completion, str):
+        return list(tokenizer.encode(completion, add_special_tokens=False))
+    return list(completion)
 
 
 def _sampling(temperature: float, top_p: float, top_k: int, min_p: float, repetition_penalty: float) -> dict[str, Any]:

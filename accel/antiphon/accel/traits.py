@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
-from antiphon.accel.attention import EXACT
+from antiphon.accel.attention import EXACT, implementation_of
 from antiphon.accel.tree import Reach
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -68,7 +68,7 @@ def declared(model: PreTrainedModel) -> Traits:
             f"{type(model).__name__} is not a causal language model; "
             "load one with AutoModelForCausalLM.from_pretrained."
         )
-    implementation = str(config._attn_implementation or "eager")  # transformers offers no public name for it
+    implementation = implementation_of(model)
     layers = DynamicCache(config=config).layers
     level, reason = _level(layers, implementation, parameters)
     reaches, first = _reaches(config, layers)
