@@ -44,7 +44,8 @@ CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.flo
 
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_it_holds_for_plain_and_for_drafted_outputs(family: str, dtype: torch.dtype) -> None:
-    model: Any = tiny_model(family).to(dtype)
+    model: Any = tiny_model(family)
+    model.to(dtype)
     plain = decoded(model)
     text = plain[0].tolist()
     options: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None}
@@ -61,7 +62,8 @@ def test_it_holds_for_plain_and_for_drafted_outputs(family: str, dtype: torch.dt
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", BITS)
 def test_a_regret_is_the_distance_from_the_best_logit_in_the_dtypes_own_spacing(dtype: torch.dtype) -> None:
-    model: Any = tiny_model().to(dtype)
+    model: Any = tiny_model()
+    model.to(dtype)
     tokens = torch.randint(0, VOCABULARY, (LENGTH + 70,), generator=torch.Generator().manual_seed(1)).tolist()
     certificate = certify(model, tokens, LENGTH)
     expected = regrets_by_hand(model, tokens, LENGTH)
@@ -225,7 +227,7 @@ def test_ids_and_texts_of_others_are_certified_too(language_model: LanguageModel
 def test_the_end_of_a_text_is_certified() -> None:
     ending = LanguageModel(tiny_model(), byte_tokenizer())
     end = ending.generate(TEXT, max_new_tokens=9).tokens[-1]
-    ending.model.generation_config.eos_token_id = end  # type: ignore[union-attr]
+    ending.model.generation_config.eos_token_id = end
     completion = ending.generate(TEXT, max_new_tokens=60)
     assert completion.tokens[-1] == end
     assert ending.certify(TEXT, completion).worst == 0

@@ -12,12 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
-from antiphon.accel.attention import EXACT, implementation_of
+from antiphon.accel.attention import EXACT, exact_attention, implementation_of
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters import Nothing
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.tree import Reach, mask, plant
 
 CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
@@ -29,7 +30,8 @@ def prompt_of(seed: int, length: int = 40) -> Tensor:
 
 @cache
 def half(family: str, dtype: torch.dtype, seed: int = 0) -> Any:
-    return tiny_model(family, seed=seed).to(dtype)
+    model: Any = tiny_model(family, seed=seed)
+    return model.to(dtype)
 
 
 def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more: Any) -> list[int]:
@@ -56,10 +58,35 @@ def test_no_draft_changes_a_token(family: str, dtype: torch.dtype) -> None:
         assert steady(model, prompt, drafter) == text, name
 
 
+class Grouped(torch.nn.Module):
+    """What attention asks of the layer that it is called for."""
+
+    num_key_value_groups = 2
+    is_causal = True
+
+
+@pytest.mark.parametrize("reach", [Reach(), Reach(window=6)])
+def test_each_row_is_one_query_over_exactly_what_it_sees(reach: Reach) -> None:
+    tree = plant(1, (-1, -1, 1, 0, 2), pads=2)
+    sees = mask(tree, reach, length=20, offset=4, padding=7)
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, rows, 16, generator=random) for heads, rows in ((4, 8), (2, 24), (2, 24))
+    )
+    output, _ = exact_attention(Grouped(), query, key, value, sees[None, None])
+    for row in range(8):
+        seen = sees[row].nonzero()[:, 0].tolist()
+        alone = exact_attention(Grouped(), query[:, :, row : row + 1], key[:, :, seen], value[:, :, seen], None)[0]
+        assert torch.equal(output[:, row : row + 1], alone if seen else torch.zeros(1, 1, 4, 16)), row
+    with pytest.raises(ValueError, match="one prompt at a time; it was given 2"):
+        exact_attention(Grouped(), *(each.expand(2, -1, -1, -1) for each in (query, key, value)), sees[None, None])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
-def test_no_draft_changes_a_single_bit_of_the_logits(family: str) -> None:
-    """Token equality alone would miss what rounding does where two logits are far apart."""
-    model, prompt = half(family, torch.bfloat16), prompt_of(5)
+def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.dtype) -> None:
+    """Token equality alone would miss what rounding does where two logits are far apart; float32 shows all of it."""
+    model, prompt = half(family, dtype), prompt_of(5)
     text = steady(model, prompt)
     plain, drafted = Witness(Nothing()), Witness(Thicket(text, 4, VOCABULARY))
     steady(model, prompt, lambda: plain)
@@ -124,9 +151,9 @@ def test_left_padding_changes_nothing_about_it(family: str) -> None:
 
 def test_learned_positions_are_used_up_to_the_last_one() -> None:
     model: Any = tiny_model("gpt2", max_position_embeddings=64).bfloat16()
-    text = steady(model, prompt_of(3), max_new_tokens=24)
-    assert len(text) == 64
-    assert steady(model, prompt_of(3), lambda: Oracle(text, 5), max_new_tokens=24) == text
+    text = steady(model, prompt_of(3), max_new_tokens=25)
+    assert len(text) == 65  # the last token is emitted after the last position, and not fed
+    assert steady(model, prompt_of(3), lambda: Oracle(text, 5), max_new_tokens=25) == text
 
 
 def test_runs_with_different_rows_agree_where_the_bucket_is_given() -> None:

@@ -163,7 +163,7 @@ def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smo
 
     def text(drafter: Any) -> list[int]:
         output = generate(model, prompt, drafter=drafter, rows=7, deterministic=True, pad_token_id=2, **options)
-        return list(output[0].tolist())  # type: ignore[index]
+        return list(output[0].tolist())
 
     plain = text(Nothing)
     for drafter in (Thicket(plain, 1, 49152), Oracle(plain, 3), Liar(plain, 3)):

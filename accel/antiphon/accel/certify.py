@@ -206,7 +206,7 @@ def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterat
         if processors:
             ends = range(start + offset, start + offset + len(raw))
             rows = zip(ends, raw, strict=True)
-            scores = torch.cat([processors(ids[:, :end], row[None].clone()) for end, row in rows])
+            scores = torch.cat([processors(ids[:, :end], row[None]) for end, row in rows])
         tokens = ids[0, start + offset :][: len(raw)]
         lost = scores.amax(dim=-1) - scores.gather(1, tokens[:, None])[:, 0]
         ulp = eps * (torch.frexp(top.abs().clamp(min=1)).exponent - 1).exp2()  # frexp: top = m * 2**e, m from 1/2 to 1

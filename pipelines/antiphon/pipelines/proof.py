@@ -57,4 +57,4 @@ def proven(
             pass
     completion = stream.completion
     certificate = language_model.certify(said, completion, ulps=ulps)
-    return Proof(completion.text, certificate, language_model.tokenizer.decode([certificate.token]))
+    return Proof(completion.text, certificate, str(language_model.tokenizer.decode([certificate.token])))

@@ -206,7 +206,11 @@ class _Prompt:
             "num_beams": 1,
             "attention_mask": torch.ones_like(self.ids),
         }
-        self.drafting = {"references": trial.references, "tokenizer": language_model.tokenizer, "rows": rows}
+        self.drafting: dict[str, Any] = {
+            "references": trial.references,
+            "tokenizer": language_model.tokenizer,
+            "rows": rows,
+        }
 
     def plain(self) -> Certificate:
         """As transformers decodes it."""
