@@ -78,8 +78,9 @@ def test_each_row_is_one_query_over_exactly_what_it_sees(reach: Reach) -> None:
         seen = sees[row].nonzero()[:, 0].tolist()
         alone = exact_attention(Grouped(), query[:, :, row : row + 1], key[:, :, seen], value[:, :, seen], None)[0]
         assert torch.equal(output[:, row : row + 1], alone if seen else torch.zeros(1, 1, 4, 16)), row
+    several = [each.expand(2, -1, -1, -1) for each in (query, key, value)]
     with pytest.raises(ValueError, match="one prompt at a time; it was given 2"):
-        exact_attention(Grouped(), *(each.expand(2, -1, -1, -1) for each in (query, key, value)), sees[None, None])
+        exact_attention(Grouped(), several[0], several[1], several[2], sees[None, None])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -69,6 +69,8 @@ class Stream:
     Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
     nothing runs on once the stream is closed or dropped. It may be closed from another thread; the forward under
     way then ends first. An error in generation is raised where the next piece was asked for.
+
+    ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say.
     """
 
     def __init__(
@@ -79,11 +81,10 @@ class Stream:
         prompt_tokens: int,
         stop: Sequence[str] = (),
         turns: Turns | None = None,
-        temperature: float = 0.0,
-        repetition_penalty: float = 1.0,
+        chosen: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self._running = steps
-        self._settings = (temperature, repetition_penalty)
+        self._chosen = chosen
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
         self._prompt_tokens = prompt_tokens
@@ -121,7 +122,7 @@ class Stream:
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
         tokens = tuple(token for step in self._steps for token in step.tokens)
-        temperature, repetition_penalty = self._settings
+        temperature, repetition_penalty = self._chosen
         return Completion(
             text="".join(self._pieces),
             finish_reason=self._finish,

@@ -176,27 +176,19 @@ class LanguageModel:
             tokens = encode(prompt, self.tokenizer)
             steps = decode_stream(
                 self.model,
-                torch.tensor([tokens], device=self.model.device),
+                **self._inputs(tokens),
                 references=sources,
                 drafter=factory,
                 rows=self.rows if rows is None else rows,
                 tokenizer=self.tokenizer,
                 generator=self._generator(seed) if temperature else None,
                 deterministic=self._bucket or False,
-                attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
                 max_new_tokens=min(max_new_tokens, self._room(len(tokens))),
                 **sampling,
                 **self._ends(),
             )
-        return Stream(
-            steps,
-            self.tokenizer,
-            prompt_tokens=len(tokens),
-            stop=stops,
-            turns=self._turns,
-            temperature=temperature,
-            repetition_penalty=repetition_penalty,
-        )
+        chosen = (temperature, repetition_penalty)
+        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=stops, turns=self._turns, chosen=chosen)
 
     def certify(
         self,
@@ -227,14 +219,18 @@ class LanguageModel:
             tokens = encode(prompt, self.tokenizer)
             request = prepare(
                 self.model,
-                torch.tensor([tokens], device=self.model.device),
-                attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
+                **self._inputs(tokens),
                 max_new_tokens=max(len(emitted), 1),
                 **_sampling(0.0, 1.0, 0, 0.0, repetition_penalty),
                 **self._ends(),
             )
             output = [*tokens, *emitted]
             return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        """The prompt as tensors; the mask says that a pad token in it is text."""
+        ids = torch.tensor([list(tokens)], device=self.model.device)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def _room(self, prompt_tokens: int) -> int:
         """How many tokens may follow the prompt."""
