@@ -21,14 +21,14 @@ Patch = pytest.MonkeyPatch
 
 def position_is_the_slot(patch: Patch) -> None:
     """A row's rotary position is its place among the rows, not its depth: right for a chain."""
-    patch.setattr(cache, "plant", lambda pending, parents: in_slots(plant(pending, parents)))
+    patch.setattr(cache, "plant", lambda pending, parents, pads: in_slots(plant(pending, parents, pads)))
 
 
 def rows_see_no_ancestors(patch: Patch) -> None:
     """A draft row sees the confirmed tokens and itself."""
 
-    def lonely(pending: int, parents: Sequence[int]) -> Tree:
-        tree = plant(pending, parents)
+    def lonely(pending: int, parents: Sequence[int], pads: int) -> Tree:
+        tree = plant(pending, parents, pads)
         sees = np.eye(len(tree), dtype=np.bool_)
         sees[:, :pending] = tree.sees[:, :pending]
         return replace(tree, sees=sees)
@@ -39,8 +39,8 @@ def rows_see_no_ancestors(patch: Patch) -> None:
 def rows_see_their_siblings(patch: Patch) -> None:
     """The mask is causal: a draft row sees every row before it."""
 
-    def crowded(pending: int, parents: Sequence[int]) -> Tree:
-        tree = plant(pending, parents)
+    def crowded(pending: int, parents: Sequence[int], pads: int) -> Tree:
+        tree = plant(pending, parents, pads)
         return replace(tree, sees=np.tri(len(tree), dtype=np.bool_))
 
     patch.setattr(cache, "plant", crowded)
@@ -120,7 +120,7 @@ def cache_is_not_cropped(patch: Patch) -> None:
 def state_is_not_rewound(patch: Patch) -> None:
     """Recurrent state goes on from the end of the draft, whatever of it was accepted."""
     forward, keep = CachedModel.forward, CachedModel.keep
-    fed: list[int] = []
+    fed = [0, 0]
 
     def noted(self: CachedModel, pending: Sequence[int], draft: Draft) -> Tensor:
         fed[:] = [len(pending), len(draft)]

@@ -55,8 +55,10 @@ class Careless(torch.nn.Module):
         return self.rotary(x, torch.arange(start, start + position_ids.shape[1])[None])
 
 
-def test_a_model_that_ignores_positions_is_caught_by_the_numbers() -> None:
-    model = tiny_model()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_ignores_positions_is_caught_by_the_numbers(dtype: torch.dtype) -> None:
+    model: Any = tiny_model()
+    model.to(dtype)
     model.model.rotary_emb = Careless(model.model.rotary_emb)
     traits = traits_of(model)
     assert traits.level == "linear"

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antiphon.accel.certify import Certificate
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
     from antiphon.accel.generate import Decoder, stream
     from antiphon.accel.growing import GrowingCache
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from antiphon.accel.traits import Traits
 
 _ROOMS = {
+    "certify": ("Certificate",),
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
     "generate": ("Decoder", "stream"),
     "growing": ("GrowingCache",),
@@ -29,6 +31,7 @@ __all__ = [
     "EMPTY",
     "ROOT",
     "Accepted",
+    "Certificate",
     "Completion",
     "Decoder",
     "Draft",

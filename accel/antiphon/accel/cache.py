@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from antiphon.accel.attention import EXACT
 from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.traits import Traits
@@ -25,17 +26,29 @@ class CachedModel:
     ``forward`` feeds confirmed tokens that have no keys and values yet, and a draft below the last of them; ``keep``
     then makes the accepted rows permanent and drops the rest. Between the two the cache holds every row; after
     ``keep`` it holds exactly the confirmed tokens but the last.
+
+    With a ``bucket``, every forward after the prefill is filled up to so many rows, so that its shape says nothing of
+    the draft; this takes attention that skips rows which see nothing (`antiphon.accel.attention`).
     """
 
-    def __init__(self, model: PreTrainedModel, traits: Traits, cache: Cache | None = None, *, padding: int = 0) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        traits: Traits,
+        cache: Cache | None = None,
+        *,
+        padding: int = 0,
+        bucket: int = 0,
+    ) -> None:
         self.model = model
         self.traits = traits
         self.cache = DynamicCache(config=model.config) if cache is None else cache
         self.padding = padding
+        self.bucket = bucket
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
-        self._fed: tuple[Tokens, Draft] = ((), EMPTY)
+        self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
@@ -46,7 +59,7 @@ class CachedModel:
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.length += size
-        logits = self.forward(prompt[last:], EMPTY)
+        logits = self._feed(prompt[last:], EMPTY, pads=0)  # the same for every draft as it is
         self._inspect_cache()
         return logits
 
@@ -60,19 +73,15 @@ class CachedModel:
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
-        self._fed = (pending, draft)
-        if len(draft):
-            record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
-        self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
-        return self._run(pending, draft)
+        return self._feed(pending, draft, pads=max(self.bucket - len(pending) - len(draft), 0))
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the pending tokens and the rows of ``path`` permanent; forget the other rows."""
-        pending, draft = self._fed
-        fed, kept = len(pending) + len(draft), len(pending) + len(path)
+        pending, draft, pads = self._fed
+        fed, kept = len(pending) + len(draft) + pads, len(pending) + len(path)
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
-        elif len(draft) and self.level in ("tree", "linear"):
+        elif kept < fed and self.level in ("tree", "linear"):
             rows = [*range(len(pending)), *(len(pending) + row for row in path)]
             commit(self.cache, rows, held=self.length, fed=fed)
         settle(self.cache)
@@ -104,11 +113,18 @@ class CachedModel:
     def _layers(self) -> list[Any]:
         return list(self.cache.layers)
 
-    def _run(self, pending: Tokens, draft: Draft) -> Tensor:
+    def _feed(self, pending: Tokens, draft: Draft, pads: int) -> Tensor:
+        self._fed = (pending, draft, pads)
+        if len(draft) or pads:
+            record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
+        self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
+        return self._run(pending, draft, pads)
+
+    def _run(self, pending: Tokens, draft: Draft, pads: int = 0) -> Tensor:
         # Only a draft needs its geometry: that of a whole prompt would take memory quadratic in its length.
-        tree = plant(len(pending), draft.parents) if len(draft) else None
+        tree = plant(len(pending), draft.parents, pads) if len(draft) or pads else None
         depths = torch.arange(len(pending)) if tree is None else torch.from_numpy(tree.depths)
-        rows = 1 + len(draft)
+        rows = 1 + len(draft) + pads
         device = self.model.device
         arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": self.cache, "use_cache": True}
         if self.traits.keeps_logits:
@@ -116,9 +132,9 @@ class CachedModel:
         if self.traits.takes_positions:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(device)
-        input_ids = torch.tensor([[*pending, *draft.tokens]], device=device)
+        input_ids = torch.tensor([[*pending, *draft.tokens, *[pending[-1]] * pads]], device=device)
         outputs = self.model(input_ids=input_ids, attention_mask=self._mask(tree, len(depths)), **arguments)
-        logits: Tensor = outputs.logits[0, -rows:]
+        logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
 
     def _mask(self, tree: Tree | None, fed: int) -> Tensor | dict[str, Tensor] | None:
@@ -138,7 +154,8 @@ class CachedModel:
         sees = pad(sees, (0, width - sees.shape[1]))  # the rest of a fixed buffer: nobody has written there
         sees = sees[None, None].to(self.model.device)
         # Eager attention adds its mask to the scores: a boolean one would be silently wrong in every model.
-        return sees if self.traits.implementation == "sdpa" else additive(sees, self.model.dtype)
+        is_boolean = self.traits.implementation in ("sdpa", EXACT)
+        return sees if is_boolean else additive(sees, self.model.dtype)
 
     def _reachable(self) -> int:
         """How deep a draft may go: not past the model's positions, nor over a switch of rotary frequencies."""

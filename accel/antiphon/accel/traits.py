@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
+from antiphon.accel.attention import EXACT, implementation_of
 from antiphon.accel.tree import Reach
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -19,7 +20,7 @@ from a snapshot of the recurrent state; or nothing, which is plain decoding."""
 TREE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
 STATE_ALONE = "LinearAttentionLayer"
 STATE_LAYERS = frozenset({STATE_ALONE, "LinearAttentionAndFullAttentionLayer"})
-MASKABLE = ("sdpa", "eager")
+MASKABLE = ("sdpa", "eager", EXACT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def declared(model: PreTrainedModel) -> Traits:
             f"{type(model).__name__} is not a causal language model; "
             "load one with AutoModelForCausalLM.from_pretrained."
         )
-    implementation = str(config._attn_implementation or "eager")  # transformers offers no public name for it
+    implementation = implementation_of(model)
     layers = DynamicCache(config=config).layers
     level, reason = _level(layers, implementation, parameters)
     kinds = _kinds(config, layers)

@@ -1,4 +1,4 @@
-"""The command line: index, ask, demo, doctor, bench, reader. Heavy libraries are imported inside the commands."""
+"""The command line: index, ask, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
-from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, show_index
 from antiphon.pipelines.reader.cli import app as reader
 
 DEFAULT_MODEL = "reader"
@@ -127,6 +127,52 @@ def ask(
     answer = console.show_stream(stream)
     console.show_citations(answer)
     console.show_cost(answer)
+
+
+@app.command()
+def certify(
+    prompt: Annotated[str, typer.Argument(help="A question to the index; without one, a text to continue.")],
+    index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    ulps: Annotated[
+        float | None,
+        typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and certificate as one JSON object.")] = False,
+) -> None:
+    """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
+
+    The exit code is 1 where the certificate does not hold.
+    """
+    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.proof import proven
+    from antiphon.retrieval import Retriever
+
+    console.quiet_libraries()
+    factory = drafter_named(drafter)
+    retriever = None if index is None else Retriever.open(index, device=device)
+    settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
+    language_model = load_language_model(model, device=device, **settings)
+    show = (lambda stream: None) if as_json else console.show_pieces
+    options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
+    proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)
+    if as_json:
+        typer.echo(json.dumps(proof.as_dict(), ensure_ascii=False))
+    else:
+        console.show_certificate(proof.certificate, proof.word)
+    if not proof.certificate.holds:
+        raise typer.Exit(1)
 
 
 @app.command()
