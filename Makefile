@@ -1,11 +1,12 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test format clean
+.PHONY: help install demo test fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CASES ?= 10000
 
 help: ## List what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +21,9 @@ test: install ## Check everything: format, lint, types, tests, and the wheel in 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+fuzz: install ## Hold 10,000 random requests against plain decoding (some 20 minutes); CASES=500 for fewer
+	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
 format: install ## Put the code into its format, with every fix that ruff is sure of
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
 """The contract table: every drafter, every family, greedy and sampled, against both oracles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -8,19 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.adversary import Liar, Oracle, Sight, Thicket, Witness
-from antiphon.accel.draft import ROOT, Drafter, DrafterFactory, Tokens
+from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.draft import Drafter, DrafterFactory, Tokens
 from antiphon.accel.drafters import DRAFTERS
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
 from antiphon.accel.generate import generate
 from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
+from tests.accel.oracles import expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30, "top_p": 0.95},
-    "penalised": {"do_sample": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 4},
+    "penalised": {"do_sample": True, "top_k": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
 }
 
 
@@ -55,29 +56,6 @@ def plain(family: str, mode: str, seed: int = 3) -> Tensor:
     output = model_of(family).generate(prompt_of(seed), max_new_tokens=48, eos_token_id=None, **MODES[mode])
     assert isinstance(output, Tensor)
     return output
-
-
-def plain_logits(model: Any, tokens: Sequence[int]) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(torch.tensor([list(tokens)])).logits[0].float()
-    return logits
-
-
-def expect_plain_logits(model: Any, text: list[int], sights: list[Sight], every_row: int = 3) -> None:
-    """Logits of the root and of every kept row equal a plain forward's; in the first steps those of all rows do."""
-    truth = plain_logits(model, text)
-    for index, sight in enumerate(sights):
-        rows = [ROOT, *sight.accepted.path]
-        expected = truth[sight.length - 1 :][: len(rows)]
-        torch.testing.assert_close(sight.logits[[row + 1 for row in rows]].float(), expected, atol=2e-4, rtol=1e-4)
-        for row in range(len(sight.draft)) if index < every_row else ():
-            path = [row]
-            while sight.draft.parents[path[0]] != ROOT:
-                path.insert(0, sight.draft.parents[path[0]])
-            tokens = [*text[: sight.length], *(sight.draft.tokens[r] for r in path)]
-            torch.testing.assert_close(
-                sight.logits[row + 1].float(), plain_logits(model, tokens)[-1], atol=2e-4, rtol=1e-4
-            )
 
 
 @pytest.mark.parametrize("mode", MODES)

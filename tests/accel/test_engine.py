@@ -87,6 +87,20 @@ def test_a_custom_criterion_is_asked_after_every_token_and_cuts_exactly_there(le
     assert steps[-1].finish == "stop"
 
 
+@pytest.mark.parametrize("place", [9, 12])
+def test_a_custom_criterion_is_asked_about_an_end_of_sequence_token_too(place: int) -> None:
+    model = tiny_model(seed=11)
+    end = plain(model)[LENGTH + place]
+    theirs, mine = AtLength(999), AtLength(999)
+    expected = plain(model, eos_token_id=end, pad_token_id=0, stopping_criteria=StoppingCriteriaList([theirs]))
+    output, steps = ours(
+        model, plain(model), eos_token_id=end, pad_token_id=0, stopping_criteria=StoppingCriteriaList([mine])
+    )
+    assert output == expected
+    assert mine.asked == theirs.asked == list(range(LENGTH + 1, len(expected) + 1))
+    assert steps[-1].finish == "stop"
+
+
 def test_a_stop_string_across_two_accepted_tokens_ends_the_text_there() -> None:
     model, tokenizer = tiny_model(seed=11), byte_tokenizer()
     text = plain(model)
@@ -100,6 +114,15 @@ def test_a_stop_string_across_two_accepted_tokens_ends_the_text_there() -> None:
     assert output == expected[0].tolist()
     assert len(output) < len(text)
     assert steps[-1].finish == "stop"
+
+
+def test_token_id_0_after_a_leaf_is_a_token_and_no_padding() -> None:
+    model = tiny_model(seed=11)
+    often: dict[str, Any] = {"sequence_bias": [[[0], 3.5]]}
+    text = plain(model, **often)
+    output, steps = ours(model, text, 2, **often)
+    assert output == text
+    assert any(step.tokens[-1] == 0 and step.accepted == step.drafted > 0 for step in steps)
 
 
 class Counting(LogitsProcessor):

@@ -7,18 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise, zip_longest
-from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 from transformers.utils.logging import warning_once
 
-from antiphon.accel.language_model import Completion, LanguageModel, Stream
-from antiphon.accel.loading import choose_dtype, has_bfloat16_units
+from antiphon.accel.language_model import Completion, LanguageModel
 from antiphon.accel.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
@@ -379,150 +376,3 @@ def test_the_context_window_bounds_what_is_generated() -> None:
     completion = small.generate("x" * 20, references=["x" * 40], max_new_tokens=10_000)
     assert completion.usage.total_tokens == 48
     assert completion.finish_reason == "length"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": -0.1}, r"temperature is -0\.1; it must be 0 \(greedy\) or more"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is inf"),
-        ({"top_p": 0.0}, r"top_p is 0\.0"),
-        ({"top_p": 1.1}, r"top_p is 1\.1"),
-        ({"top_k": -1}, "top_k is -1"),
-        ({"top_k": 2.5}, r"top_k is 2\.5"),
-        ({"min_p": 1.5}, r"min_p is 1\.5"),
-        ({"repetition_penalty": 0.0}, r"repetition_penalty is 0\.0"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be 1 or more"),
-        ({"seed": -1}, "seed is -1"),
-        ({"stop": ""}, "stop is ''"),
-        ({"stop": ["a", ""]}, "at least one character"),
-        ({"rows": -1}, "rows is -1"),
-        ({"drafter": "psychic"}, "'psychic'.*blend"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused_by_name(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny().generate(PROMPT, **options)
-
-
-def test_an_unknown_drafter_is_refused_before_a_model_is_loaded() -> None:
-    with pytest.raises(ValueError, match="'psychic'"):
-        LanguageModel.from_pretrained("no/such-model", drafter="psychic")
-
-
-def test_rows_out_of_range_are_refused_where_they_are_given() -> None:
-    with pytest.raises(ValueError, match="rows is -3"):
-        LanguageModel(tiny().model, tiny().tokenizer, rows=-3)
-
-
-def test_a_reference_that_is_not_text_is_named() -> None:
-    with pytest.raises(TypeError, match=r"references\[1\] is of type list"):
-        tiny().generate(PROMPT, references=["a text", [1, 2]])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="give a list of texts"):
-        tiny().generate(PROMPT, references="a text")
-    with pytest.raises(TypeError, match=r"stop\[0\] is of type int"):
-        tiny().generate(PROMPT, stop=[13])  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [[], ["hello"], [{"content": "no role"}], [{"role": "user"}], [{"role": "user", "content": ["parts"]}]],
-)
-def test_malformed_messages_are_refused(messages: Any) -> None:
-    with pytest.raises(ValueError, match="message"):
-        tiny().generate(messages)
-
-
-def test_messages_without_a_chat_template_are_refused_and_text_is_not() -> None:
-    bare = LanguageModel(tiny().model, byte_tokenizer(bos=False, chat=False))
-    with pytest.raises(ValueError, match=r"no chat template .* pass the prompt as one text"):
-        bare.generate(MESSAGES)
-    with pytest.raises(ValueError, match="no tokens"):
-        bare.generate("")
-    assert bare.generate("a", max_new_tokens=1).usage.prompt_tokens == 1
-
-
-def test_what_the_chat_template_refuses_is_said() -> None:
-    strict = LanguageModel(tiny().model, byte_tokenizer())
-    strict.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(ValueError, match="roles must alternate"):
-        strict.generate(MESSAGES)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_model().to(torch.bfloat16).save_pretrained(folder)  # type: ignore[arg-type]
-    byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
-def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
-    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu", dtype=torch.float32, drafter="copying", rows=8)
-    assert loaded.name == str(checkpoint)
-    assert loaded.rows == 8
-    assert loaded.model.dtype == torch.float32
-    assert not loaded.model.training
-    assert isinstance(loaded.stream(MESSAGES), Stream)
-    assert loaded.generate(PROMPT, max_new_tokens=20).text == plainly(loaded, max_new_tokens=20)
-
-
-def test_half_precision_is_kept_on_a_cpu_only_where_it_has_units_for_it(checkpoint: Path) -> None:
-    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu")
-    assert loaded.model.dtype == (torch.bfloat16 if has_bfloat16_units() else torch.float32)
-    cpu = torch.device("cpu")
-    assert choose_dtype(torch.float16, cpu) == loaded.model.dtype
-    assert choose_dtype(torch.float32, cpu) == "auto"
-    assert choose_dtype(torch.float16, torch.device("cuda")) == "auto"
-    assert choose_dtype(torch.float16, "auto") == "auto"
-
-
-def test_options_of_transformers_pass_through(checkpoint: Path) -> None:
-    loaded = LanguageModel.from_pretrained(checkpoint, device_map={"": "cpu"}, attn_implementation="eager")
-    assert loaded.model.config._attn_implementation == "eager"
-
-
-def test_a_device_that_is_not_there_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ValueError, match="no device 'warp' here"):
-        LanguageModel.from_pretrained(checkpoint, device="warp")
-    with pytest.raises(ValueError, match="give one of the two"):
-        LanguageModel.from_pretrained(checkpoint, device="cpu", device_map="auto")
-
-
-def test_nothing_to_load_is_said_in_one_sentence(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    with pytest.raises(
-        OSError, match=r"^No language model could be loaded from '.*missing' .*Hugging Face Hub"
-    ) as caught:
-        LanguageModel.from_pretrained(missing)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="No language model could be loaded"):
-        LanguageModel.from_pretrained(tmp_path)
-
-
-def test_a_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
-    tiny_model().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=f"could be loaded from '{tmp_path}'"):
-        LanguageModel.from_pretrained(tmp_path)
-
-
-SMALL: dict[str, Any] = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-
-
-def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
-    encoder = BertModel(BertConfig(**SMALL, intermediate_size=16))
-    encoder.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="is a BertModel, not a causal language model"):
-        LanguageModel.from_pretrained(tmp_path)
-    pair: Any = T5ForConditionalGeneration(
-        T5Config(vocab_size=261, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    )
-    with pytest.raises(ValueError, match="not a causal language model"):
-        LanguageModel(pair, byte_tokenizer())
-    bare: Any = tiny().model.get_decoder()
-    with pytest.raises(ValueError, match="not a causal language model"):
-        LanguageModel(bare, byte_tokenizer())

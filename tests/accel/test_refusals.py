@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig, TextStreamer
 
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, Draft
-from antiphon.accel.generate import Decoder, generate
+from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 
@@ -20,6 +20,17 @@ REFUSED: dict[str, dict[str, Any]] = {
     "output_attentions": {"output_attentions": True, "return_dict_in_generate": True},
     "output_hidden_states": {"output_hidden_states": True, "return_dict_in_generate": True},
     "a StaticCache for 3 sequences": {"num_return_sequences": 3, "do_sample": True, "cache_implementation": "static"},
+    "num_beam_groups=2": {"num_beam_groups": 2},
+    "penalty_alpha=0.6 without sampling .contrastive search.": {"penalty_alpha": 0.6, "top_k": 4},
+    "constraints": {"constraints": [1]},
+    "force_words_ids": {"force_words_ids": [[1]]},
+    "dola_layers": {"dola_layers": "low"},
+    "position_ids of your own": {"position_ids": torch.arange(7, 47)[None]},
+    "prompt_lookup_num_tokens; its drafts come from drafter= and references=": {"prompt_lookup_num_tokens": 5},
+    "assistant_early_exit; its drafts": {"assistant_early_exit": 1},
+    "use_mtp; its drafts": {"use_mtp": True},
+    "speculation_type; its drafts": {"speculation_type": "dflash"},
+    "output_router_logits": {"output_router_logits": True},
 }
 
 
@@ -30,6 +41,46 @@ def test_what_this_decoder_does_not_offer_is_refused_by_name(name: str) -> None:
         generate(model, PROMPT, max_new_tokens=4, **REFUSED[name])
     with pytest.raises(ValueError, match=name):
         model.generate(PROMPT, custom_generate=Decoder(), max_new_tokens=4, **REFUSED[name])  # type: ignore[operator]
+
+
+# What transformers takes for itself, or trips over, before a decoder hears of it: refused at our own door.
+UNHEARD: dict[str, dict[str, Any]] = {
+    "assistant_model; its drafts come from drafter= and references=": {"assistant_model": tiny_model()},
+    "assistant_tokenizer": {"assistant_tokenizer": byte_tokenizer()},
+    "synced_gpus": {"synced_gpus": True},
+    "custom_generate": {"custom_generate": "somebody/decoder"},
+    "token_healing": {"token_healing": True, "tokenizer": byte_tokenizer()},
+    "cache_implementation='paged'": {"cache_implementation": "paged"},
+}
+
+
+@pytest.mark.parametrize("name", UNHEARD)
+def test_what_generate_would_swallow_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"does not offer {name}"):
+        generate(tiny_model(), PROMPT, max_new_tokens=4, **UNHEARD[name])
+
+
+def test_a_stream_of_steps_feeds_no_streamer() -> None:
+    with pytest.raises(ValueError, match="streamer; pass it to generate of this module, or iterate over the steps"):
+        stream(tiny_model(), PROMPT, max_new_tokens=4, streamer=TextStreamer(byte_tokenizer()))
+
+
+def test_options_of_a_generation_config_are_refused_as_well() -> None:
+    config = GenerationConfig(max_new_tokens=4, token_healing=True)
+    with pytest.raises(ValueError, match="does not offer token_healing"):
+        generate(tiny_model(), PROMPT, generation_config=config, tokenizer=byte_tokenizer())
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_positions_that_say_what_the_mask_says_are_taken(padding: int) -> None:
+    model = tiny_model(seed=11)
+    mask = torch.ones_like(PROMPT)
+    mask[:, :padding] = 0
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    expected = model.generate(PROMPT, position_ids=positions, **options)  # type: ignore[operator]
+    output = generate(model, PROMPT, position_ids=positions, **options)
+    assert output.tolist() == expected.tolist()  # type: ignore[union-attr]
 
 
 def test_embeddings_instead_of_tokens_are_refused_by_name() -> None:

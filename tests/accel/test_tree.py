@@ -61,3 +61,13 @@ def test_the_additive_mask_is_zero_where_a_row_may_look() -> None:
     sees = torch.tensor([[True, False]])
     assert additive(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]
     assert additive(sees, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_rows_that_only_fill_a_forward_see_nothing_and_are_seen_by_nobody() -> None:
+    tree = plant(2, (ROOT, 0), pads=3)
+    assert tree.depths.tolist() == [0, 1, 2, 3, 1, 1, 1]
+    bare = mask(plant(2, (ROOT, 0)), Reach(window=5), length=9, offset=4, padding=1)
+    padded = mask(tree, Reach(window=5), length=9, offset=4, padding=1)
+    assert torch.equal(padded[:4, : bare.shape[1]], bare)
+    assert not padded[4:].any()
+    assert not padded[:, bare.shape[1] :].any()

@@ -6,16 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antiphon.accel.certify import Certificate
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
     from antiphon.accel.generate import Decoder, stream
+    from antiphon.accel.growing import GrowingCache
     from antiphon.accel.language_model import Completion, LanguageModel, Stream, Usage
     from antiphon.accel.probe import traits_of
     from antiphon.accel.stats import Step, Summary, summarize
     from antiphon.accel.traits import Traits
 
 _ROOMS = {
+    "certify": ("Certificate",),
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
     "generate": ("Decoder", "stream"),
+    "growing": ("GrowingCache",),
     "language_model": ("Completion", "LanguageModel", "Stream", "Usage"),
     "probe": ("traits_of",),
     "stats": ("Step", "Summary", "summarize"),
@@ -27,11 +31,13 @@ __all__ = [
     "EMPTY",
     "ROOT",
     "Accepted",
+    "Certificate",
     "Completion",
     "Decoder",
     "Draft",
     "Drafter",
     "DrafterFactory",
+    "GrowingCache",
     "LanguageModel",
     "Step",
     "Stream",

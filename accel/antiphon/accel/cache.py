@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
-from transformers.cache_utils import DummyLayer
 
+from antiphon.accel.attention import EXACT
+from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
-from antiphon.accel.traits import Level, Traits, holds_trees
+from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
 
@@ -23,29 +26,41 @@ class CachedModel:
     ``forward`` feeds confirmed tokens that have no keys and values yet, and a draft below the last of them; ``keep``
     then makes the accepted rows permanent and drops the rest. Between the two the cache holds every row; after
     ``keep`` it holds exactly the confirmed tokens but the last.
+
+    With a ``bucket``, every forward after the prefill is filled up to so many rows, so that its shape says nothing of
+    the draft; this takes attention that skips rows which see nothing (`antiphon.accel.attention`).
     """
 
-    def __init__(self, model: PreTrainedModel, traits: Traits, cache: Cache | None = None, *, padding: int = 0) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        traits: Traits,
+        cache: Cache | None = None,
+        *,
+        padding: int = 0,
+        bucket: int = 0,
+    ) -> None:
         self.model = model
         self.traits = traits
         self.cache = DynamicCache(config=model.config) if cache is None else cache
         self.padding = padding
+        self.bucket = bucket
         self.level = traits.level
         self.length = held(self.cache)
-        self._fed: tuple[Tokens, Draft] = ((), EMPTY)
+        self.capacity = capacity(self.cache)
+        self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
+        settle(self.cache)
         size = chunk or max(len(prompt), 1)
         last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.length += size
-        logits = self.forward(prompt[last:], EMPTY)
-        self.level = self._rewindable()
-        if self.level != "plain":
-            self.cache.activate_past_recording()  # only now: before, sliding layers would keep the whole prompt
+        logits = self._feed(prompt[last:], EMPTY, pads=0)  # the same for every draft as it is
+        self._inspect_cache()
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
@@ -53,28 +68,30 @@ class CachedModel:
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
-        return trim(draft, rows, min(depth, self._reachable()))
+        free = sys.maxsize if self.capacity is None else self.capacity - self.length
+        return trim(draft, min(rows, free - 1), min(depth, self._reachable()))  # one place is the root's
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
-        self._fed = (pending, draft)
-        self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
-        return self._run(pending, draft)
+        return self._feed(pending, draft, pads=max(self.bucket - len(pending) - len(draft), 0))
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the pending tokens and the rows of ``path`` permanent; forget the other rows."""
-        pending, draft = self._fed
-        fed, kept = len(pending) + len(draft), len(pending) + len(path)
+        pending, draft, pads = self._fed
+        fed, kept = len(pending) + len(draft) + pads, len(pending) + len(path)
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
-        elif self.level in ("tree", "linear"):
-            self._compact([len(pending) + row for row in path], fed, kept)
+        elif kept < fed and self.level in ("tree", "linear"):
+            rows = [*range(len(pending)), *(len(pending) + row for row in path)]
+            commit(self.cache, rows, held=self.length, fed=fed)
+        settle(self.cache)
         self.length += kept
 
     def rebuild(self, context: Tokens) -> Tensor:
         """Forget everything and read ``context`` again; the logits after its last token, of shape (1, vocab)."""
         self.cache = DynamicCache(config=self.model.config)
         self.length = 0
+        self.capacity = None
         return self.prefill(context)
 
     def must_rebuild(self, context: Tokens) -> bool:
@@ -82,24 +99,32 @@ class CachedModel:
         rope = self.traits.rope
         return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
 
-    def _rewindable(self) -> Level:
-        """The model's level, or what is left of it with this very cache: the caller may have brought another kind."""
-        level = self.traits.level
-        if level == "plain" or holds_trees(self.cache):
-            return level
-        if self.cache.is_croppable:  # convolutional state without a recurrent one
-            return "linear"
-        return level if level == "replay" else "plain"
+    def _inspect_cache(self) -> None:
+        """Settle the level, now that the cache has its layers; a warning says what the caller's own one costs."""
+        self.level, reason = rewindable(self.cache, self.traits.level)
+        if self.level == "plain" != self.traits.level:
+            warnings.warn(
+                f"This {type(self.cache).__name__} is decoded plainly, without drafts: {reason}. The text is the same; "
+                "for speed pass a DynamicCache, a GrowingCache, or a Cache of StaticLayers that are all full ones.",
+                stacklevel=2,
+            )
 
     @property
     def _layers(self) -> list[Any]:
         return list(self.cache.layers)
 
-    def _run(self, pending: Tokens, draft: Draft) -> Tensor:
+    def _feed(self, pending: Tokens, draft: Draft, pads: int) -> Tensor:
+        self._fed = (pending, draft, pads)
+        if len(draft) or pads:
+            record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
+        self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
+        return self._run(pending, draft, pads)
+
+    def _run(self, pending: Tokens, draft: Draft, pads: int = 0) -> Tensor:
         # Only a draft needs its geometry: that of a whole prompt would take memory quadratic in its length.
-        tree = plant(len(pending), draft.parents) if len(draft) else None
+        tree = plant(len(pending), draft.parents, pads) if len(draft) or pads else None
         depths = torch.arange(len(pending)) if tree is None else torch.from_numpy(tree.depths)
-        rows = 1 + len(draft)
+        rows = 1 + len(draft) + pads
         device = self.model.device
         arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": self.cache, "use_cache": True}
         if self.traits.keeps_logits:
@@ -107,9 +132,9 @@ class CachedModel:
         if self.traits.takes_positions:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(device)
-        input_ids = torch.tensor([[*pending, *draft.tokens]], device=device)
+        input_ids = torch.tensor([[*pending, *draft.tokens, *[pending[-1]] * pads]], device=device)
         outputs = self.model(input_ids=input_ids, attention_mask=self._mask(tree, len(depths)), **arguments)
-        logits: Tensor = outputs.logits[0, -rows:]
+        logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
 
     def _mask(self, tree: Tree | None, fed: int) -> Tensor | dict[str, Tensor] | None:
@@ -120,15 +145,17 @@ class CachedModel:
             return None  # the causal fast path of transformers
         seen = torch.ones((1, self.length + fed), dtype=torch.long, device=self.model.device)
         seen[:, : self.padding] = 0
-        return seen
+        # Models of recurrent state alone multiply what they are fed by their mask, and remember nothing of the rest.
+        return seen[:, self.length :] if self.traits.cache_argument == "cache_params" else seen
 
     def _tree_mask(self, tree: Tree, kind: str) -> Tensor:
-        _, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))
-        sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)[
-            None, None
-        ].to(self.model.device)
+        width, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))
+        sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)
+        sees = pad(sees, (0, width - sees.shape[1]))  # the rest of a fixed buffer: nobody has written there
+        sees = sees[None, None].to(self.model.device)
         # Eager attention adds its mask to the scores: a boolean one would be silently wrong in every model.
-        return sees if self.traits.implementation == "sdpa" else additive(sees, self.model.dtype)
+        is_boolean = self.traits.implementation in ("sdpa", EXACT)
+        return sees if is_boolean else additive(sees, self.model.dtype)
 
     def _reachable(self) -> int:
         """How deep a draft may go: not past the model's positions, nor over a switch of rotary frequencies."""
@@ -139,18 +166,6 @@ class CachedModel:
             ends.append(rope.position)
         return max(min(ends, default=sys.maxsize) - 1 - root, 0)
 
-    def _compact(self, accepted: list[int], fed: int, kept: int) -> None:
-        """Move accepted rows behind the pending tokens, in place, and crop what follows: O(accepted), not O(length)."""
-        start = kept - len(accepted)
-        if accepted != list(range(start, kept)):
-            for layer in self._layers:
-                if not isinstance(layer, DummyLayer) and layer.is_initialized:
-                    for states in (layer.keys, layer.values):
-                        fresh = states[..., states.shape[-2] - fed :, :]
-                        index = torch.tensor(accepted, device=states.device)
-                        fresh[..., start:kept, :] = fresh.index_select(-2, index)
-        self.cache.crop(kept - fed)
-
     def _replay(self, tokens: Tokens, fed: int) -> None:
         """Put the recurrent state back to before the draft and run only what was accepted."""
         for layer, states in zip(self._layers, self._snapshot or (), strict=True):
@@ -160,6 +175,7 @@ class CachedModel:
                 layer.crop(-fed)
             elif getattr(layer, "keys", None) is not None:  # its own crop would want to crop the state as well
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
+        settle(self.cache)
         self._run(tokens, EMPTY)
 
 

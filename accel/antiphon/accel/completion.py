@@ -35,7 +35,8 @@ class Completion:
     """A finished answer: its text without special tokens and without the stop string, and how it came to be.
 
     ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
-    the model emitted, up to the one that ended the text.
+    the model emitted, up to the one that ended the text; ``temperature`` and ``repetition_penalty`` are what they were
+    chosen with.
     """
 
     text: str
@@ -43,6 +44,8 @@ class Completion:
     usage: Usage
     steps: Summary
     tokens: tuple[int, ...]
+    temperature: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 class Turns:
@@ -66,6 +69,8 @@ class Stream:
     Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
     nothing runs on once the stream is closed or dropped. It may be closed from another thread; the forward under
     way then ends first. An error in generation is raised where the next piece was asked for.
+
+    ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say.
     """
 
     def __init__(
@@ -76,8 +81,10 @@ class Stream:
         prompt_tokens: int,
         stop: Sequence[str] = (),
         turns: Turns | None = None,
+        chosen: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self._running = steps
+        self._chosen = chosen
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
         self._prompt_tokens = prompt_tokens
@@ -115,12 +122,15 @@ class Stream:
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
         tokens = tuple(token for step in self._steps for token in step.tokens)
+        temperature, repetition_penalty = self._chosen
         return Completion(
             text="".join(self._pieces),
             finish_reason=self._finish,
             usage=Usage(self._prompt_tokens, len(tokens)),
             steps=summarize(self._steps),
             tokens=tokens,
+            temperature=temperature,
+            repetition_penalty=repetition_penalty,
         )
 
     def close(self) -> None:

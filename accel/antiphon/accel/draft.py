@@ -103,6 +103,15 @@ def chain(tokens: Tokens, chances: Sequence[float] | None = None) -> Draft:
     return Draft(tuple(tokens), tuple(range(-1, rows - 1)), tuple(chances or (1.0,) * rows))
 
 
+def path_to(draft: Draft, row: int) -> list[int]:
+    """The rows from the first below the root down to ``row``, which is the last; none for the root."""
+    path: list[int] = []
+    while row != ROOT:
+        path.insert(0, row)
+        row = draft.parents[row]
+    return path
+
+
 def trim(draft: Draft, rows: int, depth: int) -> Draft:
     """The likeliest ``rows`` rows no deeper than ``depth``, closed under parents; ties keep the earlier row.
 

@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.batch import joined, steps_of
+from antiphon.accel.determinism import bucket_of
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.request import Reference, Request, checked_rows, prepare, refuse
@@ -32,6 +33,11 @@ class Decoder:
     The output is what `generate` would have returned without it (see `generate` for streamers and stop strings, which
     transformers does not hand on to callables). ``drafter`` makes a fresh drafter for each request, ``rows`` bounds a
     draft, ``tokenizer`` is needed where references are texts, and ``on_step`` is told of every forward.
+
+    In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
+    them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the
+    same number of rows, 1 + ``rows`` rounded up to a multiple of 8 (or the number that it is), and attends to each of
+    them by itself, which costs time. The model is given that attention for each step and gets its own back after it.
     """
 
     def __init__(
@@ -41,9 +47,11 @@ class Decoder:
         rows: int = 32,
         tokenizer: PreTrainedTokenizerBase | None = None,
         on_step: Callable[[Step], None] | None = None,
+        deterministic: bool | int = False,
     ) -> None:
         self.drafter = drafter
         self.rows = checked_rows(rows)
+        self.bucket = bucket_of(deterministic, rows)
         self.tokenizer = tokenizer
         self.on_step = on_step
 
@@ -60,7 +68,7 @@ class Decoder:
         """Called by `generate` with what it has prepared."""
         request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
         refuse(request)
-        return _finish(request, self.drafter, self.rows, references, self.tokenizer, self.on_step)
+        return _finish(request, self.drafter, self.rows, references, self.tokenizer, self.on_step, self.bucket)
 
 
 def stream(
@@ -73,20 +81,24 @@ def stream(
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | Sequence[str] | None = None,
     generator: torch.Generator | None = None,
+    deterministic: bool | int = False,
     **arguments: Any,
 ) -> Iterator[Step]:
     """Decode lazily: one Step per forward, its ``tokens`` as plain ids; closing the iterator stops generating.
 
     Takes what `model.generate` takes (sampling parameters, processors, criteria, cache, ...). A ``generator`` draws
     from its own stream of random numbers instead of torch's global one. The last step says why it ``finish``-ed.
+    ``deterministic`` is `Decoder`'s.
 
     Raises:
-        ValueError: an option that this decoder does not offer (beams, no cache, embeddings, batches), named.
+        ValueError: an option that this decoder does not offer (beams, no cache, embeddings, batches), named; or the
+            model cannot be decoded deterministically.
     """
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
     if len(request.input_ids) > 1:
         raise ValueError(f"A stream is of one text, and these are {len(request.input_ids)}; use `generate`.")
-    return Run(request, drafter, rows, references, tokenizer, generator).steps()
+    bucket = bucket_of(deterministic, checked_rows(rows))
+    return Run(request, drafter, rows, references, tokenizer, generator, bucket=bucket).steps()
 
 
 def generate(
@@ -100,20 +112,22 @@ def generate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | Sequence[str] | None = None,
     on_step: Callable[[Step], None] | None = None,
+    deterministic: bool | int = False,
     **arguments: Any,
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """`model.generate` with drafts: the same arguments, the same output, fewer forwards.
 
     Other than `custom_generate`, it carries ``streamer`` (the prompt first, then token by token) and ``stop_strings``
-    with their ``tokenizer``.
+    with their ``tokenizer``; ``deterministic`` is `Decoder`'s, and decodes the texts of a batch one by one.
 
     A batch of texts, padded on the left, shares its forwards; ``references`` is then one list for each text. Texts end
     at different steps, so processors and criteria are asked text by text, each with copies of its own; samples follow
     the same law as those of `model.generate`, but use its random numbers in another order.
     """
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
+    bucket = bucket_of(deterministic, checked_rows(rows))
     if streamer is None:
-        return _finish(request, drafter, rows, references, tokenizer, on_step)
+        return _finish(request, drafter, rows, references, tokenizer, on_step, bucket)
     if len(request.input_ids) > 1:
         raise ValueError(f"A streamer is for one text, and these are {len(request.input_ids)}; generate them without.")
 
@@ -124,7 +138,7 @@ def generate(
             streamer.put(torch.tensor([token]))
 
     streamer.put(request.input_ids.cpu())
-    output = _finish(request, drafter, rows, references, tokenizer, put)
+    output = _finish(request, drafter, rows, references, tokenizer, put, bucket)
     streamer.end()
     return output
 
@@ -136,10 +150,14 @@ def _finish(
     references: Sequence[Any],
     tokenizer: PreTrainedTokenizerBase | None,
     on_step: Callable[[Step], None] | None,
+    bucket: int,
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """Decode every text of a request to its end: together where the model can share forwards, else one by one."""
     shares = share_out(references, request)
-    runs = [Run(part, drafter, rows, own, tokenizer) for part, own in zip(split(request), shares, strict=True)]
+    runs = [
+        Run(part, drafter, rows, own, tokenizer, bucket=bucket)
+        for part, own in zip(split(request), shares, strict=True)
+    ]
     for steps in steps_of(request.model, runs):
         for step in steps:
             if on_step is not None:

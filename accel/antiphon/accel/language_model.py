@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
+from antiphon.accel.attention import EXACT
 from antiphon.accel.batch import steps_of
+from antiphon.accel.certify import Certificate
+from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
+from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters import Blend, drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
@@ -24,7 +28,7 @@ from antiphon.accel.stats import Step
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["Completion", "LanguageModel", "Message", "Stream", "Usage"]
+__all__ = ["Certificate", "Completion", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 CPU_LEAST = 0.1
@@ -47,6 +51,7 @@ class LanguageModel:
         drafter: str | DrafterFactory = "blend",
         rows: int = 32,
         name: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -56,6 +61,10 @@ class LanguageModel:
         check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
         self._drafter = _factory(drafter, model.device)
         self._turns = Turns()
+        self._bucket = bucket_of(bool(deterministic), rows)
+        if self._bucket:
+            settled(model, self._bucket)
+            model.set_attn_implementation(EXACT)
 
     @classmethod
     def from_pretrained(
@@ -67,6 +76,7 @@ class LanguageModel:
         device_map: Any = None,
         drafter: str | DrafterFactory = "blend",
         rows: int = 32,
+        deterministic: bool = False,
         **model_kwargs: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -83,7 +93,8 @@ class LanguageModel:
         model, tokenizer = load_pretrained(
             name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
         )
-        return cls(model, tokenizer, drafter=factory, rows=rows, name=str(name_or_path))
+        name = str(name_or_path)
+        return cls(model, tokenizer, drafter=factory, rows=rows, name=name, deterministic=deterministic)
 
     @property
     def context_window(self) -> int | None:
@@ -156,17 +167,66 @@ class LanguageModel:
         generator = self._generator(settings.seed) if settings.is_sampled else None
         request = prepare(
             self.model,
-            tokens,
-            attention_mask=torch.ones((1, len(tokens)), dtype=torch.long, device=self.model.device),
+            **self._inputs(tokens),
             max_new_tokens=min(settings.max_new_tokens, self._room(len(tokens))),
             **settings.arguments,
             **self._ends(),
         )
-        return Run(request, factory, self.rows if rows is None else rows, sources, self.tokenizer, generator)
+        rows = self.rows if rows is None else rows
+        bucket = bucket_of(self._bucket or False, rows)
+        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket)
 
     def _stream(self, run: Run, steps: Iterator[Step], settings: Settings) -> Stream:
-        prompt_tokens = run.request.input_ids.shape[1]
-        return Stream(steps, self.tokenizer, prompt_tokens=prompt_tokens, stop=settings.stops, turns=self._turns)
+        return Stream(
+            steps,
+            self.tokenizer,
+            prompt_tokens=run.request.input_ids.shape[1],
+            stop=settings.stops,
+            turns=self._turns,
+            chosen=(settings.temperature, settings.repetition_penalty),
+        )
+
+    def certify(
+        self,
+        prompt: str | Sequence[Message],
+        completion: Completion | Sequence[int] | str,
+        *,
+        repetition_penalty: float = 1.0,
+        ulps: float | None = None,
+    ) -> Certificate:
+        """Prove that a greedy completion of this prompt is the model's own, whoever made it; see `certify.certify`.
+
+        A completion knows its ``repetition_penalty``; for ids or a text it is what is given here. Of a text the ids
+        are guessed, by the tokenizer: where the certificate holds it is proven all the same, where it does not, the
+        answer may have been emitted in other tokens.
+
+        Raises:
+            ValueError: the completion was sampled, is empty, or does not fit.
+        """
+        if isinstance(completion, Completion):
+            if completion.temperature:
+                raise ValueError(
+                    f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
+                    "need not be the best. Certify a greedy one, at temperature 0."
+                )
+            repetition_penalty = completion.repetition_penalty
+        emitted = _ids(completion, self.tokenizer)
+        with self._turns:
+            tokens = encode(prompt, self.tokenizer)
+            request = prepare(
+                self.model,
+                **self._inputs(tokens),
+                max_new_tokens=max(len(emitted), 1),
+                **Settings(repetition_penalty=repetition_penalty).arguments,
+                **self._ends(),
+            )
+            output = [*tokens, *emitted]
+            return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        """The prompt as tensors; the mask says that a pad token in it is text."""
+        ids = torch.tensor([list(tokens)], device=self.model.device)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def _room(self, prompt_tokens: int) -> int:
         """How many tokens may follow the prompt."""
@@ -201,6 +261,14 @@ def _read(stream: Stream) -> Completion:
     for _ in stream:
         pass
     return stream.completion
+
+
+def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    if isinstance(completion, Completion):
+        return list(completion.tokens)
+    if isinstance(completion, str):
+        return list(tokenizer.encode(completion, add_special_tokens=False))
+    return list(completion)
 
 
 def _factory(drafter: str | DrafterFactory, device: torch.device | None) -> DrafterFactory:

@@ -12,8 +12,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.cache import CachedModel, cache_of
 from antiphon.accel.decode import decode
+from antiphon.accel.determinism import exactly, settled
 from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.probe import traits_of
 from antiphon.accel.request import Reference, Request, checked_rows, encode
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
@@ -38,12 +38,15 @@ class Run:
         references: Sequence[Reference],
         tokenizer: PreTrainedTokenizerBase | None,
         generator: torch.Generator | None = None,
+        *,
+        bucket: int = 0,
     ) -> None:
         config = request.config
         detailed = bool(config.return_dict_in_generate)
         vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
         self.request = request
         self.rows = checked_rows(rows)
+        self.bucket = bucket
         self.prefill_chunk: int | None = config.prefill_chunk_size
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
@@ -65,11 +68,12 @@ class Run:
         return self.transcript.tokens[self.request.padding :]
 
     def steps(self) -> Iterator[Step]:
-        """Decode this text alone."""
+        """Decode this text alone, with a ``bucket`` deterministically."""
         request = self.request
-        traits, cache = traits_of(request.model), cache_of(request.model, dict(request.arguments))
-        self.cached = CachedModel(request.model, traits, cache, padding=request.padding)
-        return decode(
+        cache = cache_of(request.model, dict(request.arguments))
+        traits = settled(request.model, self.bucket, cache)
+        self.cached = CachedModel(request.model, traits, cache, padding=request.padding, bucket=self.bucket)
+        steps = decode(
             self.cached,
             self.drafter,
             self.chooser,
@@ -78,6 +82,7 @@ class Run:
             rows=self.rows,
             prefill_chunk=self.prefill_chunk,
         )
+        return exactly(request.model, steps) if self.bucket else steps
 
     def output(self) -> Tensor | GenerateDecoderOnlyOutput:
         """What `generate` returns, once every step is done; the cache is that of a text decoded alone."""

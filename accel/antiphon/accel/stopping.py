@@ -39,7 +39,9 @@ class Stop:
     def commit(self, token: int) -> bool:
         """Make the token part of the text; whether the text ends with it."""
         self.transcript.append(token)
-        if token in self.ends or (self.others and bool(self.others(self.transcript.ids, self.scores()).all())):
+        # Asked first: plain decoding asks them about an end-of-sequence token too, and they may be counting.
+        ended = bool(self.others) and bool(self.others(self.transcript.ids, self.scores()).all())
+        if ended or token in self.ends:
             self.finish = "stop"
         elif not self.room:
             self.finish = "length"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.families import ALL_FAMILIES, FAMILIES
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["BOS", "EOS", "FAMILIES", "PAD", "VOCABULARY", "byte_tokenizer", "tiny_model"]
+__all__ = ["ALL_FAMILIES", "BOS", "EOS", "FAMILIES", "PAD", "VOCABULARY", "byte_tokenizer", "tiny_model"]
 
 SPECIALS = ("<bos>", "<eos>", "<pad>", "<|im_start|>", "<|im_end|>")
 BOS, EOS, PAD = 256, 257, 258
@@ -20,35 +22,6 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-_SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-_HYBRID: dict[str, Any] = {
-    "num_hidden_layers": 3,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    "sliding_window": 12,
-    "query_pre_attn_scalar": 16,
-}
-
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", _SHAPE),
-    "qwen3": ("qwen3", _SHAPE | {"head_dim": 16}),
-    "mistral": ("mistral", _SHAPE | {"sliding_window": 12}),
-    "gemma3": ("gemma3_text", _SHAPE | {"head_dim": 16} | _HYBRID),
-    "phi3": ("phi3", _SHAPE),
-    "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4}),
-    "mixtral": ("mixtral", _SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "qwen3_moe": (
-        "qwen3_moe",
-        _SHAPE | {"head_dim": 16, "moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2},
-    ),
-}
-"""Each family's name in transformers and the settings that make it small; sliding windows hold 12 tokens."""
-
 
 def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTrainedModel:
     """A random float32 causal model of about 100,000 parameters, in evaluation mode: the same one for the same seed.
@@ -57,14 +30,14 @@ def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTra
     (0.08), so that the next token depends on the text. PyTorch's global random state is left as it was.
 
     Raises:
-        ValueError: the family is none of ``FAMILIES``.
+        ValueError: the family is none of ``ALL_FAMILIES``.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if family not in FAMILIES:
-        raise ValueError(f"There is no tiny model of the family {family!r}; choose one of {', '.join(FAMILIES)}.")
-    name, shape = FAMILIES[family]
+    if family not in ALL_FAMILIES:
+        raise ValueError(f"There is no tiny model of the family {family!r}; choose one of {', '.join(ALL_FAMILIES)}.")
+    name, shape = ALL_FAMILIES[family]
     common: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "bos_token_id": BOS,

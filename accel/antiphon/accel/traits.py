@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
+from antiphon.accel.attention import EXACT, implementation_of
 from antiphon.accel.tree import Reach
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -17,8 +18,9 @@ Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 from a snapshot of the recurrent state; or nothing, which is plain decoding."""
 
 TREE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
-STATE_LAYERS = frozenset({"LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"})
-MASKABLE = ("sdpa", "eager")
+STATE_ALONE = "LinearAttentionLayer"
+STATE_LAYERS = frozenset({STATE_ALONE, "LinearAttentionAndFullAttentionLayer"})
+MASKABLE = ("sdpa", "eager", EXACT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,9 @@ class RopeSwitch:
 class Traits:
     """What a model can do for us, and why.
 
-    ``reaches`` maps each kind of attention layer to how far it looks and ``first`` to the index of its first layer;
-    a model with one kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
+    ``kinds`` names the kind of every layer, ``states`` the kinds that keep recurrent or convolutional state.
+    ``reaches`` maps each kind that attends to how far it looks and ``first`` to the index of its first layer; a model
+    with one such kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
     """
 
     level: Level
@@ -48,6 +51,8 @@ class Traits:
     cache_argument: str | None
     takes_positions: bool
     keeps_logits: bool
+    kinds: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     reaches: Mapping[str, Reach] = field(default_factory=dict)
     first: Mapping[str, int] = field(default_factory=dict)
     positions: int | None = None
@@ -67,10 +72,11 @@ def declared(model: PreTrainedModel) -> Traits:
             f"{type(model).__name__} is not a causal language model; "
             "load one with AutoModelForCausalLM.from_pretrained."
         )
-    implementation = str(config._attn_implementation or "eager")  # transformers offers no public name for it
+    implementation = implementation_of(model)
     layers = DynamicCache(config=config).layers
     level, reason = _level(layers, implementation, parameters)
-    reaches, first = _reaches(config, layers)
+    kinds = _kinds(config, layers)
+    reaches, first = _reaches(kinds, layers)
     return Traits(
         level=level,
         reason=reason,
@@ -78,16 +84,15 @@ def declared(model: PreTrainedModel) -> Traits:
         cache_argument=next((name for name in ("past_key_values", "cache_params") if name in parameters), None),
         takes_positions="position_ids" in parameters,
         keeps_logits="logits_to_keep" in parameters,
+        kinds=kinds,
+        states=tuple(
+            {k: None for k, layer in zip(kinds, layers, strict=False) if type(layer).__name__ in STATE_LAYERS}
+        ),
         reaches=reaches,
         first=first,
         positions=getattr(config, "max_position_embeddings", None),
         rope=_rope(model, config),
     )
-
-
-def holds_trees(cache: Cache) -> bool:
-    """Whether rows can be taken back out of this cache one by one, which in-place commit needs."""
-    return not getattr(cache, "offloading", False) and all(type(layer) in TREE_LAYERS for layer in cache.layers)
 
 
 def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]) -> tuple[Level, str]:
@@ -106,13 +111,16 @@ def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]
     return "tree", "its layers attend through masks and positions that a tree can set"
 
 
-def _reaches(config: Any, layers: list[Any]) -> tuple[dict[str, Reach], dict[str, int]]:
+def _kinds(config: Any, layers: list[Any]) -> tuple[str, ...]:
     inferred = ["sliding_attention" if getattr(layer, "is_sliding", False) else "full_attention" for layer in layers]
-    kinds = list(getattr(config, "layer_types", None) or inferred)
+    return tuple(getattr(config, "layer_types", None) or inferred)
+
+
+def _reaches(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, Reach], dict[str, int]]:
     reaches: dict[str, Reach] = {}
     first: dict[str, int] = {}
     for index, (kind, layer) in enumerate(zip(kinds, layers, strict=False)):
-        if kind in reaches or isinstance(layer, DummyLayer):
+        if kind in reaches or isinstance(layer, DummyLayer) or type(layer).__name__ == STATE_ALONE:
             continue
         width = getattr(layer, "sliding_window", None)
         reaches[kind] = Reach(chunk=width) if kind == "chunked_attention" else Reach(window=width)

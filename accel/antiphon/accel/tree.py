@@ -26,18 +26,20 @@ class Tree:
 
     ``depths[i]`` counts from 0 at the first pending token; a row's position is the number of tokens before the
     first pending one plus its depth. ``sees[i, j]`` is true where row ``j`` is row ``i`` or one of its ancestors.
-    Shapes are (rows,) and (rows, rows).
+    Shapes are (rows,) and (rows, rows). The last ``pads`` rows only fill the forward: they see nothing, and stand at
+    the root's depth, where no position is out of range.
     """
 
     depths: NDArray[np.int64]
     sees: NDArray[np.bool_]
+    pads: int = 0
 
     def __len__(self) -> int:
         return len(self.depths)
 
 
-def plant(pending: int, parents: Sequence[int]) -> Tree:
-    """The tree of ``pending`` confirmed tokens and the draft rows that hang from the last of them."""
+def plant(pending: int, parents: Sequence[int], pads: int = 0) -> Tree:
+    """The tree of ``pending`` confirmed tokens, the draft rows that hang from the last of them, and ``pads`` rows."""
     root = pending - 1
     above = [ROOT, *range(root), *(root if parent == ROOT else pending + parent for parent in parents)]
     depths: list[int] = []
@@ -45,7 +47,8 @@ def plant(pending: int, parents: Sequence[int]) -> Tree:
     for row, parent in enumerate(above):
         depths.append(0 if parent == ROOT else depths[parent] + 1)
         seen.append((0 if parent == ROOT else seen[parent]) | 1 << row)
-    return Tree(np.array(depths, dtype=np.int64), _unpack(seen))
+    depths += [root] * pads
+    return Tree(np.array(depths, dtype=np.int64), _unpack(seen + [0] * pads), pads)
 
 
 def mask(tree: Tree, reach: Reach, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
@@ -59,6 +62,7 @@ def mask(tree: Tree, reach: Reach, *, length: int, offset: int = 0, padding: int
     sees = torch.ones((len(tree), cached + len(tree)), dtype=torch.bool)
     sees[:, : max(padding - offset, 0)] = False
     sees[:, cached:] = torch.from_numpy(tree.sees)
+    sees[len(tree) - tree.pads :] = False
     if reach == Reach():
         return sees
     rows = torch.from_numpy(tree.depths) + (length - padding)

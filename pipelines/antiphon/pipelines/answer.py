@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from antiphon.accel import Stream, Summary, Usage
+from antiphon.accel import Completion, Stream, Summary, Usage
 from antiphon.accel.stats import FinishReason
 from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.prompt import Prompt
 from antiphon.retrieval import Passage
 
 
@@ -46,12 +47,14 @@ class Answer:
 class AnswerStream:
     """An answer while it grows: iterate over its pieces; afterwards ``answer`` is whole.
 
-    ``passages`` are there at once. Nothing is generated between pieces, or after the stream is closed.
+    ``passages`` and the ``prompt`` made of them are there at once. Nothing is generated between pieces, or after the
+    stream is closed.
     """
 
-    def __init__(self, question: str, passages: tuple[Passage, ...], stream: Stream) -> None:
+    def __init__(self, question: str, passages: tuple[Passage, ...], prompt: Prompt, stream: Stream) -> None:
         self.question = question
         self.passages = passages
+        self.prompt = prompt
         self._stream = stream
 
     def __iter__(self) -> Iterator[str]:
@@ -73,13 +76,22 @@ class AnswerStream:
         self._stream.close()
 
     @property
+    def completion(self) -> Completion:
+        """What the language model said, with its tokens, once the stream has ended or is closed.
+
+        Raises:
+            RuntimeError: the stream has not ended yet.
+        """
+        return self._stream.completion
+
+    @property
     def answer(self) -> Answer:
         """The answer, once the stream has ended or is closed.
 
         Raises:
             RuntimeError: the stream has not ended yet.
         """
-        completion = self._stream.completion
+        completion = self.completion
         return Answer(
             question=self.question,
             text=completion.text,

@@ -1,4 +1,4 @@
-"""The command line: antiphon index, ask, demo, bench, reader. Heavy libraries are imported inside the commands."""
+"""The command line: index, ask, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
-from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, show_index
 from antiphon.pipelines.reader.cli import app as reader
 
 DEFAULT_MODEL = "reader"
@@ -130,6 +130,52 @@ def ask(
 
 
 @app.command()
+def certify(
+    prompt: Annotated[str, typer.Argument(help="A question to the index; without one, a text to continue.")],
+    index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    ulps: Annotated[
+        float | None,
+        typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and certificate as one JSON object.")] = False,
+) -> None:
+    """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
+
+    The exit code is 1 where the certificate does not hold.
+    """
+    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.proof import proven
+    from antiphon.retrieval import Retriever
+
+    console.quiet_libraries()
+    factory = drafter_named(drafter)
+    retriever = None if index is None else Retriever.open(index, device=device)
+    settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
+    language_model = load_language_model(model, device=device, **settings)
+    show = (lambda stream: None) if as_json else console.show_pieces
+    options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
+    proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)
+    if as_json:
+        typer.echo(json.dumps(proof.as_dict(), ensure_ascii=False))
+    else:
+        console.show_certificate(proof.certificate, proof.word)
+    if not proof.certificate.holds:
+        raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
 ) -> None:
@@ -139,4 +185,51 @@ def demo(
     console.quiet_libraries()
     is_same = run(model)
     if model in EMBEDDED and not is_same:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
+    context: Annotated[int, typer.Option(help="Measure forwards after so many tokens.")] = 256,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    families: Annotated[
+        bool, typer.Option("--families", help="Try a tiny model of every known family instead (a minute).")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of families for the docs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a card.")] = False,
+) -> None:
+    """Say what a model can verify and why, what a forward of it costs, and what would help."""
+    console.quiet_libraries()
+    if families:
+        _try_families(markdown=markdown, as_json=as_json)
+        return
+    if markdown:
+        raise ValueError("--markdown is the table of families; give --families as well.")
+    from antiphon.accel.diagnosis import diagnose
+    from antiphon.pipelines.doctor import show_diagnosis
+
+    loaded = load_language_model(model, device=device).model
+    with console.err.status("Examining"):
+        diagnosis = diagnose(loaded, context=context)
+    if as_json:
+        typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
+        return
+    show_diagnosis(model, diagnosis)
+
+
+def _try_families(*, markdown: bool, as_json: bool) -> None:
+    """Print the table of families; it ends in failure where one of them is not exact."""
+    from antiphon.pipelines.doctor import families_markdown, show_families, try_families
+
+    trials = try_families()
+    if as_json:
+        typer.echo(json.dumps({"families": [trial.as_dict() for trial in trials]}))
+    elif markdown:
+        typer.echo(families_markdown(trials), nl=False)
+    else:
+        show_families(trials)
+    if not all(trial.holds(mode) for trial in trials for mode in trial.trials):
         raise typer.Exit(1)

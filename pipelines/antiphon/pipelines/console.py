@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from antiphon.accel import Certificate, Stream
     from antiphon.pipelines.answer import Answer, AnswerStream
     from antiphon.pipelines.citations import Citation
 
@@ -53,12 +56,17 @@ def progress_bars(names: dict[str, str] | None = None) -> Iterator[Report]:
 
 def show_stream(stream: AnswerStream) -> Answer:
     """Print an answer while it grows; give it back when it is whole."""
+    show_pieces(stream)
+    return stream.answer
+
+
+def show_pieces(stream: AnswerStream | Stream) -> None:
+    """Print a text while it grows."""
     with stream:
         for piece in stream:
             out.print(Text(piece), end="")
             out.file.flush()
     out.print()
-    return stream.answer
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:
@@ -93,3 +101,22 @@ def show_cost(answer: Answer) -> None:
 
 def _unfinished(answer: Answer) -> str:
     return "; cut off by --max-new-tokens" if answer.finish_reason == "length" else ""
+
+
+def show_certificate(certificate: Certificate, word: str) -> None:
+    """A card: whether it holds, and the figures that say so; ``word`` is how the token of the largest regret reads."""
+    card = Table(box=SIMPLE, show_header=False, title=_verdict(certificate))
+    card.add_row("tokens", f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}")
+    card.add_row("precision", certificate.dtype)
+    card.add_row("worst regret", f"{certificate.worst:.3g} ulp of {certificate.allowed:g} allowed")
+    card.add_row("above zero", f"{certificate.share:.1%} of tokens")
+    if certificate.worst:
+        where = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
+        card.add_row("where", Text(where))
+    out.print(card)
+
+
+def _verdict(certificate: Certificate) -> Text:
+    if certificate.holds:
+        return Text("The certificate holds: every token is the model's own choice.", style="green")
+    return Text("The certificate does not hold: the model would have said something else.", style="red")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from antiphon.retrieval import IndexReport
 
 STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SHOWN_SKIPPED = 20
 
 
@@ -44,8 +45,11 @@ def show_index(report: IndexReport) -> None:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 
 
-def load_language_model(name: str, *, device: str | None = None, dtype: Any = "auto") -> LanguageModel:
-    """The language model that a user called ``name``, converted first if it is an embedded one and this has to be."""
+def load_language_model(name: str, *, device: str | None = None, dtype: Any = "auto", **settings: Any) -> LanguageModel:
+    """The language model that a user called ``name``, converted first if it is an embedded one and this has to be.
+
+    ``settings`` go to `LanguageModel.from_pretrained`.
+    """
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.embedded import resolve_model
 
@@ -53,4 +57,19 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
     with console.progress_bars() as report, redirect_stderr(StringIO()):
         place = resolve_model(name, progress=report)
     with console.err.status(f"Loading {name}"):
-        return LanguageModel.from_pretrained(place, device=device, dtype=dtype)
+        return LanguageModel.from_pretrained(place, device=device, dtype=dtype, **settings)
+
+
+def dtype_named(name: str) -> Any:
+    """The precision that a user called ``name``: "auto", or one of torch's.
+
+    Raises:
+        ValueError: there is none of that name; the message names those that there are.
+    """
+    if name not in DTYPES:
+        raise ValueError(f"There is no precision {name!r}; choose one of {', '.join(DTYPES)}.")
+    if name == "auto":
+        return name
+    import torch
+
+    return getattr(torch, name)

@@ -71,7 +71,7 @@ class Rag:
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
         references = prompt.answers or passage_references(passages)
         stream = self.language_model.stream(prompt.content, references=references, **generation)
-        return AnswerStream(question, passages, stream)
+        return AnswerStream(question, passages, prompt, stream)
 
     def _fit(self, question: str, found: tuple[Passage, ...], answer: int) -> tuple[tuple[Passage, ...], Prompt]:
         """As many of the best passages as leave room for ``answer`` tokens, and their prompt."""

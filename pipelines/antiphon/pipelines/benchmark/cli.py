@@ -71,6 +71,53 @@ def drafting(as_json: AsJson = False) -> None:
     console.out.print(f"import antiphon.accel: {report.import_seconds:.3f} s beyond torch and transformers")
 
 
+@app.command()
+def exactness(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Recorded answers, as for replay; without a file, the demo's documents and questions."),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "reader",
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="May be repeated.", show_default="float32 and bfloat16")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 64,
+    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare drafted outputs with plain ones, certify them all, and show transformers' own noise beside them.
+
+    The exit code is 1 where a promise is broken: other tokens in float32, a regret that rounding does not explain, or
+    a draft that changed a deterministic output.
+    """
+    from antiphon.pipelines.benchmark.exactness import measure, trials
+    from antiphon.pipelines.preparation import dtype_named, load_language_model
+
+    console.quiet_libraries()
+    dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
+    results = []
+    for each in dtypes:
+        language_model = load_language_model(model, device=device, dtype=each)
+        asked = trials(language_model, file, task=task, limit=limit)
+        with console.progress_bars() as report:
+            results.append(measure(language_model, asked, max_new_tokens=max_new_tokens, rows=rows, report=report))
+    figures = [result.as_dict() for result in results]
+    if as_json:
+        typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))
+    else:
+        console.out.print(_exactness_table(model, figures))
+        for figure in figures:
+            if figure["deterministic_refused"]:
+                console.out.print(figure["deterministic_refused"], style="dim")
+    if not all(result.is_kept for result in results):
+        raise typer.Exit(1)
+
+
 def _load_tokenizer(name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
@@ -90,6 +137,34 @@ def _drafting_table(report: Report) -> Table:
     return _table(title, columns | {"build_ratio": "index\nratio"}, figures)
 
 
+EXACTNESS = {
+    "prompts": "prompts",
+    "tokens": "tokens drafted",
+    "drafted_identical": "drafted as plain, share",
+    "eager_identical": "plain by another attention as plain, share",
+    "deterministic_identical": "deterministic: drafted as undrafted, share",
+    "deterministic_identical_to_plain": "deterministic: drafted as plain, share",
+    "worst_ulp_plain": "worst regret, plain, ulp",
+    "worst_ulp_drafted": "worst regret, drafted, ulp",
+    "worst_ulp_eager": "worst regret, other attention, ulp",
+    "worst_ulp_steady": "worst regret, deterministic, ulp",
+    "above_zero_plain": "tokens with a regret, plain",
+    "above_zero_drafted": "tokens with a regret, drafted",
+    "kept": "promise kept",
+}
+
+
+def _exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
+    """One row for each figure and one column for each dtype."""
+    table = Table(title=f"Exactness of {model}")
+    table.add_column("", justify="left")
+    for figure in figures:
+        table.add_column(figure["dtype"], justify="right")
+    for key, heading in EXACTNESS.items():
+        table.add_row(heading, *(_shown(figure[key]) for figure in figures))
+    return table
+
+
 def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -> Table:
     table = Table(title=title)
     for heading in columns.values():
@@ -99,5 +174,7 @@ def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -
     return table
 
 
-def _shown(value: float | str) -> str:
+def _shown(value: float | str | None) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
     return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

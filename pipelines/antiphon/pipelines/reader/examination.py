@@ -31,13 +31,18 @@ def read_examination(path: Path = FILE) -> list[Examined]:
     return [Examined(**json.loads(line)) for line in lines]
 
 
+def demo_index() -> Path:
+    """The folder of the index of the demo's documents, made where it is not there yet."""
+    folder = index_folder()
+    index_documents(documents(), folder, embedder="minilm")
+    return folder
+
+
 def examine(language_model: LanguageModel, *, k: int) -> Iterator[str]:
     """Ask each question of an index of the demo's documents; the lines of a Markdown list, as they come."""
     from antiphon.retrieval import Retriever
 
-    folder = index_folder()
-    index_documents(documents(), folder, embedder="minilm")
-    rag = Rag(Retriever.open(folder), language_model, k=k)
+    rag = Rag(Retriever.open(demo_index()), language_model, k=k)
     steps = tokens = 0
     for number, one in enumerate(read_examination(), start=1):
         answer = rag.ask(one.question)

@@ -1,0 +1,213 @@
+"""The proof of a greedy output: the regret of every emitted token in one full forward. Knows nothing of decoding.
+
+In half precision no two ways to compute a text round alike, so none can promise the very tokens of another; what
+each of them can promise is that every token was the best one but for rounding. This measures it, for anybody's output.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, PreTrainedModel
+
+from antiphon.accel.traits import declared
+
+HALF = (torch.bfloat16, torch.float16)
+HALF_ULPS = 2.0
+SINGLE_ULPS = 64.0
+"""What rounding may cost: half precision accumulates in single, and rounds results; single has nothing finer."""
+
+BLOCK = 64
+"""Rows of logits that are widened to float32 at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The regrets of an output's ``tokens``, in ulps of ``dtype``; it holds where none is above ``allowed``.
+
+    ``prompt_tokens`` stand before them; see `certify` for what a regret is.
+    """
+
+    tokens: tuple[int, ...]
+    regrets: tuple[float, ...]
+    prompt_tokens: int
+    dtype: str
+    allowed: float
+
+    @property
+    def worst(self) -> float:
+        """The largest regret, in ulps; infinite where a token was impossible."""
+        return max(self.regrets)
+
+    @property
+    def index(self) -> int:
+        """Which of ``tokens`` has the largest regret, counted from 0; the first of several."""
+        return self.regrets.index(self.worst)
+
+    @property
+    def position(self) -> int:
+        """Where that token stands in the whole output, prompt included."""
+        return self.prompt_tokens + self.index
+
+    @property
+    def token(self) -> int:
+        """The id of that token."""
+        return self.tokens[self.index]
+
+    @property
+    def share(self) -> float:
+        """The share of tokens whose regret is above zero: another token came out better by rounding, or more."""
+        return sum(regret > 0 for regret in self.regrets) / len(self.regrets)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every token was the model's own choice but for rounding."""
+        return self.worst <= self.allowed
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as values that JSON can hold; an infinite regret is None."""
+        regrets = [regret if math.isfinite(regret) else None for regret in self.regrets]
+        worst = self.worst if math.isfinite(self.worst) else None
+        found = {"worst": worst, "position": self.position, "token": self.token, "share": round(self.share, 6)}
+        return asdict(self) | {"regrets": regrets, "holds": self.holds} | found
+
+    def __str__(self) -> str:
+        tail = f", at token {self.index + 1} (id {self.token}); {self.share:.1%} of tokens above 0"
+        return (
+            f"The certificate {'holds' if self.holds else 'does not hold'}: {len(self.tokens)} tokens in {self.dtype}, "
+            f"worst regret {self.worst:.3g} ulp of {self.allowed:g} allowed{tail if self.worst else ''}."
+        )
+
+
+@torch.no_grad()
+def certify(
+    model: PreTrainedModel,
+    output: Tensor | Sequence[int],
+    prompt_length: int,
+    *,
+    attention_mask: Tensor | None = None,
+    logits_processor: LogitsProcessorList | None = None,
+    ulps: float | None = None,
+) -> Certificate:
+    """Measure how far each token of a greedy ``output`` was from the model's best one, in one full forward.
+
+    ``output`` is the prompt's ``prompt_length`` ids and those that were emitted after them, as `generate` returns it,
+    shape (1, length) or (length,), whoever decoded it. Let ``l`` be the logits of the forward after the tokens before
+    one, as float32, and ``s`` the scores that ``logits_processor`` makes of them, called with float32 (1, vocab) and
+    the ids before the token, once for each token in turn, as `generate` does it; without processors ``s = l``. Then
+
+        regret = (max(s) - s[token]) / ulp,    ulp = eps * 2 ** floor(log2(max(1, abs(max(l)))))
+
+    where ``eps`` is the distance from 1 to the next number in the model's dtype (2**-7 in bfloat16, 2**-10 in float16,
+    2**-23 in float32): the spacing of the dtype's numbers at the size of the top logit, and not below 1, since the
+    noise of a logit does not vanish where it happens to be near zero. A token whose score is -inf or NaN has an
+    infinite regret. By default 2 ulp are allowed in half precision and 64 in single; a wrong mask, position or cache
+    costs hundreds.
+
+    Left padding is what ``attention_mask``, of shape (1, prompt_length) or (1, length), hides. The logits take
+    emitted tokens x vocabulary in the model's dtype; of float32 no more than 64 rows are made at a time.
+
+    A sampled output cannot be certified: its tokens were drawn, and need not be the best.
+
+    Raises:
+        ValueError: there is nothing to certify, several rows are given, ids are outside the vocabulary, the model is
+            in training mode, or its rotary frequencies change while such a text grows, so that no one forward has
+            the numbers it was decoded with.
+    """
+    ids = _row(model, output, prompt_length)
+    mask = _whole_mask(attention_mask, ids)
+    padding = int((mask[0] == 0).sum())
+    dtype = model.dtype
+    regrets: list[float] = []
+    for first, last in _stretches(model, prompt_length, ids.shape[1], padding):
+        logits = _logits(model, ids[:, : last - 1], mask[:, : last - 1], last - first)
+        regrets += _regrets(logits, ids[:, :last], logits_processor, torch.finfo(dtype).eps)
+    return Certificate(
+        tokens=tuple(ids[0, prompt_length:].tolist()),
+        regrets=tuple(regrets),
+        prompt_tokens=prompt_length,
+        dtype=str(dtype).removeprefix("torch."),
+        allowed=(HALF_ULPS if dtype in HALF else SINGLE_ULPS) if ulps is None else ulps,
+    )
+
+
+def _row(model: PreTrainedModel, output: Tensor | Sequence[int], prompt_length: int) -> Tensor:
+    """The output as ids of shape (1, length), checked."""
+    if model.training:
+        raise ValueError("The model is in training mode, where dropout changes its logits; call model.eval() first.")
+    ids = torch.as_tensor(output, device=model.device)
+    ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or ids.shape[0] != 1:
+        raise ValueError(f"output has the shape {tuple(ids.shape)}; give one row of token ids at a time.")
+    if not 0 < prompt_length < ids.shape[1]:
+        raise ValueError(
+            f"prompt_length is {prompt_length} and output has {ids.shape[1]} tokens; give the prompt, of at least one "
+            "token, and at least one token that was emitted after it."
+        )
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    if bool(((ids < 0) | (ids >= vocabulary)).any()):
+        raise ValueError(f"output has ids outside the model's vocabulary of {vocabulary}; use its own tokenizer.")
+    return ids
+
+
+def _whole_mask(attention_mask: Tensor | None, ids: Tensor) -> Tensor:
+    mask = torch.ones_like(ids)
+    if attention_mask is None:
+        return mask
+    given = attention_mask.to(ids.device).view(1, -1)
+    if given.shape[1] > ids.shape[1] or bool((given[0].diff() < 0).any()) or not bool(given[0, -1]):
+        raise ValueError("attention_mask hides more than left padding, or is longer than output.")
+    mask[:, : given.shape[1]] = given
+    return mask
+
+
+def _stretches(model: PreTrainedModel, first: int, length: int, padding: int) -> Iterator[tuple[int, int]]:
+    """Where rotary frequencies switch once, what came before is computed by itself: ``first`` to ``last`` - 1."""
+    rope = declared(model).rope
+    if rope is None or length <= padding + rope.position:
+        yield first, length
+        return
+    switch = padding + rope.position + 1  # the first token whose context sees the other frequencies
+    if rope.dynamic or (first < switch < length and not rope.rebuilds):
+        raise ValueError(
+            f"{type(model).__name__} changes its rotary frequencies after {rope.position} tokens while its cache keeps "
+            f"the old ones; only outputs up to there can be certified, and this one has {length - padding}."
+        )
+    if first < switch < length:
+        yield first, switch
+        first = switch
+    yield first, length
+
+
+def _logits(model: PreTrainedModel, ids: Tensor, mask: Tensor, rows: int) -> Tensor:
+    """The logits after each of the last ``rows`` ids, in the model's dtype: (rows, vocab)."""
+    offered: dict[str, Any] = {"attention_mask": mask, "use_cache": False, "logits_to_keep": rows}
+    offered["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp_(min=0)
+    if bool(mask.all()):
+        offered["attention_mask"] = None
+    taken = inspect.signature(model.forward).parameters
+    logits: Tensor = model(ids, **{name: value for name, value in offered.items() if name in taken}).logits
+    return logits[0, -rows:]
+
+
+def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterator[float]:
+    """The regret of each of the last ids, whose logits these are; ``ids`` has shape (1, length)."""
+    start = ids.shape[1] - len(logits)
+    for offset in range(0, len(logits), BLOCK):
+        raw = logits[offset : offset + BLOCK].float()
+        top = raw.amax(dim=-1)
+        scores = raw
+        if processors:
+            ends = range(start + offset, start + offset + len(raw))
+            rows = zip(ends, raw, strict=True)
+            scores = torch.cat([processors(ids[:, :end], row[None]) for end, row in rows])
+        tokens = ids[0, start + offset :][: len(raw)]
+        lost = scores.amax(dim=-1) - scores.gather(1, tokens[:, None])[:, 0]
+        ulp = eps * (torch.frexp(top.abs().clamp(min=1)).exponent - 1).exp2()  # frexp: top = m * 2**e, m from 1/2 to 1
+        yield from (lost / ulp).nan_to_num(nan=math.inf, posinf=math.inf).tolist()

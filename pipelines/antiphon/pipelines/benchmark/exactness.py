@@ -1,0 +1,230 @@
+"""Exactness: drafted outputs beside plain ones and beside the noise of transformers itself. Measures no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from antiphon.pipelines.benchmark.samples import load_samples
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+    from antiphon.accel.certify import Certificate
+    from antiphon.pipelines.rag import Searcher
+
+
+Report = Callable[[str, int, int], None]
+"""Called as ``report(dtype, done, total)`` before each prompt and after the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A prompt to decode in several ways, and the texts that its drafts come from."""
+
+    prompt: str | tuple[Any, ...]
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """One prompt's certificates, by the way it was decoded; the emitted tokens are in them.
+
+    ``plain`` is `model.generate`, ``eager`` the same with the other attention, ``drafted`` is ours. ``steady`` and
+    ``steady_plain`` are ours in deterministic mode with and without drafts, where the model can.
+    """
+
+    plain: Certificate
+    drafted: Certificate
+    eager: Certificate
+    steady: Certificate | None = None
+    steady_plain: Certificate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """What came out in one dtype: shares of prompts whose outputs are identical, and regrets over all their tokens."""
+
+    dtype: str
+    ways: tuple[Ways, ...]
+    refused: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the promise is: in float32 the very tokens, in half precision certificates and determinism."""
+        certified = all(way.drafted.holds and (way.steady is None or way.steady.holds) for way in self.ways)
+        same = self._share("drafted", "plain") == 1 if self.dtype == "float32" else True
+        return certified and same and self._share("steady", "steady_plain") in (None, 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures under flat names; a share or regret that was not measured is None."""
+        names = ("plain", "drafted", "eager", "steady")
+        return {
+            "dtype": self.dtype,
+            "prompts": len(self.ways),
+            "tokens": sum(len(way.drafted.tokens) for way in self.ways),
+            "drafted_identical": self._share("drafted", "plain"),
+            "eager_identical": self._share("eager", "plain"),
+            "deterministic_identical": self._share("steady", "steady_plain"),
+            "deterministic_identical_to_plain": self._share("steady", "plain"),
+            **{f"worst_ulp_{name}": self._worst(name) for name in names},
+            **{f"above_zero_{name}": self._above(name) for name in names},
+            "kept": self.is_kept,
+            "deterministic_refused": self.refused,
+        }
+
+    def _pairs(self, one: str, other: str) -> list[tuple[Certificate, Certificate]]:
+        pairs = [(getattr(way, one), getattr(way, other)) for way in self.ways]
+        return [(first, second) for first, second in pairs if first is not None and second is not None]
+
+    def _share(self, one: str, other: str) -> float | None:
+        pairs = self._pairs(one, other)
+        return sum(first.tokens == second.tokens for first, second in pairs) / len(pairs) if pairs else None
+
+    def _worst(self, name: str) -> float | None:
+        return max((first.worst for first, _ in self._pairs(name, name)), default=None)
+
+    def _above(self, name: str) -> float | None:
+        """The share of emitted tokens whose regret is above zero."""
+        regrets = [regret for first, _ in self._pairs(name, name) for regret in first.regrets]
+        return round(sum(regret > 0 for regret in regrets) / len(regrets), 6) if regrets else None
+
+
+def trials(
+    language_model: LanguageModel, file: Path | None, *, task: str | None = None, limit: int | None = None
+) -> list[Trial]:
+    """The prompts and references of recorded answers; without a file, of the demo's documents and questions.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line of it is not a sample, or nothing is left to decode.
+    """
+    if file is not None:
+        return [Trial(each.prompt, each.references) for each in load_samples(file, task=task, limit=limit)]
+    from antiphon.pipelines.reader.examination import demo_index, read_examination
+    from antiphon.retrieval import Retriever
+
+    if task is not None or (limit is not None and limit < 1):
+        raise ValueError(f"task is {task!r} and limit {limit}; the demo's questions have no tasks, and 1 is the least.")
+    questions = [examined.question for examined in read_examination()][:limit]
+    return asked_trials(questions, Retriever.open(demo_index()), language_model)
+
+
+def asked_trials(
+    questions: Sequence[str], searcher: Searcher, language_model: LanguageModel, *, k: int = 3
+) -> list[Trial]:
+    """The prompts that questions become with the ``k`` passages found for each, in the form the model is made for."""
+    from antiphon.pipelines.prompt import prompt_format
+    from antiphon.pipelines.references import passage_references
+
+    found = []
+    for question in questions:
+        passages = searcher.search(question, k)
+        prompt = prompt_format(language_model)(question, passages)
+        found.append(Trial(prompt.content, prompt.answers or tuple(passage_references(passages))))
+    return found
+
+
+def measure(
+    language_model: LanguageModel,
+    prompts: Sequence[Trial],
+    *,
+    max_new_tokens: int,
+    rows: int = 32,
+    report: Report | None = None,
+) -> Exactness:
+    """Decode every prompt in every way, with the model in the dtype that it has, and certify each output.
+
+    In float32 the deterministic mode is left out: there is nothing for it to add.
+
+    Raises:
+        ValueError: a prompt leaves no room for ``max_new_tokens`` in the context window.
+    """
+    dtype = str(language_model.model.dtype).removeprefix("torch.")
+    refused = None if dtype == "float32" else _refusal(language_model, rows)
+    is_steady = dtype != "float32" and refused is None
+    ways = []
+    for done, trial in enumerate(prompts):
+        if report is not None:
+            report(dtype, done, len(prompts))
+        ways.append(_decode(language_model, trial, max_new_tokens, rows, is_steady=is_steady))
+    if report is not None:
+        report(dtype, len(prompts), len(prompts))
+    return Exactness(dtype, tuple(ways), refused)
+
+
+def _refusal(language_model: LanguageModel, rows: int) -> str | None:
+    """Why the model cannot be decoded deterministically, if it cannot."""
+    from antiphon.accel.determinism import bucket_of, settled
+
+    try:
+        settled(language_model.model, bucket_of(True, rows))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _decode(language_model: LanguageModel, trial: Trial, max_new_tokens: int, rows: int, *, is_steady: bool) -> Ways:
+    from antiphon.accel.attention import attending, implementation_of
+    from antiphon.accel.drafters import Nothing
+
+    prompt = _Prompt(language_model, trial, max_new_tokens, rows)
+    other = "sdpa" if implementation_of(language_model.model) == "eager" else "eager"
+    plain = prompt.plain()
+    with attending(language_model.model, other):
+        eager = prompt.plain()
+    return Ways(
+        plain=plain,
+        drafted=prompt.drafted(),
+        eager=eager,
+        steady=prompt.drafted(deterministic=True) if is_steady else None,
+        steady_plain=prompt.drafted(deterministic=True, drafter=Nothing) if is_steady else None,
+    )
+
+
+class _Prompt:
+    """One prompt with its settings: greedy decoding, by transformers or by us, each output certified."""
+
+    def __init__(self, language_model: LanguageModel, trial: Trial, max_new_tokens: int, rows: int) -> None:
+        import torch
+
+        from antiphon.accel.messages import encode
+
+        tokens = encode(trial.prompt, language_model.tokenizer)
+        window = language_model.context_window
+        if window is not None and len(tokens) + max_new_tokens > window:
+            raise ValueError(
+                f"A prompt of {len(tokens)} tokens and max_new_tokens={max_new_tokens} exceed the context window of "
+                f"{language_model.name!r} ({window} tokens); ask for fewer tokens, or give shorter prompts."
+            )
+        self.model: Any = language_model.model
+        self.ids = torch.tensor([tokens], device=self.model.device)
+        self.options: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "do_sample": False,
+            "num_beams": 1,
+            "attention_mask": torch.ones_like(self.ids),
+        }
+        self.drafting: dict[str, Any] = {
+            "references": trial.references,
+            "tokenizer": language_model.tokenizer,
+            "rows": rows,
+        }
+
+    def plain(self) -> Certificate:
+        """As transformers decodes it."""
+        return self._certified(self.model.generate(self.ids, **self.options))
+
+    def drafted(self, **more: Any) -> Certificate:
+        """As we decode it."""
+        from antiphon.accel.generate import generate
+
+        return self._certified(generate(self.model, self.ids, **self.drafting, **more, **self.options))
+
+    def _certified(self, output: Any) -> Certificate:
+        from antiphon.accel.certify import certify
+        from antiphon.accel.request import prepare
+
+        processors = prepare(self.model, self.ids, **self.options).processors  # fresh ones: some keep a state
+        return certify(self.model, output, self.ids.shape[1], logits_processor=processors)

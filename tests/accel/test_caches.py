@@ -1,0 +1,338 @@
+"""The contract table of caches: every kind, several families, against `generate` with the same kind of cache."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Cache,
+    DynamicCache,
+    PretrainedConfig,
+    QuantizedCache,
+    StaticCache,
+)
+from transformers.cache_utils import QuantizedLayer, StaticLayer
+
+from antiphon.accel.adversary import Oracle, Thicket
+from antiphon.accel.cache import CachedModel
+from antiphon.accel.commit import rewindable
+from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens
+from antiphon.accel.generate import generate
+from antiphon.accel.growing import GrowingCache
+from antiphon.accel.probe import traits_of
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model
+from antiphon.accel.traits import Level
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+LENGTH = PROMPT.shape[1]
+NEW = 36
+
+_SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+OTHERS: dict[str, dict[str, Any]] = {
+    "llama4_text": _SHAPE | {
+        "num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size_mlp": 96,
+        "attention_chunk_size": 12, "no_rope_layers": [1, 1, 0], "num_local_experts": 2, "num_experts_per_tok": 1,
+    },
+    "deepseek_v3": _SHAPE | {
+        "num_hidden_layers": 2, "num_key_value_heads": 4, "moe_intermediate_size": 32, "n_routed_experts": 4,
+        "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    },
+    "mamba2": {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1,
+        "chunk_size": 16,
+    },
+    "lfm2": _SHAPE | {
+        "num_hidden_layers": 3, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention", "conv"],
+        "block_ff_dim": 96,
+    },
+    "gpt_neo": {
+        "hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
+        "window_size": 16,
+    },
+}  # fmt: skip
+
+
+@cache
+def model_of(family: str) -> Any:
+    if family not in OTHERS:
+        return tiny_model(family)
+    common = {"vocab_size": VOCABULARY, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    config = AutoConfig.for_model(family, initializer_range=0.08, **common, **OTHERS[family])
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+class RoundedLayer(QuantizedLayer):
+    """A group-wise quantised layer without an extra library: 8 bits per state, and a residual window of full ones."""
+
+    def __init__(self) -> None:
+        super().__init__(residual_length=16)
+
+    def _quantize(self, tensor: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+        scale = tensor.abs().amax() / 127
+        return (tensor / scale).round().to(torch.int8), scale
+
+    def _dequantize(self, q_tensor: tuple[Tensor, Tensor]) -> Tensor:
+        return q_tensor[0].float() * q_tensor[1]
+
+
+def full_static(config: PretrainedConfig, size: int) -> Cache:
+    return Cache(layers=[StaticLayer(size) for _ in range(config.num_hidden_layers)])
+
+
+# A row makes a cache for a config that will hold at most so many tokens.
+KINDS: dict[str, Callable[[PretrainedConfig, int], Cache]] = {
+    "dynamic": lambda config, size: DynamicCache(config=config),
+    "dynamic of full layers": lambda config, size: DynamicCache(),
+    "growing": lambda config, size: GrowingCache(config),
+    "growing of full layers": lambda config, size: GrowingCache(),
+    "static of full layers": full_static,
+    "static": lambda config, size: StaticCache(config=config, max_cache_len=size),
+    "fp8": lambda config, size: QuantizedCache("fp8", config),
+    "group-wise quantised": lambda config, size: Cache(layers=[RoundedLayer() for _ in range(2)]),
+}
+SLIDING = ("mistral", "gemma3", "llama4_text")
+FULL = ("llama", "deepseek_v3")
+QUANTISED = ("fp8", "group-wise quantised")
+CHUNKED = [("dynamic", "llama4_text"), ("static of full layers", "llama4_text")]
+TABLE = [(kind, family) for kind in KINDS for family in FULL + SLIDING if not (kind in QUANTISED and family in SLIDING)]
+SOME = [
+    (kind, family)
+    for kind, family in TABLE
+    if family == "gemma3" or (kind in ("static", *QUANTISED) and family == "llama") or (kind, family) in CHUNKED
+]
+PLAIN = {(kind, family) for kind, family in TABLE if kind == "group-wise quantised"} | {
+    ("static", family) for family in SLIDING
+}
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30},
+}
+DRAFTERS: dict[str, Callable[[Tokens], Drafter]] = {
+    "greedy": partial(Oracle, depth=5),
+    "sampled": partial(Thicket, seed=1, vocabulary=VOCABULARY),
+}
+DETAILED: dict[str, Any] = {"return_dict_in_generate": True, "output_logits": True, "eos_token_id": None}
+
+
+def warned(kind: str, family: str) -> Any:
+    """The context in which a row is decoded: a cache that must be decoded plainly says so, the others are silent."""
+    if (kind, family) in PLAIN:
+        return pytest.warns(UserWarning, match="decoded plainly, without drafts: it has layers that cannot be rewound")
+    return torch.no_grad()
+
+
+@cache
+def plain(kind: str, family: str, mode: str) -> Any:
+    torch.manual_seed(5)
+    model = model_of(family)
+    memory = KINDS[kind](model.config, LENGTH + NEW - 1)
+    return model.generate(PROMPT, past_key_values=memory, max_new_tokens=NEW, **DETAILED, **MODES[mode])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("kind", "family"), TABLE)
+def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, family: str, mode: str) -> None:
+    model, expected = model_of(family), plain(kind, family, mode)
+    steps: list[Step] = []
+    drafter = DRAFTERS[mode](expected.sequences[0].tolist())
+    memory = KINDS[kind](model.config, LENGTH + NEW - 1)  # not a place more than plain decoding needs
+    torch.manual_seed(5)
+    with warned(kind, family):
+        output: Any = generate(
+            model, PROMPT, past_key_values=memory, drafter=lambda: drafter, on_step=steps.append, max_new_tokens=NEW,
+            **DETAILED, **MODES[mode],
+        )  # fmt: skip
+    assert output.sequences.tolist() == expected.sequences.tolist()
+    tolerance = 5e-3 if kind == "fp8" else 2e-4  # one key in thousands may round to another of the 256 codes
+    torch.testing.assert_close(output.logits, expected.logits, atol=tolerance, rtol=1e-4)
+    assert output.past_key_values is memory
+    assert int(memory.get_seq_length()) == LENGTH + NEW - 1
+    expect_equal_caches(memory, expected.past_key_values)
+    assert not any(memory.is_recording_past(index) for index in range(len(memory)))
+    assert (len(steps) == NEW) if (kind, family) in PLAIN else (len(steps) <= NEW // 2)
+
+
+@pytest.mark.parametrize(("kind", "family"), [row for row in TABLE if row not in PLAIN])
+def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(kind: str, family: str) -> None:
+    model = model_of(family)
+    text = plain(kind, family, "greedy").sequences[0].tolist()
+    thicket = Thicket(text, 7, VOCABULARY)
+    cached = prefilled(kind, model, text[:LENGTH])
+    with torch.no_grad():
+        while cached.length < LENGTH + 24:
+            known = text[: cached.length + 1]
+            draft = cached.fit(thicket.propose(known, 16), 16, 16)
+            cached.forward(known[-1:], draft)
+            cached.keep(longest_path(draft, text[len(known) :]))
+            fresh = prefilled(kind, model, text[:LENGTH])
+            fresh.forward(text[LENGTH : cached.length], EMPTY)
+            fresh.keep(())
+            expect_equal_caches(cached.cache, fresh.cache)
+
+
+def prefilled(kind: str, model: Any, prompt: Tokens) -> CachedModel:
+    cached = CachedModel(model, traits_of(model), KINDS[kind](model.config, LENGTH + NEW))
+    with torch.no_grad():
+        cached.prefill(prompt)
+    cached.keep(())
+    return cached
+
+
+def expect_equal_caches(mine: Cache, other: Cache) -> None:
+    length = int(other.get_seq_length())
+    layers: list[tuple[Any, Any]] = list(zip(mine.layers, other.layers, strict=True))
+    for one, two in layers:
+        assert int(one.get_seq_length()) == int(two.get_seq_length()) == length
+        for name in ("keys", "values"):
+            first, second = states(one, name, length), states(two, name, length)
+            assert first.shape == second.shape
+            apart = ~torch.isclose(first, second, atol=1e-4, rtol=1e-4)
+            assert apart.float().mean() <= (0.005 if hasattr(one, "_quantized_keys") else 0)
+
+
+def states(layer: Any, name: str, length: int) -> Tensor:
+    if hasattr(layer, "_quantized_keys"):
+        quantised: Tensor = layer._dequantize(getattr(layer, f"_quantized_{name}"))
+        return quantised
+    tensor: Tensor = getattr(layer, name)
+    return tensor[..., :length, :] if isinstance(layer, StaticLayer) else tensor
+
+
+def longest_path(draft: Draft, truth: Tokens) -> tuple[int, ...]:
+    path: list[int] = []
+    row = -1
+    for token in truth:
+        row = draft.children.get(row, {}).get(token, -1)
+        if row < 0:
+            break
+        path.append(row)
+    return tuple(path)
+
+
+def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list[int]:
+    """The text of two turns of 16 tokens, with three tokens of a user between them; "d" drafts, "p" is `generate`."""
+    model = model_of(family)
+    options: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None, "do_sample": False}
+    options["past_key_values"] = KINDS[kind](model.config, LENGTH + 40)
+    ids = PROMPT
+    for speaker in speakers:
+        options["attention_mask"] = torch.ones_like(ids)  # else a pad token in the text would count as padding
+        if speaker == "p":
+            output = model.generate(ids, **options)
+        else:
+            output = generate(model, ids, drafter=lambda: Thicket(truth, 4, VOCABULARY), **options)
+        ids = torch.cat([output, torch.tensor([[7, 9, 11]])], dim=1)
+    text: list[int] = ids[0].tolist()
+    return text
+
+
+@pytest.mark.parametrize(("kind", "family"), SOME)
+def test_a_conversation_goes_on_from_the_cache_whoever_spoke_before(kind: str, family: str) -> None:
+    expected = two_turns(kind, family, "pp")
+    with warned(kind, family):
+        assert two_turns(kind, family, "dd", expected) == expected
+        assert two_turns(kind, family, "pd", expected) == expected
+        assert two_turns(kind, family, "dp", expected) == expected
+
+
+@pytest.mark.parametrize("circumstance", ["in chunks", "left padding"])
+@pytest.mark.parametrize(("kind", "family"), SOME)
+def test_padded_prompts_and_prompts_read_in_chunks_give_the_same_text(
+    kind: str, family: str, circumstance: str
+) -> None:
+    model = model_of(family)
+    prompt = PROMPT
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    if circumstance == "in chunks":
+        options["prefill_chunk_size"] = 16
+    else:
+        prompt = torch.cat([torch.full((1, 7), PAD), PROMPT], dim=1)
+        options["attention_mask"] = (prompt != PAD).long()
+    size = prompt.shape[1] + 23
+    expected = model.generate(prompt, past_key_values=KINDS[kind](model.config, size), **options)
+    text = expected[0].tolist()
+    with warned(kind, family):
+        output: Any = generate(
+            model, prompt, past_key_values=KINDS[kind](model.config, size),
+            drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+        )  # fmt: skip
+    assert output.tolist() == expected.tolist()
+
+
+NAMED: dict[str, tuple[str, str]] = {
+    "static": ("gemma3", "This StaticCache .* rewound .StaticSlidingWindowLayer"),
+    "group-wise quantised": ("llama", "This Cache .* rewound .RoundedLayer"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_cache_that_cannot_be_rewound_is_named_with_its_layers_and_with_what_to_pass_instead(kind: str) -> None:
+    family, message = NAMED[kind]
+    model = model_of(family)
+    with pytest.warns(UserWarning, match=message + ".*pass a DynamicCache, a GrowingCache"):
+        generate(model, PROMPT, past_key_values=KINDS[kind](model.config, LENGTH + 3), max_new_tokens=3)
+
+
+def test_an_offloaded_cache_is_decoded_plainly() -> None:
+    memory = DynamicCache(config=model_of("llama").config)
+    memory.offloading = True  # what `DynamicCache(offloading=True)` sets; its constructor wants a GPU's stream
+    assert rewindable(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
+
+
+# Models that verify chains alone, or by replay: with any cache they decode the same text.
+LOWER: dict[tuple[str, str], Level] = {
+    ("gpt_neo", "growing"): "linear",
+    ("gpt_neo", "fp8"): "linear",
+    ("gpt_neo", "static"): "plain",
+    ("lfm2", "growing"): "linear",
+    ("lfm2", "static"): "plain",
+    ("mamba2", "static"): "replay",
+}
+
+
+@pytest.mark.parametrize(("family", "kind"), LOWER)
+def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, kind: str) -> None:
+    model, level = model_of(family), LOWER[family, kind]
+    name = "cache_params" if family == "mamba2" else "past_key_values"
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True}
+    expected = model.generate(PROMPT, **options, **{name: KINDS[kind](model.config, LENGTH + 24)})
+    text = expected[0].tolist()
+    steps: list[Step] = []
+    memory = KINDS[kind](model.config, LENGTH + 24)
+    options[name] = memory
+    with pytest.warns(UserWarning, match="rewound") if level == "plain" else torch.no_grad():
+        output: Any = generate(
+            model, PROMPT, drafter=lambda: Thicket(text, 2, VOCABULARY), on_step=steps.append, **options
+        )
+    assert output.tolist() == expected.tolist()
+    assert rewindable(memory, traits_of(model).level)[0] == level
+    assert not any(memory.is_recording_past(index) for index in range(len(memory)))
+    assert (len(steps) < 24) == (level != "plain")
+
+
+def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
+    model: Any = tiny_model("gemma3", attn_implementation="eager")
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    text = model.generate(PROMPT, **options)[0].tolist()
+    output: Any = generate(
+        model, PROMPT, past_key_values=full_static(model.config, LENGTH + 23),
+        drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+    )  # fmt: skip
+    assert output[0].tolist() == text
+
+
+def test_cache_implementation_static_is_the_static_cache() -> None:
+    model = model_of("llama")
+    options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
+    expected = model.generate(PROMPT, **options)
+    text = expected[0].tolist()
+    output: Any = generate(model, PROMPT, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
+    assert output.tolist() == expected.tolist()

@@ -1,0 +1,257 @@
+"""Deterministic mode: the same tokens whatever is drafted, in half precision too, or a refusal that says why."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.attention import EXACT, exact_attention, implementation_of
+from antiphon.accel.determinism import bucket_of, settled
+from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.drafters import Nothing
+from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.tree import Reach, mask, plant
+
+CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
+OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+
+
+def prompt_of(seed: int, length: int = 40) -> Tensor:
+    return torch.randint(1, 250, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def half(family: str, dtype: torch.dtype, seed: int = 0) -> Any:
+    model: Any = tiny_model(family, seed=seed)
+    return model.to(dtype)
+
+
+def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more: Any) -> list[int]:
+    output = generate(model, prompt, drafter=drafter, **({"deterministic": True} | OPTIONS | more))
+    assert isinstance(output, Tensor)
+    tokens: list[int] = output[0].tolist()
+    return tokens
+
+
+def adversaries(text: list[int]) -> dict[str, DrafterFactory]:
+    return {
+        "thicket": lambda: Thicket(text, 1, VOCABULARY),
+        "thicket 2": lambda: Thicket(text, 2, VOCABULARY),
+        "oracle": lambda: Oracle(text, 5),
+        "liar": lambda: Liar(text, 5),
+    }
+
+
+@pytest.mark.parametrize(("family", "dtype"), CASES)
+def test_no_draft_changes_a_token(family: str, dtype: torch.dtype) -> None:
+    model, prompt = half(family, dtype), prompt_of(3)
+    text = steady(model, prompt)
+    for name, drafter in adversaries(text).items():
+        assert steady(model, prompt, drafter) == text, name
+
+
+class Grouped(torch.nn.Module):
+    """What attention asks of the layer that it is called for."""
+
+    num_key_value_groups = 2
+    is_causal = True
+
+
+@pytest.mark.parametrize("reach", [Reach(), Reach(window=6)])
+def test_each_row_is_one_query_over_exactly_what_it_sees(reach: Reach) -> None:
+    tree = plant(1, (-1, -1, 1, 0, 2), pads=2)
+    sees = mask(tree, reach, length=20, offset=4, padding=7)
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, rows, 16, generator=random) for heads, rows in ((4, 8), (2, 24), (2, 24))
+    )
+    output, _ = exact_attention(Grouped(), query, key, value, sees[None, None])
+    for row in range(8):
+        seen = sees[row].nonzero()[:, 0].tolist()
+        alone = exact_attention(Grouped(), query[:, :, row : row + 1], key[:, :, seen], value[:, :, seen], None)[0]
+        assert torch.equal(output[:, row : row + 1], alone if seen else torch.zeros(1, 1, 4, 16)), row
+    several = [each.expand(2, -1, -1, -1) for each in (query, key, value)]
+    with pytest.raises(ValueError, match="one prompt at a time; it was given 2"):
+        exact_attention(Grouped(), several[0], several[1], several[2], sees[None, None])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.dtype) -> None:
+    """Token equality alone would miss what rounding does where two logits are far apart; float32 shows all of it."""
+    model, prompt = half(family, dtype), prompt_of(5)
+    text = steady(model, prompt)
+    plain, drafted = Witness(Nothing()), Witness(Thicket(text, 4, VOCABULARY))
+    steady(model, prompt, lambda: plain)
+    steady(model, prompt, lambda: drafted)
+    truth = {sight.length: sight.logits[0] for sight in plain.sights}
+    assert any(len(sight.accepted.path) > 1 for sight in drafted.sights)
+    for sight in drafted.sights:
+        assert len(sight.logits) == 1 + len(sight.draft)
+        for depth, row in enumerate((-1, *sight.accepted.path)):
+            assert torch.equal(sight.logits[row + 1], truth[sight.length + depth])
+
+
+@contextmanager
+def widths_of(model: Any) -> Iterator[list[int]]:
+    """How many rows every forward has meanwhile."""
+    widths: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda module, positional, named: widths.append(named["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        yield widths
+    finally:
+        hook.remove()
+
+
+def test_every_forward_after_the_prefill_has_the_same_number_of_rows() -> None:
+    model, prompt = half("llama", torch.bfloat16), prompt_of(3)
+    text = steady(model, prompt, rows=20)  # the model is looked into once, before the first request
+    for drafter in (Nothing, *adversaries(text).values()):
+        with widths_of(model) as widths:
+            steady(model, prompt, drafter, rows=20)
+        assert widths[0] == 40
+        assert set(widths[1:]) == {24}
+
+
+def test_sampling_draws_the_same_tokens_with_and_without_drafts() -> None:
+    model, prompt = half("qwen3", torch.bfloat16), prompt_of(8)
+    texts = []
+    for drafter in (Nothing, *adversaries(steady(model, prompt)).values()):
+        torch.manual_seed(4)
+        texts.append(steady(model, prompt, drafter, do_sample=True, temperature=1.5, top_k=0))
+    assert texts[0] != steady(model, prompt)
+    assert all(text == texts[0] for text in texts)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2"])
+def test_in_float32_it_says_what_plain_decoding_says(family: str) -> None:
+    model: Any = tiny_model(family)
+    expected = model.generate(prompt_of(3), **OPTIONS)[0].tolist()
+    assert steady(model, prompt_of(3), lambda: Thicket(expected, 3, VOCABULARY)) == expected
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_left_padding_changes_nothing_about_it(family: str) -> None:
+    model = half(family, torch.bfloat16)
+    padded = torch.cat([torch.full((1, 7), 258), prompt_of(3)], dim=1)
+    mask = (torch.arange(47) >= 7).long()[None]
+    text = steady(model, padded, attention_mask=mask)
+    for name, drafter in adversaries(text).items():
+        assert steady(model, padded, drafter, attention_mask=mask) == text, name
+
+
+def test_learned_positions_are_used_up_to_the_last_one() -> None:
+    model: Any = tiny_model("gpt2", max_position_embeddings=64).bfloat16()
+    text = steady(model, prompt_of(3), max_new_tokens=25)
+    assert len(text) == 65  # the last token is emitted after the last position, and not fed
+    assert steady(model, prompt_of(3), lambda: Oracle(text, 5), max_new_tokens=25) == text
+
+
+def test_runs_with_different_rows_agree_where_the_bucket_is_given() -> None:
+    model, prompt = half("llama", torch.bfloat16), prompt_of(3)
+    text = steady(model, prompt, deterministic=40, rows=32)
+    assert steady(model, prompt, lambda: Oracle(text, 5), deterministic=40, rows=3) == text
+
+
+def test_a_bucket_holds_the_root_and_every_row() -> None:
+    assert [bucket_of(True, rows) for rows in (0, 7, 8, 32, 64)] == [8, 8, 16, 40, 72]
+    assert (bucket_of(False, 32), bucket_of(33, 32)) == (0, 33)
+    with pytest.raises(ValueError, match="a forward with 32 draft rows has at least 33"):
+        bucket_of(32, 32)
+
+
+def test_the_model_has_its_own_attention_back_after_every_step() -> None:
+    model, prompt = half("llama", torch.bfloat16), prompt_of(3)
+    text = steady(model, prompt)
+    first, second = (stream(model, prompt, drafter=Nothing, deterministic=True, **OPTIONS) for _ in range(2))
+    tokens: list[int] = []
+    for one, other in zip(first, second, strict=True):
+        assert implementation_of(model) == "sdpa"
+        assert one.tokens == other.tokens
+        tokens += one.tokens
+    assert [*prompt[0].tolist(), *tokens] == text
+    decoder = Decoder(Nothing, deterministic=True)
+    assert model.generate(prompt, custom_generate=decoder, **OPTIONS)[0].tolist() == text
+
+
+def test_a_language_model_owns_its_model_and_keeps_it_attending_exactly() -> None:
+    prompt = "the passages that retrieval found"
+    model: Any = tiny_model("phi3").bfloat16()
+    language_model = LanguageModel(model, byte_tokenizer(), deterministic=True)
+    assert implementation_of(model) == EXACT
+    plain = language_model.generate(prompt, drafter="nothing", max_new_tokens=60)
+    for options in ({"references": [prompt, plain.text]}, {"rows": 3}, {"drafter": "copying"}):
+        drafted = language_model.generate(prompt, max_new_tokens=60, **options)
+        assert drafted.tokens == plain.tokens
+    assert language_model.certify(prompt, plain).holds
+    with pytest.raises(ValueError, match="has at least 51"):
+        language_model.generate(prompt, rows=50)
+
+
+def other_model(family: str, **shape: Any) -> Any:
+    common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "initializer_range": 0.08}
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **common, **shape)).eval()
+
+
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4}, "does not let itself be given"),
+    "gemma2": (SMALL, "adds softcap to its scores"),
+    "gpt_oss": (SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2}, "adds s_aux to its scores"),
+    "mamba2": (
+        {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1},
+        "Deterministic decoding",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_a_model_that_cannot_is_refused_and_left_as_it_was(family: str) -> None:
+    shape, complaint = REFUSED[family]
+    model = other_model(family, **shape)
+    before = implementation_of(model)
+    with pytest.raises(ValueError, match=complaint):
+        steady(model, prompt_of(3))
+    assert implementation_of(model) == before
+
+
+class Sociable(torch.nn.Module):
+    """A layer whose rounding depends on the rows beside each: what a matrix product may be on some machine."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states: Tensor) -> Tensor:
+        output: Tensor = self.layer(states)
+        return output * (1 + states.abs().amax() * 2**-7)
+
+
+def test_a_model_that_rounds_a_row_by_its_neighbours_is_refused() -> None:
+    model: Any = tiny_model(seed=2).bfloat16()
+    model.model.layers[1].mlp.up_proj = Sociable(model.model.layers[1].mlp.up_proj)
+    with pytest.raises(
+        ValueError, match=r"LlamaForCausalLM in torch\.bfloat16 on cpu rounds a row by the rows beside it"
+    ):
+        settled(model, 16)
+
+
+def test_a_cache_that_cannot_be_rewound_is_refused() -> None:
+    model = half("llama", torch.bfloat16)
+    with pytest.raises(ValueError, match="needs a DynamicCache; past_key_values is a StaticCache"):
+        steady(model, prompt_of(3), past_key_values=StaticCache(config=model.config, max_cache_len=128))

@@ -1,0 +1,119 @@
+"""Every family of the table: what it can verify, and that drafts change neither its text nor its logits."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.accel.adversary import Thicket
+from antiphon.accel.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES
+from antiphon.accel.generate import generate
+from antiphon.accel.probe import traits_of
+from antiphon.accel.tiny import VOCABULARY, tiny_model
+from antiphon.accel.trial import DRAFTERS, MODES, TOLERANCE, try_model
+
+LEVELS: dict[str, tuple[str, ...]] = {
+    "tree": (
+        *FAMILIES, "qwen2", "mistral-full", "gemma", "phi", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "opt", "olmo2",
+        "granite", "smollm3", "stablelm", "deepseek_v3", "qwen2-window", "phi3-window", "starcoder2", "gemma2",
+        "gpt_oss", "cohere2", "llama4", "phi3-longrope", "llama-longrope", "llama-dynamic",
+    ),
+    "linear": ("bloom", "falcon-alibi", "mpt", "gpt_neo", "lfm2"),
+    "replay": ("mamba2", "zamba2", "qwen3_next", "bamba"),
+    "plain": ("mamba", "jamba", "recurrent_gemma"),
+}  # fmt: skip
+LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
+SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", *FAMILIES)]
+ORACLE_STEPS = {"phi3-longrope": 10, "llama-dynamic": 38} | dict.fromkeys(LEVELS["plain"], 48)
+"""Forwards that 48 tokens take with five true ones drafted in each: 9, except where no draft may go."""
+
+
+def test_every_family_of_the_table_is_expected_to_verify_something() -> None:
+    assert sorted(LEVEL_OF) == sorted(ALL_FAMILIES)
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_a_family_verifies_what_is_expected_of_it_and_says_why(family: str) -> None:
+    traits = traits_of(tiny_model(family))
+    assert traits.level == LEVEL_OF[family], traits.reason
+    assert len(traits.reason) > 20
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_the_next_token_depends_on_the_order_of_the_text(family: str) -> None:
+    """Else every wrong mask and position would pass."""
+    text = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(3))
+    swapped = text.clone()
+    swapped[0, [-5, -3]] = text[0, [-3, -5]]
+    with torch.no_grad():
+        model = tiny_model(family)
+        one, other = (model(tokens, use_cache=False).logits[0, -1] for tokens in (text, swapped))
+    assert float((one - other).abs().max()) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", MORE_FAMILIES)
+def test_drafts_change_neither_text_nor_logits(family: str, mode: str) -> None:
+    trials = try_model(tiny_model(family), mode)
+    assert list(trials) == list(DRAFTERS)
+    for name, trial in trials.items():
+        assert trial.same, name
+        assert trial.error < TOLERANCE, name
+        assert (trial.steps < trial.tokens == 48) == (LEVEL_OF[family] != "plain"), name
+    assert trials["oracle"].steps == ORACLE_STEPS.get(family, 9)
+
+
+@pytest.mark.parametrize("family", SDPA)
+def test_eager_attention_changes_neither_text_nor_logits(family: str) -> None:
+    model = tiny_model(family, attn_implementation="eager")
+    assert traits_of(model).level == "tree"
+    assert try_model(model, "greedy", ("thicket",))["thicket"].holds
+
+
+@pytest.mark.parametrize("family", [family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree"])
+def test_left_padding_is_seen_by_no_family(family: str) -> None:
+    model: Any = tiny_model(family)
+    prompt = torch.randint(1, 250, (1, 30), generator=torch.Generator().manual_seed(4))
+    padded = torch.cat([torch.full((1, 7), 258), prompt], dim=1)
+    options: dict[str, Any] = {
+        "attention_mask": torch.cat([torch.zeros(1, 7, dtype=torch.long), torch.ones_like(prompt)], dim=1),
+        "max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True,
+    }  # fmt: skip
+    expected = model.generate(padded, **options)[0].tolist()
+    output: Any = generate(model, padded, drafter=lambda: Thicket(expected, 2, VOCABULARY), **options)
+    assert output[0].tolist() == expected
+
+
+def test_a_trial_shows_a_forward_that_is_wrong_for_drafts_alone() -> None:
+    model = tiny_model()
+    traits_of(model)  # what comes after the probe is for the trial to find
+
+    def disturb(module: Any, arguments: Any, output: Any) -> None:
+        if 1 < output.logits.shape[1] < 20:
+            output.logits[:, -1] += 0.01
+
+    model.register_forward_hook(disturb)
+    trial = try_model(model, "greedy", ("oracle",))["oracle"]
+    assert trial.same
+    assert 0.009 < trial.error < 0.011
+    assert not trial.holds
+
+
+def test_a_trial_shows_a_text_that_differs() -> None:
+    model = tiny_model()
+    traits_of(model)
+
+    def disturb(module: Any, arguments: Any, output: Any) -> None:
+        if 1 < output.logits.shape[1] < 20:
+            output.logits[:, :, 7] += 100
+
+    model.register_forward_hook(disturb)
+    trial = try_model(model, "greedy", ("oracle",))["oracle"]
+    assert not trial.same
+    assert not trial.holds
+    assert trial.error == float("inf")
+
+
+def test_an_unknown_family_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"no tiny model of the family 'lama'; choose one of llama, qwen3, .*mamba2"):
+        tiny_model("lama")

@@ -1,0 +1,326 @@
+"""What `generate` offers: every option, drafted by an adversary, against `generate` itself under the same seed."""
+
+import asyncio
+from collections.abc import Callable
+from functools import cache, partial
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AsyncTextIteratorStreamer,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxTimeCriteria,
+    StoppingCriteria,
+    SynthIDTextWatermarkingConfig,
+    TextIteratorStreamer,
+    TextStreamer,
+    WatermarkingConfig,
+)
+from transformers.generation import logits_process
+
+from antiphon.accel.adversary import Thicket
+from antiphon.accel.generate import Decoder, generate
+from antiphon.accel.request import prepare
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import VOCABULARY, byte_tokenizer, tiny_model
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+LENGTH = PROMPT.shape[1]
+MODES: dict[str, dict[str, Any]] = {"greedy": {"do_sample": False}, "sampled": {"do_sample": True, "top_k": 40}}
+DETAILED: dict[str, Any] = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+
+
+@cache
+def model() -> Any:
+    return tiny_model(seed=11)
+
+
+@cache
+def text_of(mode: str = "greedy", length: int = 24) -> list[int]:
+    """What plain decoding says after the prompt, where nothing but the length ends it."""
+    torch.manual_seed(5)
+    settings = {"max_new_tokens": length, "eos_token_id": None} | MODES[mode]
+    tokens: list[int] = model().generate(PROMPT, **settings)[0, LENGTH:].tolist()
+    return tokens
+
+
+class Alternating(LogitsProcessor):
+    """A stateful processor: every other call forbids the likeliest tokens, and it remembers its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls += 1
+        best = scores.topk(self.calls % 2 * 3).indices
+        return scores.scatter(1, best, -torch.inf)
+
+
+def allowed(batch: int, ids: Tensor) -> list[int]:
+    """Tokens whose parity differs from the last one's: what may come depends on the path."""
+    return list(range(1 - int(ids[-1]) % 2, VOCABULARY, 2))
+
+
+def end_at(place: int) -> dict[str, Any]:
+    """An end-of-sequence token that plain greedy decoding would say at this place."""
+    return {"eos_token_id": text_of()[place], "pad_token_id": 0}
+
+
+# A row makes the options afresh, since processors may keep state; each changes the tokens or the scores.
+PROCESSORS: dict[str, Callable[[], dict[str, Any]]] = {
+    "guidance_scale": lambda: {"guidance_scale": 1.7},
+    "guidance_scale, negative prompt": lambda: {"guidance_scale": 1.7, "negative_prompt_ids": PROMPT[:, :9]},
+    "sequence_bias": lambda: {"sequence_bias": {(text_of()[3],): -8.0, tuple(text_of()[6:8]): -9.0, (9, 11): 9.0}},
+    "encoder_repetition_penalty": lambda: {"encoder_repetition_penalty": 1.8},
+    "repetition_penalty": lambda: {"repetition_penalty": 1.5},
+    "no_repeat_ngram_size": lambda: {"no_repeat_ngram_size": 1},
+    "encoder_no_repeat_ngram_size": lambda: {"encoder_no_repeat_ngram_size": 1},
+    "bad_words_ids": lambda: {"bad_words_ids": [[text_of()[2]], text_of()[5:7], text_of("sampled")[4:6]]},
+    "min_length": lambda: {"min_length": LENGTH + 12} | end_at(4),
+    "min_new_tokens": lambda: {"min_new_tokens": 12} | end_at(4),
+    "prefix_allowed_tokens_fn": lambda: {"prefix_allowed_tokens_fn": allowed},
+    "forced_eos_token_id": lambda: {"forced_eos_token_id": [33]},
+    "exponential_decay_length_penalty": lambda: {"exponential_decay_length_penalty": (3, 1.4)} | end_at(20),
+    "suppress_tokens": lambda: {"suppress_tokens": text_of()[:9:2] + text_of("sampled")[:9:2]},
+    "begin_suppress_tokens": lambda: {"begin_suppress_tokens": [text_of()[0], text_of("sampled")[0]]},
+    "an own stateful processor": lambda: {"logits_processor": LogitsProcessorList([Alternating()])},
+    "watermarking": lambda: {"watermarking_config": WatermarkingConfig(bias=4.0, seeding_scheme="selfhash")},
+    "watermarking, lefthash": lambda: {"watermarking_config": WatermarkingConfig(bias=4.0)},
+    "watermarking, SynthID": lambda: {
+        "watermarking_config": SynthIDTextWatermarkingConfig(keys=[654, 400, 836, 123], ngram_len=3)
+    },
+    "renormalize_logits": lambda: {"renormalize_logits": True},
+    "all at once": lambda: {
+        "repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "suppress_tokens": text_of()[:3], "min_new_tokens": 9,
+        "guidance_scale": 1.3, "watermarking_config": WatermarkingConfig(), "renormalize_logits": True,
+        "logits_processor": LogitsProcessorList([Alternating()]), **end_at(4),
+    },
+}  # fmt: skip
+WARPERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "temperature": lambda: {"temperature": 1.6},
+    "top_k": lambda: {"top_k": 3},
+    "top_p": lambda: {"top_p": 0.6},
+    "min_p": lambda: {"min_p": 0.3},
+    "top_h": lambda: {"top_h": 0.4},
+    "typical_p": lambda: {"typical_p": 0.5},
+    "epsilon_cutoff": lambda: {"epsilon_cutoff": 0.05},
+    "eta_cutoff": lambda: {"eta_cutoff": 0.9},
+    "temperature, top_k and top_p": lambda: {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+}
+OPTIONS = PROCESSORS | WARPERS
+ROWS = [(name, mode) for mode in MODES for name in (PROCESSORS if mode == "greedy" else OPTIONS)]
+
+
+def plain(mode: str, prompt: Tensor = PROMPT, **options: Any) -> Any:
+    torch.manual_seed(5)
+    return model().generate(prompt, **({"max_new_tokens": 24, "eos_token_id": None} | MODES[mode] | options))
+
+
+def ours(mode: str, text: list[int], prompt: Tensor = PROMPT, **options: Any) -> Any:
+    """The same with drafts that half know the text; greedy through `generate`, sampled through `custom_generate`."""
+    settings = {"max_new_tokens": 24, "eos_token_id": None} | MODES[mode] | options
+    torch.manual_seed(5)
+    if mode == "greedy":
+        return generate(model(), prompt, drafter=lambda: Thicket(text, 2, VOCABULARY), **settings)
+    return model().generate(prompt, custom_generate=Decoder(lambda: Thicket(text, 2, VOCABULARY)), **settings)
+
+
+@pytest.mark.parametrize(("name", "mode"), ROWS)
+def test_every_processor_gives_the_tokens_and_the_scores_of_generate(name: str, mode: str) -> None:
+    expected = plain(mode, **DETAILED, **OPTIONS[name]())
+    output = ours(mode, expected.sequences[0].tolist(), **DETAILED, **OPTIONS[name]())
+    assert output.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(output.scores, expected.scores, atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(output.logits, expected.logits, atol=2e-4, rtol=1e-4)
+    without = plain(mode, **DETAILED)  # an option that changes nothing would prove nothing
+    same = torch.equal(expected.sequences, without.sequences)
+    assert not same or any(not torch.equal(*pair) for pair in zip(expected.scores, without.scores, strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_forced_first_token_follows_a_prompt_of_one(mode: str) -> None:
+    expected = plain(mode, PROMPT[:, :1], forced_bos_token_id=77)
+    assert expected[0, 1] == 77
+    assert ours(mode, expected[0].tolist(), PROMPT[:, :1], forced_bos_token_id=77).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_invalid_logits_are_removed_where_that_is_asked_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tiny_model(seed=11)
+    broken.lm_head.weight.data[60:63] = torch.tensor([torch.nan, torch.inf, -torch.inf])[:, None]
+    monkeypatch.setitem(globals(), "model", lambda: broken)
+    expected = plain(mode, remove_invalid_values=True)
+    assert ours(mode, expected[0].tolist(), remove_invalid_values=True).tolist() == expected.tolist()
+
+
+# Processors of speech and music models, which are no causal language models or decode in a way of their own.
+OTHER_MODELS = {
+    "AlternatingCodebooksLogitsProcessor",
+    "BarkEosPrioritizerLogitsProcessor",
+    "ClassifierFreeGuidanceLogitsProcessor",
+    "DiaClassifierFreeGuidanceLogitsProcessor",
+    "DiaEOSChannelFilterLogitsProcessor",
+    "DiaEOSDelayPatternLogitsProcessor",
+    "WhisperNoSpeechDetection",
+    "WhisperTimeStampLogitsProcessor",
+}
+
+
+def test_every_processor_of_transformers_has_a_row() -> None:
+    tried = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}  # these two have tests of their own
+    for options in OPTIONS.values():
+        request = prepare(model(), PROMPT, max_new_tokens=24, do_sample=True, **options())
+        tried |= {type(processor).__name__ for processor in request.processors}
+    kinds = [kind for kind in vars(logits_process).values() if isinstance(kind, type)]
+    stock = {kind.__name__ for kind in kinds if issubclass(kind, LogitsProcessor) and kind is not LogitsProcessor}
+    assert stock - tried == OTHER_MODELS
+
+
+OFFERED = {  # each is tried in this file, in test_engine.py or in test_caches.py
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings", "do_sample",
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "temperature", "top_k", "top_p", "min_p",
+    "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty", "encoder_repetition_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "renormalize_logits",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "guidance_scale", "watermarking_config",
+    "output_scores", "output_logits", "return_dict_in_generate", "pad_token_id", "bos_token_id", "eos_token_id",
+    "prefill_chunk_size",
+}  # fmt: skip
+REFUSED = {  # test_refusals.py
+    "num_beams", "num_beam_groups", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "token_healing", "penalty_alpha", "dola_layers", "constraints", "force_words_ids", "use_mtp", "speculation_type",
+    "prompt_lookup_num_tokens", "assistant_early_exit",
+}  # fmt: skip
+WITHOUT_EFFECT = {  # settings of what is refused, of encoders, of a compiler that runs on GPUs alone, and notes
+    "early_stopping", "length_penalty", "diversity_penalty", "low_memory", "is_assistant", "num_assistant_tokens",
+    "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size",
+    "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "decoder_start_token_id",
+    "compile_config", "disable_compile", "continuous_batching_config", "transformers_version", "_from_model_config",
+}  # fmt: skip
+
+
+def test_every_option_of_a_generation_config_is_offered_or_refused_or_without_effect() -> None:
+    assert set(vars(GenerationConfig())) == OFFERED | REFUSED | WITHOUT_EFFECT
+    assert len(OFFERED) + len(REFUSED) + len(WITHOUT_EFFECT) == len(OFFERED | REFUSED | WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_of_several_end_tokens_ends_the_text(mode: str) -> None:
+    ends = [text_of(mode)[place] for place in (15, 7, 11)]
+    expected = plain(mode, eos_token_id=ends, pad_token_id=0)
+    assert expected.shape[1] < LENGTH + 24
+    assert ours(mode, expected[0].tolist(), eos_token_id=ends, pad_token_id=0).tolist() == expected.tolist()
+
+
+class Listening(StoppingCriteria):
+    """Ends a text at a length, and remembers what it was asked: the text, and how many scores there were."""
+
+    def __init__(self, length: int = 10**6) -> None:
+        self.length = length
+        self.asked: list[tuple[list[int], int | None]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        self.asked.append((input_ids[0].tolist(), None if scores is None else len(scores)))
+        return torch.tensor([input_ids.shape[1] >= self.length])
+
+
+@pytest.mark.parametrize("options", [{}, DETAILED], ids=["ids", "scores"])
+@pytest.mark.parametrize("end", [None, 9])
+@pytest.mark.parametrize("mode", MODES)
+def test_own_criteria_hear_of_every_token_also_of_the_last(mode: str, end: int | None, options: dict[str, Any]) -> None:
+    options = options | ({} if end is None else {"eos_token_id": text_of(mode)[end], "pad_token_id": 0})
+    theirs, mine = Listening(LENGTH + 14), Listening(LENGTH + 14)
+    expected = plain(mode, stopping_criteria=[theirs], **options)
+    output = ours(mode, LENGTH * [0] + text_of(mode), stopping_criteria=[mine], **options)
+    if options.get("return_dict_in_generate"):
+        expected, output = expected.sequences, output.sequences
+    assert output.tolist() == expected.tolist()
+    assert mine.asked == theirs.asked
+
+
+def test_time_that_is_up_ends_the_text_after_one_token() -> None:
+    steps: list[Step] = []
+    output: Any = generate(model(), PROMPT, max_new_tokens=24, max_time=1e-9, eos_token_id=None, on_step=steps.append)
+    assert output[0].tolist() == PROMPT[0].tolist() + text_of()[:1]
+    assert steps[-1].finish == "stop"
+    late = [MaxTimeCriteria(max_time=1e-9)]
+    assert ours("sampled", [], stopping_criteria=late)[0, LENGTH:].tolist() == text_of("sampled")[:1]
+
+
+def stop_string(mode: str) -> str:
+    """Two printable characters that plain decoding says one after the other, not at the beginning."""
+    tokens = text_of(mode, 40)
+    place = next(i for i in range(3, 39) if all(32 < token < 127 for token in tokens[i : i + 2]))
+    return str(byte_tokenizer().decode(tokens[place : place + 2]))
+
+
+@pytest.mark.parametrize("where", ["argument", "generation_config", "model"])
+@pytest.mark.parametrize("mode", MODES)
+def test_stop_strings_end_the_text_wherever_they_are_set(
+    mode: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops, tokenizer = [stop_string(mode), "never said"], byte_tokenizer()
+    settings = {"max_new_tokens": 40, "eos_token_id": None} | MODES[mode]
+    torch.manual_seed(5)
+    expected = model().generate(PROMPT, stop_strings=stops, tokenizer=tokenizer, **settings)
+    text = PROMPT[0].tolist() + text_of(mode, 40)
+    assert expected.shape[1] < len(text)
+    if where == "argument":
+        options: dict[str, Any] = settings | {"stop_strings": stops}
+    elif where == "generation_config":
+        settings["eos_token_id"] = -1  # None would be filled in from the model's own configuration
+        options = {"generation_config": GenerationConfig(**settings, stop_strings=stops, pad_token_id=0)}
+    else:
+        monkeypatch.setattr(model().generation_config, "stop_strings", stops)
+        options = settings
+    torch.manual_seed(5)
+    output: Any = generate(
+        model(), PROMPT, drafter=lambda: Thicket(text, 2, VOCABULARY), tokenizer=tokenizer, **options
+    )
+    assert output.tolist() == expected.tolist()
+
+
+def streamed(streamer: Any, run: Callable[..., Any]) -> list[str]:
+    """The pieces of text that come out of an iterator while another thread generates."""
+    thread = Thread(target=run, kwargs={"streamer": streamer})
+    thread.start()
+    pieces = list(streamer)
+    thread.join()
+    return pieces
+
+
+def both_ways() -> list[Callable[..., Any]]:
+    text = PROMPT[0].tolist() + text_of()
+    return [partial(plain, "greedy"), partial(ours, "greedy", text)]
+
+
+@pytest.mark.parametrize("skip_prompt", [False, True])
+def test_printed_and_iterated_text_comes_in_the_same_pieces(
+    skip_prompt: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, mine = both_ways()
+    theirs(streamer=TextStreamer(byte_tokenizer(), skip_prompt))
+    printed = capsys.readouterr().out
+    mine(streamer=TextStreamer(byte_tokenizer(), skip_prompt))
+    assert capsys.readouterr().out == printed != ""
+    pieces = streamed(TextIteratorStreamer(byte_tokenizer(), skip_prompt, timeout=60), theirs)
+    assert streamed(TextIteratorStreamer(byte_tokenizer(), skip_prompt, timeout=60), mine) == pieces
+    assert "".join(pieces) == printed.removesuffix("\n")
+
+
+def test_text_for_an_event_loop_comes_in_the_same_pieces() -> None:
+    async def listen(run: Callable[..., Any]) -> list[str]:
+        streamer = AsyncTextIteratorStreamer(byte_tokenizer(), timeout=60)
+        thread = Thread(target=run, kwargs={"streamer": streamer})
+        thread.start()
+        pieces = [piece async for piece in streamer]
+        thread.join()
+        return pieces
+
+    theirs, mine = both_ways()
+    assert asyncio.run(listen(mine)) == asyncio.run(listen(theirs))

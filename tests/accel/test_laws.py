@@ -1,0 +1,148 @@
+"""Laws of the parts that hold no model, for any input: the walk, trimming, merging, masks and stops."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
+
+from antiphon.accel.draft import ROOT, Draft, likeliest_chain, merge, trim
+from antiphon.accel.stopping import Stop
+from antiphon.accel.transcript import Transcript
+from antiphon.accel.tree import Reach, mask, plant
+from antiphon.accel.verify import walk
+from tests.accel.oracles import spelled
+from tests.accel.test_tree import seen
+
+many = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    """Any draft of three tokens: duplicate siblings, chances in no order, children likelier than their parents."""
+    rows = draw(st.integers(0, 14))
+    parents = [draw(st.integers(ROOT, row - 1)) for row in range(rows)]
+    tokens = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
+    chances = draw(st.lists(st.sampled_from([0.1, 0.5, 1.0]), min_size=rows, max_size=rows))
+    return Draft(tuple(tokens), tuple(parents), tuple(chances))
+
+
+def paths(draft: Draft) -> set[tuple[int, ...]]:
+    return {tuple(spelled(draft, row)) for row in range(len(draft))}
+
+
+texts = st.lists(st.integers(0, 2), min_size=20, max_size=20)
+
+
+@many
+@given(drafts(), texts, st.integers(1, 20))
+def test_the_walk_emits_the_longest_drafted_beginning_of_the_text_and_one_token_more(
+    draft: Draft, text: list[int], end: int
+) -> None:
+    said: list[int] = []
+
+    def commit(token: int) -> bool:
+        said.append(token)
+        return len(said) == end
+
+    accepted = walk(draft, lambda row: text[len(said)], commit)
+    first = {tuple(spelled(draft, row)) for row in reachable(draft)} | {()}
+    longest = max(length for length in range(len(text) + 1) if tuple(text[:length]) in first)
+    assert list(accepted.tokens) == said == text[: min(longest + 1, end)]
+    assert len(accepted.path) == len(accepted.tokens) - 1
+    assert accepted.path == () or spelled(draft, accepted.path[-1]) == said[:-1]
+
+
+def reachable(draft: Draft) -> list[int]:
+    """Rows whose ancestors and themselves are each the first of their token among their siblings."""
+    rows: list[int] = []
+    for row, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        twin = any(draft.tokens[r] == token and draft.parents[r] == parent for r in range(row))
+        if not twin and (parent == ROOT or parent in rows):
+            rows.append(row)
+    return rows
+
+
+@many
+@given(drafts(), st.integers(0, 15), st.integers(0, 8))
+def test_what_is_trimmed_is_a_part_within_bounds_and_trimming_again_changes_nothing(
+    draft: Draft, rows: int, depth: int
+) -> None:
+    kept = trim(draft, rows, depth)
+    shallow = sum(level <= depth for level in draft.depths)
+    assert len(kept) == min(rows, shallow)
+    assert max(kept.depths, default=0) <= depth
+    assert paths(kept) <= paths(draft)
+    assert trim(kept, rows, depth) == kept
+
+
+@many
+@given(drafts(), drafts(), drafts())
+def test_merging_is_associative_and_makes_siblings_distinct(one: Draft, two: Draft, three: Draft) -> None:
+    whole = merge(one, two, three)
+    assert merge(merge(one, two), three) == whole == merge(one, merge(two, three))
+    assert len(set(zip(whole.parents, whole.tokens, strict=True))) == len(whole) == len(paths(whole))
+
+
+@many
+@given(drafts())
+def test_the_likeliest_chain_is_a_path_of_the_draft_down_to_a_leaf(draft: Draft) -> None:
+    chosen = likeliest_chain(draft)
+    assert chosen.parents == tuple(range(-1, len(chosen) - 1))
+    reached = {tuple(spelled(draft, row)) for row in reachable(draft)}
+    assert chosen.tokens in reached | {()}
+    assert not any(len(path) > len(chosen) and path[: len(chosen)] == chosen.tokens for path in reached)
+
+
+reaches = st.one_of(
+    st.just(Reach()),
+    st.builds(Reach, window=st.integers(1, 9)),
+    st.builds(Reach, chunk=st.integers(1, 9)),
+)
+
+
+@many
+@given(drafts(), reaches, st.integers(1, 6), st.integers(0, 20), st.data())
+def test_masks_are_what_their_definition_says(
+    draft: Draft, reach: Reach, pending: int, length: int, data: st.DataObject
+) -> None:
+    offset, padding = data.draw(st.integers(0, length)), data.draw(st.integers(0, length))
+    tree = plant(pending, draft.parents)
+    sees = mask(tree, reach, length=length, offset=offset, padding=padding)
+    for row in range(pending + len(draft)):
+        expected = seen(tree, reach, row, length=length, offset=offset, padding=padding)
+        assert set(sees[row].nonzero().flatten().tolist()) == expected
+
+
+class Rule(StoppingCriteria):
+    """A criterion from a predicate on the ids."""
+
+    def __init__(self, rule: Callable[[list[int]], bool]) -> None:
+        self.rule = rule
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        return torch.tensor([self.rule(input_ids[0].tolist())])
+
+
+@many
+@given(texts, st.integers(2, 25), st.lists(st.integers(0, 2), max_size=2), st.integers(2, 9))
+def test_a_text_stops_at_the_first_token_that_any_rule_ends_and_says_which_kind(
+    text: list[int], limit: int, ends: list[int], modulus: int
+) -> None:
+    criteria = StoppingCriteriaList([MaxLengthCriteria(limit), Rule(lambda ids: sum(ids) % modulus == modulus - 1)])
+    if ends:
+        criteria.append(EosTokenCriteria(ends))
+    stop = Stop(Transcript(torch.tensor([[1]])), criteria, lambda: None)
+    said: list[int] = []
+    for token in text:
+        said.append(token)
+        ended = token in ends or (1 + sum(said)) % modulus == modulus - 1
+        is_full = 1 + len(said) >= limit
+        assert stop.room == limit - len(said)
+        assert stop.commit(token) == (ended or is_full)
+        assert stop.finish == ("stop" if ended else "length" if is_full else None)
+        if stop.finish:
+            break
+    assert stop.transcript.tokens == [1, *said]

@@ -1,0 +1,96 @@
+"""Loading: a folder or a name to a model that talks, in the right precision, or to one sentence that says why not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
+
+from antiphon.accel.language_model import LanguageModel, Stream
+from antiphon.accel.loading import choose_dtype, has_bfloat16_units
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+
+PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello <3"}]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tiny_model().to(torch.bfloat16).save_pretrained(folder)  # type: ignore[arg-type]
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
+    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu", dtype=torch.float32, drafter="copying", rows=8)
+    assert loaded.name == str(checkpoint)
+    assert loaded.rows == 8
+    assert loaded.model.dtype == torch.float32
+    assert not loaded.model.training
+    assert isinstance(loaded.stream(MESSAGES), Stream)
+    inputs = loaded.tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    expected: Tensor = loaded.model.generate(**inputs, max_new_tokens=20)  # type: ignore[operator]
+    assert loaded.generate(PROMPT, max_new_tokens=20).tokens == tuple(expected[0, inputs.input_ids.shape[1] :].tolist())
+
+
+def test_half_precision_is_kept_on_a_cpu_only_where_it_has_units_for_it(checkpoint: Path) -> None:
+    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu")
+    assert loaded.model.dtype == (torch.bfloat16 if has_bfloat16_units() else torch.float32)
+    cpu = torch.device("cpu")
+    assert choose_dtype(torch.float16, cpu) == loaded.model.dtype
+    assert choose_dtype(torch.float32, cpu) == "auto"
+    assert choose_dtype(torch.float16, torch.device("cuda")) == "auto"
+    assert choose_dtype(torch.float16, "auto") == "auto"
+
+
+def test_options_of_transformers_pass_through(checkpoint: Path) -> None:
+    loaded = LanguageModel.from_pretrained(checkpoint, device_map={"": "cpu"}, attn_implementation="eager")
+    assert loaded.model.config._attn_implementation == "eager"
+
+
+def test_a_device_that_is_not_there_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ValueError, match="no device 'warp' here"):
+        LanguageModel.from_pretrained(checkpoint, device="warp")
+    with pytest.raises(ValueError, match="give one of the two"):
+        LanguageModel.from_pretrained(checkpoint, device="cpu", device_map="auto")
+
+
+def test_nothing_to_load_is_said_in_one_sentence(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(
+        OSError, match=r"^No language model could be loaded from '.*missing' .*Hugging Face Hub"
+    ) as caught:
+        LanguageModel.from_pretrained(missing)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="No language model could be loaded"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+def test_a_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=f"could be loaded from '{tmp_path}'"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+SMALL: dict[str, Any] = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
+    encoder = BertModel(BertConfig(**SMALL, intermediate_size=16))
+    encoder.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is a BertModel, not a causal language model"):
+        LanguageModel.from_pretrained(tmp_path)
+    pair: Any = T5ForConditionalGeneration(
+        T5Config(vocab_size=261, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ValueError, match="not a causal language model"):
+        LanguageModel(pair, byte_tokenizer())
+    bare: Any = tiny_model().get_decoder()
+    with pytest.raises(ValueError, match="not a causal language model"):
+        LanguageModel(bare, byte_tokenizer())

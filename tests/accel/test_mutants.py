@@ -1,0 +1,106 @@
+"""The oracles can fail: every fault that an engine of this kind is known for turns a named test red."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+
+from antiphon.accel.traits import declared
+from tests.accel import mutants, test_contract, test_engine, test_families
+
+ALIKE = test_contract.test_text_and_logits_are_plain_decodings
+CACHED = test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill
+PADDED = test_engine.test_left_padding_is_seen_by_nobody
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault, and the test of the suite (with its parameters) that turns red where it is put in."""
+
+    fault: Callable[[pytest.MonkeyPatch], None]
+    test: Callable[..., None]
+    parameters: tuple[Any, ...] = ()
+    error: type[Exception] = AssertionError
+
+
+ROWS = [
+    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "llama", "greedy")),
+    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "gpt2", "greedy")),
+    Row(mutants.rows_see_no_ancestors, ALIKE, ("thicket", "llama", "greedy")),
+    Row(mutants.rows_see_their_siblings, ALIKE, ("thicket", "llama", "greedy")),
+    Row(mutants.window_is_one_too_wide, ALIKE, ("thicket", "mistral", "greedy")),
+    Row(mutants.window_counts_slots, ALIKE, ("thicket", "mistral", "greedy")),
+    Row(mutants.padding_is_seen, PADDED, ("llama",)),
+    Row(mutants.positions_count_the_padding, PADDED, ("gpt2",)),
+    Row(
+        mutants.eager_mask_is_boolean,
+        test_contract.test_eager_attention_gives_the_same_text_as_plain_decoding,
+        ("llama",),
+    ),
+    Row(mutants.first_rows_are_kept, ALIKE, ("thicket", "llama", "greedy")),
+    Row(
+        mutants.first_rows_are_kept, test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill, ("llama",)
+    ),
+    Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy")),
+    Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "llama", "greedy")),
+    Row(mutants.state_is_not_rewound, test_families.test_drafts_change_neither_text_nor_logits, ("mamba2", "greedy")),
+    Row(mutants.bonus_token_is_lost, test_engine.test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step, (3,)),
+    Row(
+        mutants.text_goes_on_after_its_end,
+        test_engine.test_an_end_of_sequence_token_anywhere_in_an_accepted_run_ends_the_text_there,
+        (12,),
+    ),
+    Row(mutants.length_is_looked_at_per_forward, test_engine.test_the_length_limit_cuts_an_accepted_run_exactly, (12,)),
+    Row(
+        mutants.criteria_are_asked_per_forward,
+        test_engine.test_a_custom_criterion_is_asked_after_every_token_and_cuts_exactly_there,
+        (test_engine.LENGTH + 5,),
+    ),
+    Row(
+        mutants.criteria_are_asked_per_forward,
+        test_engine.test_a_stop_string_across_two_accepted_tokens_ends_the_text_there,
+    ),
+    Row(mutants.likeliest_child_is_followed, ALIKE, ("thicket", "llama", "greedy")),
+    Row(mutants.padding_is_a_token, test_engine.test_token_id_0_after_a_leaf_is_a_token_and_no_padding, ()),
+    Row(
+        mutants.every_row_is_chosen,
+        test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
+    ),
+    Row(mutants.every_row_is_chosen, ALIKE, ("thicket", "llama", "sampled")),
+    Row(
+        mutants.processors_miss_the_path,
+        test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
+    ),
+    Row(mutants.processors_miss_the_path, ALIKE, ("oracle", "llama", "penalised")),
+    Row(mutants.logits_are_the_rows_before, ALIKE, ("oracle", "llama", "greedy")),
+]
+
+
+def name_of(row: Row) -> str:
+    parameters = "-".join(map(str, row.parameters))
+    return f"{row.fault.__name__}: {row.test.__name__}[{parameters}]"
+
+
+@cache
+def expect_green(test: Callable[..., None], parameters: tuple[Any, ...]) -> None:
+    test(*parameters)
+
+
+def blind_the_probe(patch: pytest.MonkeyPatch) -> None:
+    """Believe what a config promises: else the probe would notice most faults first and draft nothing that branches."""
+    for module in (
+        "antiphon.accel.determinism",
+        *(test.__name__ for test in (test_contract, test_engine, test_families)),
+    ):
+        patch.setattr(f"{module}.traits_of", declared)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_a_fault_turns_its_test_red(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    expect_green(row.test, row.parameters)
+    blind_the_probe(monkeypatch)
+    row.fault(monkeypatch)
+    with pytest.raises(row.error):
+        row.test(*row.parameters)

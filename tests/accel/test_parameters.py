@@ -1,0 +1,86 @@
+"""What a language model is asked wrongly, it refuses by name, before anything is loaded or generated."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from antiphon.accel.language_model import LanguageModel
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+
+PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello <3"}]
+
+
+@cache
+def tiny() -> LanguageModel:
+    return LanguageModel(tiny_model(), byte_tokenizer(), name="tiny")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.1}, r"temperature is -0\.1; it must be 0 \(greedy\) or more"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_p": 0.0}, r"top_p is 0\.0"),
+        ({"top_p": 1.1}, r"top_p is 1\.1"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_k": 2.5}, r"top_k is 2\.5"),
+        ({"min_p": 1.5}, r"min_p is 1\.5"),
+        ({"repetition_penalty": 0.0}, r"repetition_penalty is 0\.0"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be 1 or more"),
+        ({"seed": -1}, "seed is -1"),
+        ({"stop": ""}, "stop is ''"),
+        ({"stop": ["a", ""]}, "at least one character"),
+        ({"rows": -1}, "rows is -1"),
+        ({"drafter": "psychic"}, "'psychic'.*blend"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny().generate(PROMPT, **options)
+
+
+def test_an_unknown_drafter_is_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(ValueError, match="'psychic'"):
+        LanguageModel.from_pretrained("no/such-model", drafter="psychic")
+
+
+def test_rows_out_of_range_are_refused_where_they_are_given() -> None:
+    with pytest.raises(ValueError, match="rows is -3"):
+        LanguageModel(tiny().model, tiny().tokenizer, rows=-3)
+
+
+def test_a_reference_that_is_not_text_is_named() -> None:
+    with pytest.raises(TypeError, match=r"references\[1\] is of type list"):
+        tiny().generate(PROMPT, references=["a text", [1, 2]])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="give a list of texts"):
+        tiny().generate(PROMPT, references="a text")
+    with pytest.raises(TypeError, match=r"stop\[0\] is of type int"):
+        tiny().generate(PROMPT, stop=[13])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], ["hello"], [{"content": "no role"}], [{"role": "user"}], [{"role": "user", "content": ["parts"]}]],
+)
+def test_malformed_messages_are_refused(messages: Any) -> None:
+    with pytest.raises(ValueError, match="message"):
+        tiny().generate(messages)
+
+
+def test_messages_without_a_chat_template_are_refused_and_text_is_not() -> None:
+    bare = LanguageModel(tiny().model, byte_tokenizer(bos=False, chat=False))
+    with pytest.raises(ValueError, match=r"no chat template .* pass the prompt as one text"):
+        bare.generate(MESSAGES)
+    with pytest.raises(ValueError, match="no tokens"):
+        bare.generate("")
+    assert bare.generate("a", max_new_tokens=1).usage.prompt_tokens == 1
+
+
+def test_what_the_chat_template_refuses_is_said() -> None:
+    strict = LanguageModel(tiny().model, byte_tokenizer())
+    strict.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(ValueError, match="roles must alternate"):
+        strict.generate(MESSAGES)

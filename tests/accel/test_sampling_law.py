@@ -1,0 +1,250 @@
+"""Sampling with drafts has the law of sampling without: exactly on a toy, by chi-square and by seed on a model."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, TopKLogitsWarper
+
+from antiphon.accel.adversary import Thicket
+from antiphon.accel.cache import CachedModel
+from antiphon.accel.draft import ROOT, Accepted, Draft, chain, merge, trim
+from antiphon.accel.generate import generate
+from antiphon.accel.probe import traits_of
+from antiphon.accel.sampling import Chooser
+from antiphon.accel.tiny import VOCABULARY, tiny_model
+from antiphon.accel.transcript import Transcript
+from antiphon.accel.verify import walk
+from tests.accel.oracles import plain_logits, spelled
+
+Text = tuple[int, ...]
+Law = dict[Text, Fraction]
+LENGTH = 4
+"""How many tokens of three kinds a toy text has: 81 texts."""
+
+
+def toy(context: Text) -> list[Fraction]:
+    """The toy model: another law of the next token after every text, in exact numbers; some rule a token out."""
+    chance = random.Random(repr(context))
+    weights = [chance.randint(0, 6) for _ in range(3)]
+    weights[chance.randrange(3)] += 1
+    return [Fraction(weight, sum(weights)) for weight in weights]
+
+
+def plain_law(context: Text = ()) -> Law:
+    if len(context) == LENGTH:
+        return {context: Fraction(1)}
+    law: Law = {}
+    for token, p in enumerate(toy(context)):
+        for text, q in plain_law((*context, token)).items() if p else ():
+            law[text] = law.get(text, Fraction(0)) + p * q
+    return law
+
+
+Choose = Callable[[int], int]
+Scheme = Callable[[Draft, Choose, Callable[[int], bool]], Accepted]
+
+
+class ForkError(Exception):
+    """A draw that the tape does not answer yet: every token is tried in turn."""
+
+
+def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text, Fraction]]:
+    """Every text that one step can make of a context, with its probability, over all the draws that it takes."""
+    tapes: list[tuple[Text, Fraction]] = [((), Fraction(1))]
+    while tapes:
+        tape, p = tapes.pop()
+        text = list(context)
+        answers = iter(tape)
+
+        def choose(row: int, answers: Iterator[int] = answers) -> int:
+            token = next(answers, None)
+            if token is None:
+                raise ForkError(row)
+            return token
+
+        def commit(token: int, text: list[int] = text) -> bool:
+            text.append(token)
+            return len(text) == LENGTH
+
+        try:
+            scheme(draft, choose, commit)
+        except ForkError as fork:
+            law = toy((*context, *spelled(draft, fork.args[0])))  # the model answers for the row, not for the text
+            tapes += [((*tape, token), p * q) for token, q in enumerate(law) if q]
+        else:
+            yield tuple(text), p
+
+
+def drafted_law(scheme: Scheme, drafter: Callable[[Text], Draft], context: Text = ()) -> Law:
+    """The law of whole texts, made step by step, each with its own draft."""
+    if len(context) == LENGTH:
+        return {context: Fraction(1)}
+    step: Law = {}
+    for text, p in outcomes(scheme, drafter(context), context):
+        step[text] = step.get(text, Fraction(0)) + p
+    law: Law = {}
+    for text, p in step.items():
+        for whole, q in drafted_law(scheme, drafter, text).items():
+            law[whole] = law.get(whole, Fraction(0)) + p * q
+    return law
+
+
+def bush(context: Text, seed: int, rows: int) -> Draft:
+    chance = random.Random(f"{seed}{context}")
+    parents = [chance.randint(ROOT, row - 1) for row in range(rows)]
+    tokens = [chance.randrange(3) for _ in range(rows)]
+    return Draft(tuple(tokens), tuple(parents), tuple(chance.random() for _ in range(rows)))
+
+
+SHAPES: dict[str, Callable[[Text], Draft]] = {
+    "nothing": lambda context: Draft(),
+    "a deep chain": lambda context: chain([(len(context) + i) % 3 for i in range(6)]),
+    "all three tokens": lambda context: Draft((0, 1, 2), (-1, -1, -1), (1.0,) * 3),
+    "duplicate siblings": lambda context: Draft((1, 1, 0, 2, 1, 0), (-1, -1, 0, 1, 2, 4), (1.0,) * 6),
+    "a bush": lambda context: bush(context, 1, 7),
+    "a large bush": lambda context: bush(context, 2, 16),
+    "a trimmed bush": lambda context: trim(bush(context, 3, 16), 5, 3),
+    "merged bushes": lambda context: merge(bush(context, 4, 6), bush(context, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_drafts_of_any_shape_leave_the_law_of_a_toy_model_exactly_as_it_is(shape: str) -> None:
+    assert drafted_law(walk, SHAPES[shape]) == plain_law()
+
+
+def drawn_afresh(draft: Draft, choose: Choose, commit: Callable[[int], bool]) -> Accepted:
+    """A wrong scheme: each child is accepted with its probability, else another token is drawn from the whole law."""
+    row = ROOT
+    path: list[int] = []
+    tokens: list[int] = []
+    while True:
+        guesses = draft.children.get(row, {})
+        child = next((child for token, child in guesses.items() if choose(row) == token), None)
+        token = choose(row) if child is None else draft.tokens[child]
+        tokens.append(token)
+        if commit(token) or child is None:
+            return Accepted(tuple(path), tuple(tokens))
+        path.append(child)
+        row = child
+
+
+@pytest.mark.parametrize("shape", ["a deep chain", "duplicate siblings"])
+def test_a_scheme_that_draws_afresh_after_a_rejection_has_another_law(shape: str) -> None:
+    law = drafted_law(drawn_afresh, SHAPES[shape])
+    assert sum(law.values()) == 1
+    assert law != plain_law()
+
+
+DRAWS = 4_000
+ODDS = 1e-6
+PROMPT = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(8))
+
+
+def warped(model: Any, text: list[int]) -> Tensor:
+    """The exact law of the next token under top-k 4, from a plain forward."""
+    scores: Any = TopKLogitsWarper(4)(torch.tensor([text]), plain_logits(model, text)[-1:])
+    law: Tensor = scores[0].double().softmax(dim=-1)
+    return law
+
+
+def draft_for(model: Any, prompt: list[int]) -> Draft:
+    """A tree of the likely first tokens (the second likeliest twice), and of likely ones below them."""
+    first: list[int] = warped(model, prompt).argsort(descending=True)[:3].tolist()
+    second = [int(warped(model, [*prompt, token]).argmax()) for token in first[:2]]
+    return Draft((first[1], first[0], first[1], *second, 7), (-1, -1, -1, 1, 0, 3), (1.0,) * 6)
+
+
+def exact_law(model: Any, prompt: list[int], draft: Draft) -> dict[Text, float]:
+    """The probability of everything that one step can emit: it ends with the first token that nobody guessed."""
+    law: dict[Text, float] = {}
+    open_rows: list[tuple[int, Text, float]] = [(ROOT, (), 1.0)]
+    while open_rows:
+        row, said, p = open_rows.pop()
+        following = warped(model, [*prompt, *said])
+        for token in following.nonzero().flatten().tolist():
+            q = p * float(following[token])
+            child = draft.children.get(row, {}).get(token)
+            if child is None:
+                law[(*said, token)] = q
+            else:
+                open_rows.append((child, (*said, token), q))
+    return law
+
+
+def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counter[Text]:
+    """What the engine's own rooms emit in one step, again and again, over one forward of the draft."""
+    cached = CachedModel(model, traits_of(model))
+    with torch.no_grad():
+        cached.prefill(prompt[:-1])
+        cached.keep(())
+        logits = cached.forward(prompt[-1:], draft)
+    seen: Counter[Text] = Counter()
+    generator = torch.Generator().manual_seed(20)
+    for _ in range(DRAWS):
+        transcript = Transcript(torch.tensor([prompt]))
+        chooser = Chooser(transcript, LogitsProcessorList([TopKLogitsWarper(4)]), sample=True, generator=generator)
+        said: list[int] = []
+        scheme(draft, chooser.over(logits), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
+        seen[tuple(said)] += 1
+    return seen
+
+
+def p_value(law: dict[Text, float], seen: Counter[Text]) -> float:
+    """Pearson's chi-square: how often an engine that is right is as far from the law as this, or further."""
+    if set(seen) - set(law):
+        return 0.0
+    pooled = sum(p for p in law.values() if p * DRAWS < 5)
+    kept = {text: p for text, p in law.items() if p * DRAWS >= 5}
+    cells = [(p, seen[text]) for text, p in kept.items()] + [(pooled, DRAWS - sum(seen[text] for text in kept))]
+    statistic = sum((count - p * DRAWS) ** 2 / (p * DRAWS) for p, count in cells if p > 0)
+    freedom = sum(p > 0 for p, _ in cells) - 1
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))  # what chi-square leaves above the statistic
+
+
+def test_four_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None:
+    model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
+    draft = draft_for(model, prompt)
+    law = exact_law(model, prompt, draft)
+    assert abs(sum(law.values()) - 1) < 1e-9
+    assert len(law) > 10
+    p = p_value(law, drawn(model, prompt, draft, walk))
+    assert p > ODDS, f"p is {p:.2g}; with another seed an engine that is right fails once in {1 / ODDS:,.0f} runs"
+
+
+def test_the_same_chi_square_rejects_a_scheme_that_draws_afresh() -> None:
+    model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
+    draft = draft_for(model, prompt)
+    law = exact_law(model, prompt, draft)
+    p = p_value(law, drawn(model, prompt, draft, drawn_afresh))
+    assert p < ODDS, f"p is {p:.2g}; a wrong scheme passes for right"
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.5}, {"top_p": 0.95}, {"min_p": 0.05}, {"typical_p": 0.6}], ids=str)
+def test_the_same_seed_draws_the_same_text_with_and_without_drafts(temperature: float, cut: dict[str, float]) -> None:
+    model = tiny_model(seed=11)
+    options: dict[str, Any] = {"do_sample": True, "temperature": temperature, "max_new_tokens": 24, "top_k": 0, **cut}
+    torch.manual_seed(2)
+    expected = model.generate(PROMPT, eos_token_id=None, **options)  # type: ignore[operator]
+    torch.manual_seed(2)
+    text = expected[0].tolist()
+    accepted: list[int] = []
+    output = generate(
+        model,
+        PROMPT,
+        drafter=lambda: Thicket(text, 2, VOCABULARY),
+        on_step=lambda step: accepted.append(step.accepted),
+        eos_token_id=None,
+        **options,
+    )
+    assert isinstance(output, Tensor)
+    assert output[0].tolist() == text
+    assert sum(accepted) > 0

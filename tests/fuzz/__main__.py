@@ -1,0 +1,61 @@
+"""`make fuzz`: draw fresh requests, decode each with drafts and without, and count those that differ."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from tests.fuzz.check import TIE
+from tests.fuzz.round import Report, begin, fuzz
+
+ROUND = 250
+GIVE_UP = 4
+"""So many failures are one fault over and over, or an engine that is broken throughout."""
+
+
+def main(
+    cases: Annotated[int, typer.Option(min=1, help="How many requests to draw.")] = 10_000,
+    processes: Annotated[int, typer.Option(min=1, help="How many processes draw them.")] = min(2, os.cpu_count() or 1),
+    seed: Annotated[int | None, typer.Option(help="The first round's seed; fresh if not given.")] = None,
+) -> None:
+    """Hold random requests against plain decoding; exits with 1 if any is decoded otherwise."""
+    first = random.SystemRandom().randrange(2**32) if seed is None else seed
+    rounds = [(first + start, min(ROUND, cases - start)) for start in range(0, cases, ROUND)]
+    typer.echo(f"{cases} cases in {len(rounds)} rounds on {processes} processes; --seed {first} draws them again.")
+    verdicts: Counter[str] = Counter()
+    failures = 0
+    started = monotonic()
+    with ProcessPoolExecutor(processes, get_context("spawn"), begin) as pool:
+        for report in pool.map(fuzz, *zip(*rounds, strict=True)):
+            verdicts += report.verdicts
+            if report.failure:
+                failures += 1
+                show(report, failures)
+            typer.echo(f"  {verdicts.total() + failures} cases, {failures} failures, {monotonic() - started:.0f} s")
+            if failures >= GIVE_UP:
+                typer.echo(f"{failures} rounds failed; the others are not run.")
+                pool.shutdown(cancel_futures=True)
+                break
+    typer.echo(f"{verdicts['tie']} ties: another token, within {TIE:g} nats of the one that plain decoding said.")
+    typer.echo(f"{verdicts['error']} cases in which plain decoding and the engine raised the same error.")
+    typer.echo(f"{verdicts.total() + failures} cases, {failures} failures")
+    raise typer.Exit(code=1 if failures else 0)
+
+
+def show(report: Report, number: int) -> None:
+    """What failed: the smallest case that was found, with its traceback, and how to run it again."""
+    typer.echo(f"\nFailure {number}:\n{report.failure}\nAs it was first drawn:\n{report.first}\n")
+    typer.echo(
+        "Run it again: python -c 'from tests.fuzz.case import *; from tests.fuzz.check import *; check(Case(...))'"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

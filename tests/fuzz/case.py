@@ -1,0 +1,150 @@
+"""One request to the engine as plain values, and how to draw one at random. Runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.tiny import EOS, FAMILIES, VOCABULARY
+
+TRUTH = -1
+"""In a script: the token that plain decoding says at this depth, if the row's ancestors are right."""
+
+Script = tuple[tuple[int, int, float], ...]
+"""A draft relative to the truth. Each row: how many rows above its parent stands, its token or TRUTH, its chance."""
+
+_DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+_LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 40}
+_TRAINED = {"original_max_position_embeddings": 40, "max_position_embeddings": 160}
+
+SIZES: dict[str, tuple[dict[str, Any], ...]] = {
+    "llama": (
+        {"num_hidden_layers": 1, "num_key_value_heads": 1},
+        {"rope_parameters": _DYNAMIC, "max_position_embeddings": 40},
+    ),
+    "qwen3": ({"num_hidden_layers": 3, "num_key_value_heads": 4},),
+    "mistral": ({"sliding_window": 3, "num_hidden_layers": 3}, {"sliding_window": 30}),
+    "gemma3": ({"sliding_window": 5}, {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}),
+    "phi3": (
+        {"num_hidden_layers": 3, "num_key_value_heads": 1},
+        {"rope_parameters": _LONG | {"long_factor": [4.0] * 8, "short_factor": [1.0] * 8}, **_TRAINED},
+    ),
+    "gpt2": ({"n_layer": 1, "n_head": 1}, {"n_embd": 48, "n_layer": 3}),
+    "mixtral": ({"num_local_experts": 3, "num_experts_per_tok": 1},),
+    "qwen3_moe": ({"num_experts": 6, "num_hidden_layers": 1},),
+}
+"""Other shapes of a family beside its usual one: one layer or three, other heads, windows and rotary embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A request and its drafts. Its ``repr`` is Python that makes it again.
+
+    ``draw`` is the seed of a sampled request, None for a greedy one; ``settings`` go to `generate` as they are.
+    ``alphabet``, where not empty, holds the only tokens that may be said; ``moods`` names further processors.
+    """
+
+    family: str = "llama"
+    size: int = 0
+    seed: int = 0
+    attention: str = "sdpa"
+    prompt: tuple[int, ...] = (1,)
+    padding: int = 0
+    chunk: int | None = None
+    new_tokens: int = 8
+    rows: int = 32
+    drafter: str = "script"
+    scripts: tuple[Script, ...] = ()
+    references: tuple[tuple[int, ...], ...] = ()
+    draw: int | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+    alphabet: tuple[int, ...] = ()
+    moods: tuple[str, ...] = ()
+    ends: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    criterion: tuple[str, int] | None = None
+    door: str = "generate"
+
+
+ALPHABETS = ((), (), (0, 97, 98), (0, 32, 97, 98, EOS), tuple(range(97, 110)))
+TEXT = st.integers(0, EOS)  # the pad token alone is left out: in a prompt, transformers takes it for padding
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> Script:
+    """Any shape: chains, bushes, duplicate siblings, token id 0, nothing at all, more than there is room for."""
+    token = st.one_of(st.just(TRUTH), st.just(TRUTH), st.just(0), st.integers(0, VOCABULARY - 1))
+    above = st.one_of(st.just(1), st.integers(1, 6))
+    row = st.tuples(above, token, st.sampled_from([1.0, 0.5, 0.1]))
+    return tuple(draw(st.lists(row, max_size=draw(st.sampled_from([0, 4, 12, 30])))))
+
+
+def settings(sampled: bool, ends: bool, room: int) -> st.SearchStrategy[tuple[tuple[str, Any], ...]]:
+    """Stock processors with random parameters, up to four at once."""
+    token = st.integers(0, VOCABULARY - 1)
+    stock: dict[str, st.SearchStrategy[Any]] = {
+        "repetition_penalty": st.sampled_from([0.8, 1.3, 2.0]),
+        "encoder_repetition_penalty": st.sampled_from([0.8, 1.5]),
+        "no_repeat_ngram_size": st.integers(1, 3),
+        "encoder_no_repeat_ngram_size": st.integers(2, 3),
+        "bad_words_ids": st.lists(st.lists(token, min_size=1, max_size=2), min_size=1, max_size=4),
+        "suppress_tokens": st.lists(token, min_size=1, max_size=6),
+        "begin_suppress_tokens": st.lists(token, min_size=1, max_size=6),
+        "sequence_bias": st.lists(
+            st.tuples(st.lists(token, min_size=1, max_size=2), st.sampled_from([-5.0, 3.0])).map(list), min_size=1
+        ),
+        "forced_eos_token_id": token,
+        "renormalize_logits": st.just(True),
+        "remove_invalid_values": st.just(True),
+    }
+    if ends:
+        stock["min_new_tokens"] = st.integers(1, room)
+        stock["exponential_decay_length_penalty"] = st.tuples(st.integers(0, 8), st.sampled_from([1.05, 1.5]))
+    if sampled:
+        stock |= {
+            "temperature": st.sampled_from([0.3, 0.7, 1.0, 1.7]),
+            "top_k": st.sampled_from([1, 2, 8, 50]),
+            "top_p": st.sampled_from([0.3, 0.9, 1.0]),
+            "min_p": st.sampled_from([0.02, 0.2]),
+            "typical_p": st.sampled_from([0.4, 0.9]),
+            "epsilon_cutoff": st.just(0.003),
+            "eta_cutoff": st.just(0.003),
+        }
+    names = st.lists(st.sampled_from(sorted(stock)), max_size=4, unique=True)
+    return names.flatmap(lambda chosen: st.tuples(*(st.tuples(st.just(name), stock[name]) for name in chosen)))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Any request that both decoders offer: prompts, models, drafts, processors, stops, and the door it comes in by."""
+    family = draw(st.sampled_from(sorted(FAMILIES)))
+    seed = draw(st.one_of(st.none(), st.integers(0, 2**31)))
+    room = draw(st.integers(1, 20))
+    ends = tuple(draw(st.lists(TEXT, max_size=draw(st.sampled_from([0, 2, 20])), unique=True)))
+    letter = st.text("ab ", min_size=1, max_size=3) | st.characters(min_codepoint=32, max_codepoint=126)
+    few = st.sampled_from([TEXT, st.sampled_from([0, 97, 98])]).flatmap(lambda tokens: st.lists(tokens, max_size=30))
+    return Case(
+        family=family,
+        size=draw(st.integers(0, len(SIZES.get(family, ())))),
+        seed=draw(st.integers(0, 1)),
+        attention=draw(st.sampled_from(["sdpa", "eager"])),
+        prompt=(*draw(few), draw(TEXT)),
+        padding=draw(st.one_of(st.just(0), st.integers(0, 9))),
+        chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
+        new_tokens=room,
+        rows=draw(st.one_of(st.just(32), st.integers(0, 12))),
+        drafter=draw(st.sampled_from(["script", "script", "script", *sorted(DRAFTERS)])),
+        scripts=tuple(draw(st.lists(scripts(), min_size=1, max_size=4))),
+        references=tuple(draw(st.lists(few.map(tuple), max_size=3))),
+        draw=seed,
+        settings=draw(settings(seed is not None, bool(ends), room)),
+        alphabet=draw(st.sampled_from(ALPHABETS)),
+        moods=tuple(draw(st.lists(st.sampled_from(["counting", "echo"]), max_size=2, unique=True))),
+        ends=ends,
+        stop_strings=tuple(draw(st.lists(letter, max_size=draw(st.sampled_from([0, 0, 4]))))),
+        criterion=draw(st.none() | st.tuples(st.sampled_from(["calls", "sum", "zeros"]), st.integers(1, 12))),
+        door=draw(st.sampled_from(["generate", "custom_generate", "stream"])),
+    )

@@ -1,0 +1,125 @@
+"""Who takes part in a case beside the engine: models, a scripted drafter, processors and criteria of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
+
+from antiphon.accel.draft import ROOT, Accepted, Draft, Tokens
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from tests.fuzz.case import SIZES, TRUTH, Case, Script
+
+TOKENIZER = byte_tokenizer()
+
+
+@cache
+def model_of(family: str, size: int, seed: int, attention: str) -> Any:
+    """The tiny model of a case; making one costs more than a case, so each is made once."""
+    shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
+    return tiny_model(family, seed, attn_implementation=attention, **shapes[size])
+
+
+class Scripted:
+    """Drafts after scripts, in turn: trees whose rows are right or wrong as the script says."""
+
+    def __init__(self, scripts: Sequence[Script], text: Tokens) -> None:
+        self.scripts = scripts
+        self.text = text
+        self.turn = 0
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None: ...
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        script = self.scripts[self.turn % len(self.scripts)]
+        self.turn += 1
+        parents = tuple(max(row - above, ROOT) for row, (above, _, _) in enumerate(script))
+        shape = Draft((0,) * len(script), parents, tuple(chance for _, _, chance in script))
+        tokens = (
+            self._truth(len(context) + depth - 1) if token == TRUTH else token
+            for depth, (_, token, _) in zip(shape.depths, script, strict=True)
+        )
+        return Draft(tuple(tokens), parents, shape.chances)
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None: ...
+
+    def _truth(self, place: int) -> int:
+        return self.text[place] if place < len(self.text) else 0
+
+
+class Alphabet(LogitsProcessor):
+    """Forbids every token but a few: so they repeat, end sequences, make stop strings and meet wrong drafts often."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        allowed = torch.full_like(scores, -torch.inf)
+        allowed[:, self.tokens] = 0.0
+        return scores + allowed
+
+
+class Counting(LogitsProcessor):
+    """A stateful processor: what it says depends on how often it was called, and it remembers on what texts."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ...]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls.append(tuple(input_ids[0].tolist()))
+        scores = scores * (1.0 + 0.1 * (len(self.calls) % 5))
+        scores[:, len(self.calls) % 2 :: 7] -= 2.0
+        return scores
+
+
+class Echo(LogitsProcessor):
+    """Prefers the last three tokens, in an order that only the whole text tells."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores = scores.clone()
+        for weight, token in enumerate(input_ids[0, -3:].tolist()):
+            scores[:, token] += 0.5 * weight + float(input_ids.sum() % 3)
+        return scores
+
+
+MOODS: dict[str, type[Counting | Echo]] = {"counting": Counting, "echo": Echo}
+
+
+class Criterion(StoppingCriteria):
+    """Ends a text by a rule, and remembers what it was asked: after ``n`` calls, by the sum of ids, or ``n`` zeros."""
+
+    def __init__(self, rule: str, n: int) -> None:
+        self.rule = rule
+        self.n = n
+        self.asked: list[tuple[int, ...]] = []
+        self.answer = False
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        text = input_ids[0].tolist()
+        self.asked.append(tuple(text))
+        answers = {
+            "calls": len(self.asked) >= self.n,
+            "sum": sum(text) % (3 * self.n) == 0,
+            "zeros": text[-6:].count(0) >= self.n,
+        }
+        self.answer = answers[self.rule]
+        return torch.tensor([self.answer])
+
+
+class Company:
+    """The processors and criteria of one run: they keep state, so every run has its own."""
+
+    def __init__(self, case: Case) -> None:
+        self.moods: list[Any] = [MOODS[name]() for name in case.moods]
+        self.processors: list[Any] = [*self.moods, *([Alphabet(case.alphabet)] if case.alphabet else [])]
+        self.criteria = [Criterion(*case.criterion)] if case.criterion else []
+
+    @property
+    def record(self) -> list[list[tuple[int, ...]]]:
+        """On what texts each stateful member was called."""
+        counting = [mood.calls for mood in self.moods if isinstance(mood, Counting)]
+        return counting + [criterion.asked for criterion in self.criteria]

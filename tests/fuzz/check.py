@@ -1,0 +1,190 @@
+"""The property of every case: the engine says, thinks and reports what plain decoding does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
+
+from antiphon.accel.adversary import Witness
+from antiphon.accel.draft import Drafter
+from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.generate import Decoder, generate, stream
+from antiphon.accel.probe import traits_of
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import PAD
+from tests.accel.oracles import ATOL, RTOL, expect_plain_logits
+from tests.fuzz.case import Case
+from tests.fuzz.cast import TOKENIZER, Company, Scripted, model_of
+
+TIE = 1e-4
+"""Two tokens this close (in nats) may change places when float32 sums are taken in another order, and no others."""
+
+REFUSALS = (RuntimeError, ValueError)
+"""What torch raises for probabilities that are not: when a case forbids every token."""
+
+Verdict = Literal["same", "tie", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What `model.generate` makes of a case: the text, and for each emitted token the logits and processed scores."""
+
+    text: list[int]
+    logits: tuple[Tensor, ...]
+    scores: tuple[Tensor, ...]
+    company: Company
+
+
+def check(case: Case) -> Verdict:
+    """Hold one case against both oracles.
+
+    "same": equal in everything. "tie": the first token that differs was a tie within ``TIE``; all that does not
+    follow from the choice is equal. "error": both decoders refuse the same numbers (every token forbidden).
+
+    Raises:
+        AssertionError: anything else is different.
+    """
+    try:
+        plain = decode_plainly(case)
+    except REFUSALS as error:
+        expect_the_same_error(case, error)
+        return "error"
+    witness = Witness(drafter_of(case, plain.text))
+    company = Company(case)
+    text, steps = decode(case, witness, company)
+    start = case.padding + len(case.prompt)
+    assert [token for step in steps for token in step.tokens] == text[start:], "the steps do not add up to the text"
+    expect_whole_steps(case, steps, witness)
+    if not switches_rotation(case):
+        expect_plain_logits(model_for(case), text, witness.sights, every_row=0, padding=case.padding)
+    if text != plain.text:
+        expect_tie(case, plain, text)
+        return "tie"
+    assert company.record == plain.company.record, "processors or criteria were called on other texts"
+    assert steps[-1].finish == finish_of(case, plain), f"it says it finished by {steps[-1].finish}"
+    expect_logits_of(plain, witness)
+    return "same"
+
+
+def model_for(case: Case) -> Any:
+    return model_of(case.family, case.size, case.seed, case.attention)
+
+
+def drafter_of(case: Case, text: list[int]) -> Drafter:
+    return Scripted(case.scripts, text) if case.drafter == "script" else DRAFTERS[case.drafter]()
+
+
+def arguments(case: Case, company: Company) -> dict[str, Any]:
+    """What `model.generate` and the engine are both given."""
+    given: dict[str, Any] = {
+        "max_new_tokens": case.new_tokens,
+        "do_sample": case.draw is not None,
+        "eos_token_id": list(case.ends) or None,
+        "pad_token_id": PAD,
+        "prefill_chunk_size": case.chunk,
+        "logits_processor": LogitsProcessorList(company.processors),
+        "stopping_criteria": StoppingCriteriaList([*company.criteria, *stop_strings(case)]),
+        **dict(case.settings),
+    }
+    if case.padding:
+        visible = torch.ones((1, case.padding + len(case.prompt)), dtype=torch.long)
+        visible[:, : case.padding] = 0
+        given["attention_mask"] = visible
+    return given
+
+
+def prompt_of(case: Case) -> Tensor:
+    return torch.tensor([[*(PAD,) * case.padding, *case.prompt]])
+
+
+def stop_strings(case: Case) -> list[StopStringCriteria]:
+    return [StopStringCriteria(TOKENIZER, list(case.stop_strings))] if case.stop_strings else []
+
+
+def decode_plainly(case: Case) -> Plain:
+    company = Company(case)
+    kept = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    if case.draw is not None:
+        torch.manual_seed(case.draw)
+    output = model_for(case).generate(prompt_of(case), **arguments(case, company), **kept)
+    return Plain(output.sequences[0].tolist(), output.logits, output.scores, company)
+
+
+def decode(case: Case, drafter: Drafter, company: Company) -> tuple[list[int], list[Step]]:
+    """The engine's text and steps, by the door that the case names."""
+    model, prompt, given = model_for(case), prompt_of(case), arguments(case, company)
+    steps: list[Step] = []
+    own: dict[str, Any] = {"references": case.references, "rows": case.rows, "drafter": lambda: drafter}
+    if case.door == "stream":
+        generator = None if case.draw is None else torch.Generator().manual_seed(case.draw)
+        steps += stream(model, prompt, generator=generator, **own, **given)
+        return [*prompt[0].tolist(), *(token for step in steps for token in step.tokens)], steps
+    if case.draw is not None:
+        torch.manual_seed(case.draw)
+    if case.door == "generate":
+        output: Any = generate(model, prompt, on_step=steps.append, **own, **given)
+    else:
+        decoder = Decoder(own["drafter"], rows=case.rows, on_step=steps.append)
+        output = model.generate(prompt, custom_generate=decoder, references=case.references, **given)
+    return output[0].tolist(), steps
+
+
+def expect_the_same_error(case: Case, error: Exception) -> None:
+    try:
+        decode(case, drafter_of(case, []), Company(case))
+    except REFUSALS as ours:
+        raised = ours
+    else:
+        raise AssertionError(f"Plain decoding raises {error}, and the engine does not.")
+    assert (type(raised), str(raised)[:40]) == (type(error), str(error)[:40])
+
+
+def expect_whole_steps(case: Case, steps: Sequence[Step], witness: Witness) -> None:
+    assert all(step.finish is None for step in steps[:-1])
+    assert all(len(step.tokens) == step.accepted + 1 for step in steps)
+    assert all(step.drafted <= case.rows for step in steps)
+    assert steps[0].drafted == 0
+    assert [(step.tokens, step.drafted) for step in steps] == [
+        (sight.accepted.tokens, len(sight.draft)) for sight in witness.sights
+    ]
+
+
+def finish_of(case: Case, plain: Plain) -> str:
+    """Why plain decoding ended, by the rules: an end, a stop string or a criterion before the length."""
+    ended = plain.text[-1] in case.ends or any(criterion.answer for criterion in plain.company.criteria)
+    ids = torch.tensor([plain.text])
+    ended = ended or any(bool(criterion(ids, None).all()) for criterion in stop_strings(case))
+    assert ended or len(plain.text) == case.padding + len(case.prompt) + case.new_tokens
+    return "stop" if ended else "length"
+
+
+def expect_logits_of(plain: Plain, witness: Witness) -> None:
+    """Every emitted token was chosen from the logits that plain decoding chose it from."""
+    rows = [sight.logits[[0, *(row + 1 for row in sight.accepted.path)]] for sight in witness.sights]
+    torch.testing.assert_close(torch.cat(rows).float(), torch.cat(plain.logits), atol=ATOL, rtol=RTOL)
+
+
+def switches_rotation(case: Case) -> bool:
+    """Whether rotary frequencies depend on the length, so that one forward over the text is no plain decoding."""
+    return traits_of(model_for(case)).rope is not None
+
+
+def expect_tie(case: Case, plain: Plain, text: list[int]) -> None:
+    """The first token that differs lost by a hair: in a draw, p/q decides, with q fixed by the seed."""
+    start = case.padding + len(case.prompt)
+    place = next((i for i, pair in enumerate(zip(plain.text, text, strict=False)) if pair[0] != pair[1]), None)
+    assert place is not None, f"one text ends early: {text[start:]} is not {plain.text[start:]}"
+    weights = plain.scores[place - start][0]
+    if case.draw is not None:
+        torch.manual_seed(case.draw)
+        for scores in plain.scores[: place - start]:
+            torch.multinomial(scores.softmax(dim=-1), num_samples=1)
+        weights = weights.softmax(dim=-1).log() - torch.empty_like(weights).exponential_().log()
+    assert int(weights.argmax()) == plain.text[place], "the seed does not explain plain decoding's own draw"
+    gap = float(weights.max() - weights[text[place]])
+    assert gap < TIE, f"token {place - start} is {text[place]}, not {plain.text[place]}, and their gap is {gap:.2g}"

@@ -1,0 +1,73 @@
+"""A round of fuzzing: fresh cases from one seed, until one fails and is made as small as a minute allows."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from transformers.utils import logging
+
+from tests.fuzz.case import Case, cases
+from tests.fuzz.check import check
+
+SHRINK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How many cases were drawn and what came of them; ``failure`` is what to read and to run again."""
+
+    verdicts: Counter[str]
+    first: str = ""
+    failure: str = ""
+
+    @property
+    def cases(self) -> int:
+        return sum(self.verdicts.values()) + bool(self.failure)
+
+
+def begin() -> None:
+    """What a process does before its first round: one thread, errors for warnings, as in the tests."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    logging.set_verbosity_error()
+
+
+def fuzz(number: int, size: int, check: Callable[[Case], str] = check) -> Report:
+    """Draw ``size`` cases from the seed ``number`` and check each; the first that fails ends the round."""
+    verdicts: Counter[str] = Counter()
+    failing: dict[str, float] = {}
+
+    @seed(number)
+    @settings(
+        max_examples=size,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    @given(cases())
+    def hold(case: Case) -> None:
+        is_late = bool(failing) and monotonic() - next(iter(failing.values())) > SHRINK_SECONDS
+        if is_late and repr(case) not in failing:
+            return  # smaller may fail too, but this is small enough
+        try:
+            verdict = check(case)
+        except Exception:
+            failing.setdefault(repr(case), monotonic())
+            raise
+        if not failing:
+            verdicts[verdict] += 1
+
+    try:
+        hold()
+    except Exception as error:  # noqa: BLE001 (whatever a case raises is what a fuzz is for)
+        return Report(verdicts, next(iter(failing), ""), "".join(traceback.format_exception(error)))
+    return Report(verdicts)

@@ -1,0 +1,128 @@
+"""The doctor: one model's card, its line of JSON, its refusals; the table of families, and its page in the docs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from antiphon.accel.families import ALL_FAMILIES
+from antiphon.accel.probe import traits_of
+from antiphon.accel.tiny import tiny_model
+from antiphon.accel.trial import FamilyTrial, Trial
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.doctor import LEVELS, families_markdown, show_families, try_families
+
+PAGE = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+
+
+def doctor(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+
+def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny_folder: Path) -> None:
+    shown = doctor(tiny_folder, "--context", 20)
+    assert shown.exit_code == 0, shown.stderr
+    card = " ".join(shown.stdout.split())
+    assert "level tree (any draft: branches share one forward)" in card
+    assert "because its layers attend through masks and positions" in card
+    assert "LlamaForCausalLM, 95,168 parameters, float32 on cpu" in card
+    assert "attention sdpa; one boolean mask" in card
+    assert "layers 2 full_attention: looks back to the start" in card
+    assert "context 1,024 tokens" in card
+    assert "heads 2 query heads to each key head" in card
+    assert "One forward after 20 tokens" in card
+    assert [line.split()[0] for line in shown.stdout.splitlines() if re.match(r" +\d+ ", line)] == [
+        "1", "2", "4", "8", "16", "32",
+    ]  # fmt: skip
+    assert shown.stdout.splitlines()[-1] == "→ Nothing to mend."
+
+
+def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
+    shown = doctor(tiny_folder, "--context", 20, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    (line,) = shown.stdout.splitlines()
+    found = json.loads(line)
+    assert found["name"] == str(tiny_folder)
+    assert (found["level"], found["groups"], found["cost"]["context"]) == ("tree", 2, 20)
+    assert len(found["cost"]["ratio"]) == len(found["cost"]["rows"]) == 6
+
+
+def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> None:
+    from antiphon.accel.tiny import byte_tokenizer
+
+    cards = {}
+    for family in ("phi3-longrope", "llama-dynamic"):
+        tiny_model(family).save_pretrained(tmp_path / family)
+        byte_tokenizer().save_pretrained(tmp_path / family)
+        cards[family] = " ".join(doctor(tmp_path / family, "--context", 4).stdout.split())
+    assert "change at 52 tokens: no draft reaches over it; the cache is rebuilt there, once" in cards["phi3-longrope"]
+    assert "change with every token from 52 on: no draft goes there" in cards["llama-dynamic"]
+    assert "→ Keep prompt and answer within 52 tokens" in cards["llama-dynamic"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("smolm2",), "did you mean 'smollm2'?"),
+        (("./nowhere",), "There is no model folder './nowhere'"),
+        (("empty",), "is no model folder: it has no config.json"),
+        (("MODEL", "--context", "0"), "context is 0; at least 1 is needed"),
+        (("MODEL", "--device", "abacus"), "There is no device 'abacus' here"),
+        (("MODEL", "--markdown"), "--markdown is the table of families; give --families as well."),
+    ],
+)
+def test_what_cannot_be_examined_is_refused_in_one_sentence(
+    arguments: tuple[str, ...], complaint: str, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    shown = doctor(*(str(tiny_folder) if argument == "MODEL" else argument for argument in arguments))
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    last = shown.stderr.strip().splitlines()[-1]
+    assert last.startswith("antiphon: ")
+    assert complaint in last
+
+
+def test_the_families_named_are_tried_and_sorted_by_what_they_verify() -> None:
+    trials = try_families(["mamba2", "bloom", "llama"])
+    assert [(trial.family, trial.traits.level) for trial in trials] == [
+        ("llama", "tree"), ("bloom", "linear"), ("mamba2", "replay"),
+    ]  # fmt: skip
+    assert all(trial.holds(mode) for trial in trials for mode in ("greedy", "sampled"))
+    assert [trial.trials["greedy"]["oracle"].steps for trial in trials] == [9, 9, 9]
+    found = json.loads(json.dumps(trials[0].as_dict()))
+    assert (found["family"], found["level"], found["greedy"]["oracle"]["tokens"]) == ("llama", "tree", 48)
+
+
+def trial_of(family: str, greedy: Trial, sampled: Trial) -> FamilyTrial:
+    modes = {"greedy": {"oracle": greedy}, "sampled": {"oracle": sampled}}
+    return FamilyTrial(family, traits_of(tiny_model(family)), modes)
+
+
+GOOD = Trial(same=True, tokens=48, steps=9, error=3e-6)
+
+
+def test_a_family_that_is_not_exact_stands_out(capsys: pytest.CaptureFixture[str]) -> None:
+    other = Trial(same=False, tokens=48, steps=12, error=float("inf"))
+    drifting = Trial(same=True, tokens=48, steps=9, error=0.02)
+    rows = [trial_of("llama", GOOD, other), trial_of("gemma3", drifting, GOOD)]
+    page = families_markdown(rows)
+    assert "| llama | tree | full | same | differs | inf | 9 | " in page
+    assert "| gemma3 | tree | sliding + full | differs | same | 2e-02 | 9 | " in page
+    show_families(rows)
+    assert "differs" in capsys.readouterr().out
+
+
+def test_the_page_of_families_is_what_its_command_prints_today() -> None:
+    """Results come from the run that wrote it; names, levels, layers and reasons are the probe's, here and now."""
+    rows = []
+    for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
+        steps = int(re.findall(rf"^\| {family} \|.*\| (\d+) \| [^|]* \|$", PAGE, flags=re.MULTILINE)[0])
+        trial = Trial(same=True, tokens=48, steps=steps, error=3e-6)
+        rows.append(trial_of(family, trial, trial))
+    assert families_markdown(rows) == PAGE
