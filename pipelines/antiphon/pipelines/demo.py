@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from antiphon.pipelines.rag import Rag
 
 QUESTIONS = (
-    "What makes an object hashable?",
-    "Is Python named after the snake?",
+    "What is duck typing?",
+    "list.pop(0) is slow, what should I use for a FIFO?",
     "Can my company sell a product that contains Python without paying anyone?",
 )
 K = 3

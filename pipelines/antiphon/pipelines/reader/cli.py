@@ -49,7 +49,7 @@ def train(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
     steps: Annotated[int, typer.Option(help="Updates. On two CPU cores one takes 10 to 20 seconds.")] = 110,
-    lessons: Annotated[int, typer.Option(help="Lessons of each update: passages with about eight questions.")] = 3,
+    lessons: Annotated[int, typer.Option(help="Lessons of each update: passages with up to twelve questions.")] = 3,
     learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-4,
     seed: Annotated[int, typer.Option(help="The same seed teaches the same lessons in the same order.")] = 1,
     base: Annotated[str, typer.Option(help="The model that is taught.")] = "smollm2",

@@ -38,7 +38,7 @@ class Plan:
     steps: int = 110
     lessons: int = 3
     learning_rate: float = 5e-4
-    warm_up: int = 6
+    warm_up: int = 10
     decay: float = 0.4
     rank: int = 16
     alpha: int = 32
