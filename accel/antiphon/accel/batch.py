@@ -70,24 +70,29 @@ class Batch:
     @torch.no_grad()
     def _advance(self) -> None:
         """One forward: the prompts of those that can begin, or else the next draft of everybody."""
-        started = perf_counter()
-        count = min(self.size - len(self._seats), len(self._waiting))
-        if count:
-            fresh = [self._waiting.popleft() for _ in range(count)]
-            for seat in fresh:
-                seat.run.drafter.begin(tuple(seat.run.transcript.tokens), seat.run.references)
-            drafted = perf_counter()
-            chunks = [seat.run.prefill_chunk for seat in fresh if seat.run.prefill_chunk]
-            logits = self.memory.admit([seat.run.prompt for seat in fresh], min(chunks, default=None))
-            self._seats += fresh
-            self._accept(fresh, [EMPTY] * count, logits, started, drafted)
+        places = min(self.size - len(self._seats), len(self._waiting))
+        if places:
+            self._begin([self._waiting.popleft() for _ in range(places)])
         else:
-            drafts = [self._draft(index, seat.run) for index, seat in enumerate(self._seats)]
-            drafted = perf_counter()
-            logits = self.memory.forward([seat.run.transcript.tokens[-1] for seat in self._seats], drafts)
-            paths = self._accept(list(self._seats), drafts, logits, started, drafted)
-            self.memory.keep(paths)
+            self._verify()
         self._leave([seat for seat in self._seats if seat.run.stop.finish])
+
+    def _begin(self, seats: list[_Seat]) -> None:
+        started = perf_counter()
+        for seat in seats:
+            seat.run.drafter.begin(tuple(seat.run.transcript.tokens), seat.run.references)
+        drafted = perf_counter()
+        chunks = [seat.run.prefill_chunk for seat in seats if seat.run.prefill_chunk]
+        logits = self.memory.admit([seat.run.prompt for seat in seats], min(chunks, default=None))
+        self._seats += seats
+        self._accept(seats, [EMPTY] * len(seats), logits, started, drafted)
+
+    def _verify(self) -> None:
+        started = perf_counter()
+        drafts = [self._draft(index, seat.run) for index, seat in enumerate(self._seats)]
+        drafted = perf_counter()
+        logits = self.memory.forward([seat.run.transcript.tokens[-1] for seat in self._seats], drafts)
+        self.memory.keep(self._accept(self._seats, drafts, logits, started, drafted))
 
     def _draft(self, index: int, run: Run) -> Draft:
         draft = run.drafter.propose(run.transcript.tokens, run.rows)
