@@ -1,4 +1,4 @@
-"""What every decoded text is held against: the logits of a plain forward. Knows nothing of how it was decoded."""
+"""What every decoded text is held against: the true text and its plain logits. Knows nothing of how it was decoded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.adversary import Sight
-from antiphon.accel.draft import ROOT, Draft
+from antiphon.accel.draft import ROOT, Draft, Tokens
 
 ATOL, RTOL = 2e-4, 1e-4
 """How far float32 logits may be apart: a hundred times what feeding rows together costs, a thousandth of any fault."""
@@ -46,3 +46,15 @@ def spelled(draft: Draft, row: int) -> list[int]:
         tokens.insert(0, draft.tokens[row])
         row = draft.parents[row]
     return tokens
+
+
+def longest_path(draft: Draft, truth: Tokens) -> tuple[int, ...]:
+    """The rows of a draft that spell the truth from the root on, as far as they go."""
+    path: list[int] = []
+    row = -1
+    for token in truth:
+        row = draft.children.get(row, {}).get(token, -1)
+        if row < 0:
+            break
+        path.append(row)
+    return tuple(path)

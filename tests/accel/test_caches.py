@@ -21,13 +21,14 @@ from transformers.cache_utils import QuantizedLayer, StaticLayer
 from antiphon.accel.adversary import Oracle, Thicket
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.commit import rewindable
-from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens
+from antiphon.accel.draft import EMPTY, Drafter, Tokens
 from antiphon.accel.generate import generate
 from antiphon.accel.growing import GrowingCache
 from antiphon.accel.probe import traits_of
 from antiphon.accel.stats import Step
 from antiphon.accel.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model
 from antiphon.accel.traits import Level
+from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
@@ -204,17 +205,6 @@ def states(layer: Any, name: str, length: int) -> Tensor:
         return quantised
     tensor: Tensor = getattr(layer, name)
     return tensor[..., :length, :] if isinstance(layer, StaticLayer) else tensor
-
-
-def longest_path(draft: Draft, truth: Tokens) -> tuple[int, ...]:
-    path: list[int] = []
-    row = -1
-    for token in truth:
-        row = draft.children.get(row, {}).get(token, -1)
-        if row < 0:
-            break
-        path.append(row)
-    return tuple(path)
 
 
 def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list[int]:

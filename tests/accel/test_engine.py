@@ -18,6 +18,7 @@ from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.probe import traits_of
 from antiphon.accel.stats import Step
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
@@ -220,17 +221,6 @@ def expect_cache_of(cached: CachedModel, tokens: list[int]) -> None:
         assert mine.get_seq_length() == other.get_seq_length() == len(tokens)
         torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
-
-
-def longest_path(draft: Draft, truth: list[int]) -> tuple[int, ...]:
-    path: list[int] = []
-    row = -1
-    for token in truth:
-        row = draft.children.get(row, {}).get(token, -1)
-        if row < 0:
-            break
-        path.append(row)
-    return tuple(path)
 
 
 def test_custom_generate_is_generate_with_references() -> None:

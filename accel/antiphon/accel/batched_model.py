@@ -136,7 +136,7 @@ class BatchedModel:
             sees[text, 0, : len(tree), :length] = own[:, :length]
             sees[text, 0, : len(tree), width : width + len(tree)] = own[:, length:]
         sees = sees.to(self.model.device)
-        return sees if self.traits.implementation == "sdpa" else additive(sees, self.model.dtype)
+        return sees if self.traits.takes_booleans else additive(sees, self.model.dtype)
 
 
 def _widened(states: Tensor, width: int) -> Tensor:

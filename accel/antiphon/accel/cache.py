@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from antiphon.accel.attention import EXACT
 from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.traits import Traits
@@ -153,9 +152,7 @@ class CachedModel:
         sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)
         sees = pad(sees, (0, width - sees.shape[1]))  # the rest of a fixed buffer: nobody has written there
         sees = sees[None, None].to(self.model.device)
-        # Eager attention adds its mask to the scores: a boolean one would be silently wrong in every model.
-        is_boolean = self.traits.implementation in ("sdpa", EXACT)
-        return sees if is_boolean else additive(sees, self.model.dtype)
+        return sees if self.traits.takes_booleans else additive(sees, self.model.dtype)
 
     def _reachable(self) -> int:
         """How deep a draft may go: not past the model's positions, nor over a switch of rotary frequencies."""

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from antiphon.accel.traits import declared
+from antiphon.accel.traits import HALF, declared
 
-HALF = (torch.bfloat16, torch.float16)
 HALF_ULPS = 2.0
 SINGLE_ULPS = 64.0
 """What rounding may cost: half precision accumulates in single, and rounds results; single has nothing finer."""

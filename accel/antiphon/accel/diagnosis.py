@@ -12,10 +12,8 @@ from transformers import PreTrainedModel
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.probe import traits_of
 from antiphon.accel.step_cost import StepCost, measure
-from antiphon.accel.traits import MASKABLE, Level, RopeSwitch, Traits
+from antiphon.accel.traits import HALF, MASKABLE, Level, RopeSwitch, Traits
 from antiphon.accel.tree import Reach
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
 def _mask(traits: Traits) -> str:
     if traits.level != "tree":
         return "none: only chains are drafted" if traits.level != "plain" else "none: nothing is drafted"
-    kind = "boolean" if traits.implementation == "sdpa" else "additive"
+    kind = "boolean" if traits.takes_booleans else "additive"
     return f"one {kind} mask" if len(traits.reaches) == 1 else f"{len(traits.reaches)} {kind} masks, by kind of layer"
 
 

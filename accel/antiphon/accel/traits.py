@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import torch
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -20,7 +21,9 @@ from a snapshot of the recurrent state; or nothing, which is plain decoding."""
 TREE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
 STATE_ALONE = "LinearAttentionLayer"
 STATE_LAYERS = frozenset({STATE_ALONE, "LinearAttentionAndFullAttentionLayer"})
-MASKABLE = ("sdpa", "eager", EXACT)
+BOOLEAN = ("sdpa", EXACT)
+MASKABLE = (*BOOLEAN, "eager")
+HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,13 @@ class Traits:
     first: Mapping[str, int] = field(default_factory=dict)
     positions: int | None = None
     rope: RopeSwitch | None = None
+
+    @property
+    def takes_booleans(self) -> bool:
+        """Whether its attention takes a boolean mask. Eager attention adds its mask to the scores: it takes numbers,
+        and a boolean one would be silently wrong in every model.
+        """
+        return self.implementation in BOOLEAN
 
 
 def declared(model: PreTrainedModel) -> Traits:

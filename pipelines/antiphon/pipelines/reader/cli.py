@@ -14,7 +14,7 @@ from rich.table import Table
 
 from antiphon.pipelines import console
 from antiphon.pipelines.adapter import READER
-from antiphon.pipelines.preparation import load_language_model
+from antiphon.pipelines.preparation import dtype_named, load_language_model
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -117,7 +117,7 @@ def evaluate(
     if written:
         asked = chain(written_questions(passages, read_written(written), seed=seed), asked)
     pairs = list(asked)
-    language_model = load_language_model(model, device=device, dtype=_float32())
+    language_model = load_language_model(model, device=device, dtype=dtype_named("float32"))
     judged = _judge(judge, language_model, pairs, show)
     result: dict[str, Any] = asdict(figures(judged))
     if plain:
@@ -135,7 +135,7 @@ def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How ma
     from antiphon.pipelines.reader.examination import examine
 
     console.quiet_libraries()
-    for line in examine(load_language_model(model, dtype=_float32()), k=k):
+    for line in examine(load_language_model(model, dtype=dtype_named("float32")), k=k):
         typer.echo(line)
 
 
@@ -160,9 +160,3 @@ def _table(result: dict[str, Any]) -> Table:
     for name, value in result.items():
         table.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
     return table
-
-
-def _float32() -> Any:
-    import torch
-
-    return torch.float32

@@ -56,7 +56,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Shares of 1 over many questions; ``answered`` are those that a passage answers, ``unanswerable`` the others.
+    """Shares of 1 over many questions; ``answerable`` are those that a passage answers, ``unanswerable`` the others.
 
     ``verbatim``, ``right_passage`` and ``right_sentence`` are shares of the answerable questions that were not
     declined. Steps without the prefill.
