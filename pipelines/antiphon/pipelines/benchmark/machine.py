@@ -1,9 +1,11 @@
-"""What a measurement ran on: the processor by name, threads and versions. Measures nothing."""
+"""What a measurement ran on, and by which command: processor, threads, versions. Measures nothing."""
 
 from __future__ import annotations
 
 import platform
 import re
+import shlex
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,11 @@ def machine(device: Any) -> dict[str, Any]:
         "transformers": version("transformers"),
         "antiphon": version("antiphon"),
     }
+
+
+def command_line() -> str:
+    """The command that is running, as one would type it."""
+    return shlex.join(["antiphon", *sys.argv[1:]])
 
 
 def processor() -> str:

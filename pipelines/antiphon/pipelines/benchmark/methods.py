@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,7 +44,9 @@ class Run:
     ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
     counted begins after it. ``reading`` is what was done for drafts before it, such as an index of the references: it
     counts as decoding, for plain decoding has no use for it. A first draft that rides in the prefill's forward, as
-    prompt lookup's does, is free.
+    prompt lookup's does, is free. ``forward`` is spent in the model itself, where a forward is done when it returns
+    (None elsewhere); ``drafting`` and ``looping`` are what our own steps say of their drafter, and of everything
+    that is not their forward.
     """
 
     tokens: tuple[int, ...]
@@ -54,6 +57,7 @@ class Run:
     reading: float = 0.0
     drafting: float | None = None
     forward: float | None = None
+    looping: float | None = None
 
     @property
     def decoding(self) -> float:
@@ -96,9 +100,9 @@ class HuggingFace:
             tokens=tuple(tokens),
             seconds=seconds,
             first=clock.first - started,
-            steps=len(watch.rows) - 1,
-            drafted=sum(watch.rows[1:]),
-            forward=sum(watch.seconds[1:]) if model.device.type == "cpu" else None,
+            steps=len(watch.forwards) - 1,
+            drafted=sum(forward.drafted for forward in watch.forwards[1:]),
+            forward=watch.seconds_after(clock.first),
         )
 
 
@@ -124,9 +128,10 @@ class Ours:
         model: Any = language_model.model
         inputs = _inputs(model, case, limit)
         options: dict[str, Any] = {"drafter": self.drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
-        started = perf_counter()
-        generate(model, **inputs, references=case.references, on_step=note, **options)
-        seconds = perf_counter() - started
+        with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
+            started = perf_counter()
+            generate(model, **inputs, references=case.references, on_step=note, **options)
+            seconds = perf_counter() - started
         later = steps[1:]
         return Run(
             tokens=tuple(token for step in steps for token in step.tokens),
@@ -136,7 +141,8 @@ class Ours:
             drafted=sum(step.drafted for step in later),
             reading=steps[0].draft_seconds,
             drafting=sum(step.draft_seconds for step in later),
-            forward=sum(step.forward_seconds for step in later),
+            forward=None if watch is None else watch.seconds_after(times[0]),
+            looping=sum(step.seconds - step.forward_seconds for step in later),
         )
 
 
@@ -174,7 +180,7 @@ def _method(name: str, rows: int | None) -> Method:
         return HuggingFace(name)
     if base not in DRAFTERS:
         raise ValueError(
-            f"There is no method {name!r}; choose from {', '.join(NAMES)}, a drafter with rows of its own as in blend:16."
+            f"There is no method {name!r}; choose from {', '.join(NAMES)}; a drafter may have rows of its own: blend:16."
         )
     return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
 
@@ -205,14 +211,29 @@ class _Clock(StoppingCriteria):
         return self._never
 
 
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """When a forward began, the seconds that it took, and the rows beside the first that it gave logits for."""
+
+    started: float
+    seconds: float
+    drafted: int
+
+
 class _Watch:
-    """Counts the draft rows and, where a forward is done when it returns, the seconds of every forward of a model."""
+    """Watches every forward of a model by hooks that time and count: nothing that a compiled forward may have."""
 
     def __init__(self, model: Any) -> None:
-        self.rows: list[int] = []
-        self.seconds: list[float] = []
+        self.forwards: list[_Forward] = []
+        self._is_timed = model.device.type == "cpu"
         self._started = 0.0
         self._hooks = (model.register_forward_pre_hook(self._begin), model.register_forward_hook(self._end))
+
+    def seconds_after(self, moment: float) -> float | None:
+        """Seconds in the forwards that began after a moment; None on a device that works on when they return."""
+        if not self._is_timed:
+            return None
+        return sum(forward.seconds for forward in self.forwards if forward.started >= moment)
 
     def __enter__(self) -> _Watch:
         return self
@@ -225,5 +246,5 @@ class _Watch:
         self._started = perf_counter()
 
     def _end(self, model: Any, args: Any, output: Any) -> None:
-        self.seconds.append(perf_counter() - self._started)
-        self.rows.append(output.logits.shape[1] - 1)
+        seconds = perf_counter() - self._started
+        self.forwards.append(_Forward(self._started, seconds, output.logits.shape[1] - 1))

@@ -41,18 +41,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Configurations after the models of those names; the two without a family's number are of our own proportions."""
 
 
-def shaped(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any = None, device: Any = None) -> PreTrainedModel:
+def shaped(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any, device: Any) -> PreTrainedModel:
     """A model of that shape, with the same random weights each time, that ends where the tokenizer says.
 
-    ``dtype`` is bfloat16 unless given, as the models of these names come.
-
     Raises:
-        ValueError: there is no such shape or device, or its vocabulary has no room for the tokenizer's.
+        ValueError: there is no such shape, or its vocabulary has no room for the tokenizer's.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
-
-    from antiphon.accel.loading import choose_device
 
     if name not in SHAPES:
         raise ValueError(f"There is no shape {name!r}; choose one of {', '.join(SHAPES)}.")
@@ -64,9 +60,9 @@ def shaped(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any = None, 
         )
     end = tokenizer.eos_token_id
     config = AutoConfig.for_model(fields.pop("model_type"), **fields, eos_token_id=end, pad_token_id=end)
-    place = choose_device(device)
-    devices = [torch.cuda.current_device()] if place.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.device(place):
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.device(device):
         torch.manual_seed(0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16)
-    return model.eval()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.eval()
+    return model

@@ -51,11 +51,15 @@ class Figures:
         return self.total(lambda run: run.seconds) / max(self.tokens, 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Counts, rates and times by themselves; what a method does not tell is None."""
+        """Counts, rates and times by themselves; what a method does not tell is None.
+
+        ``host_ms_per_step`` is everything outside the model's own forward, measured the same way for all;
+        ``loop_ms_per_step`` is our own account of it, where masks count as part of a forward.
+        """
         forwards = max(self.steps, 1)
         decoding = self.total(lambda run: run.decoding)
         hosting = self._sum(lambda run: run.forward and run.decoding - run.forward)
-        drafting = self._sum(lambda run: run.drafting)
+        drafting, looping = (self._sum(of) for of in (lambda run: run.drafting, lambda run: run.looping))
         return {
             "method": self.name,
             "tokens": round(self.tokens),
@@ -65,6 +69,7 @@ class Figures:
             "rows_per_step": round(self.total(lambda run: run.drafted) / forwards, 2),
             "ms_per_step": round(1000 * decoding / forwards, 3),
             "host_ms_per_step": None if hosting is None else round(1000 * hosting / forwards, 3),
+            "loop_ms_per_step": None if looping is None else round(1000 * looping / forwards, 3),
             "draft_ms_per_step": None if drafting is None else round(1000 * drafting / forwards, 4),
             "prefill_seconds": round(self.total(lambda run: run.first), 4),
             "seconds": round(decoding, 4),
@@ -99,7 +104,9 @@ class Speed:
             each.as_dict()
             | {
                 "speedup": round(greedy.pace / each.pace, 3),
-                "speedup_rounds": [round(one / other, 3) for one, other in zip(_paces(greedy), _paces(each))],
+                "speedup_rounds": [
+                    round(one / other, 3) for one, other in zip(_paces(greedy), _paces(each), strict=True)
+                ],
                 "speedup_lookup": lookup and round(lookup / each.pace, 3),
                 "speedup_whole": round(greedy.whole_pace / each.whole_pace, 3),
                 "identical": round(_identical(each.rounds, greedy.rounds), 4),
@@ -189,4 +196,4 @@ def _paces(figures: Figures) -> list[float]:
 
 def _identical(rounds: Rounds, others: Rounds) -> float:
     pairs = [pair for one, other in zip(rounds, others, strict=True) for pair in zip(one, other, strict=True)]
-    return mean(one.tokens == other.tokens for one, other in pairs)
+    return float(mean(one.tokens == other.tokens for one, other in pairs))
