@@ -180,7 +180,7 @@ def _method(name: str, rows: int | None) -> Method:
         return HuggingFace(name)
     if base not in DRAFTERS:
         raise ValueError(
-            f"There is no method {name!r}; choose from {', '.join(NAMES)}; a drafter may have rows of its own: blend:16."
+            f"There is no method {name!r}; choose from {', '.join(NAMES)}, or a drafter with rows: blend:16."
         )
     return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
 

@@ -70,11 +70,11 @@ SPEED_HEAD = """\
 Every method decodes the same prompts in turn (A B C A B C), through its own public interface; times are medians over
 the rounds, summed over the texts. *× greedy* is the decoding phase against `model.generate` of transformers; *× lookup*
 is against the better of its two prompt lookups (10 tokens with its defaults, and n=3); *prefill in* is the whole
-request against plain decoding's. What ours does for drafts before the first token counts as decoding, while a first draft of
-prompt lookup that rides in the prefill is free. *Host* is everything in a step that is not the model's own forward.
-*Replayed* means that the model's compute is real and its choices are led along the recorded answer, so that all methods
-say the same; a run that said anything else would have been refused. *Same text* is the share of outputs that are those
-of plain decoding, token for token.
+request against plain decoding's. What ours does for drafts before the first token counts as decoding, while a first
+draft of prompt lookup that rides in the prefill is free. *Host* is everything in a step that is not the model's own
+forward. *Replayed* means that the model's compute is real and its choices are led along the recorded answer, so that
+all methods say the same; a run that said anything else would have been refused. *Same text* is the share of outputs
+that are those of plain decoding, token for token.
 """
 
 FLOOR_HEAD = """\

@@ -57,10 +57,12 @@ def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
     if isinstance(content, str):
         return content
     tokens = encode(content, tokenizer)
-    text = str(tokenizer.decode(tokens))
-    if encode(text, tokenizer) != tokens:
-        raise ValueError(
-            f"The tokenizer of {rag.language_model.name!r} reads its own prompt in other tokens; a recording of it "
-            "would replay something else. Record with another model."
-        )
-    return text
+    written = str(tokenizer.decode(tokens))
+    # The tokenizer puts a beginning of sequence before any text, and the chat template may have written one.
+    for text in (written, written.removeprefix(tokenizer.bos_token or "")):
+        if encode(text, tokenizer) == tokens:
+            return text
+    raise ValueError(
+        f"The tokenizer of {rag.language_model.name!r} reads its own prompt in other tokens; a recording of it would "
+        "replay something else. Record with another model."
+    )
