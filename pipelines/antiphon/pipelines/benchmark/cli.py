@@ -108,21 +108,13 @@ def exactness(
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "rows": rows, "deterministic": deterministic}
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
         cases = load_cases(language_model, file, task=task, limit=limit, passages=passages)
         with console.progress_bars() as report:
-            results.append(
-                measure(
-                    language_model,
-                    cases,
-                    max_new_tokens=max_new_tokens,
-                    rows=rows,
-                    deterministic=deterministic,
-                    report=report,
-                )
-            )
+            results.append(measure(language_model, cases, report=report, **options))
     figures = [result.as_dict() for result in results]
     if as_json:
         typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))
