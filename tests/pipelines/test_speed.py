@@ -19,16 +19,16 @@ from antiphon.accel.messages import encode
 from antiphon.accel.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
-from antiphon.pipelines.benchmark.cases import cases_of
 from antiphon.pipelines.benchmark.floor import COPIED, cache_bytes, copy_rate, read_bytes
 from antiphon.pipelines.benchmark.floor import measure as measure_floor
 from antiphon.pipelines.benchmark.follow import Follower
+from antiphon.pipelines.benchmark.jobs import jobs_of
 from antiphon.pipelines.benchmark.machine import machine, processor
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     PROMPT_LOOKUP,
-    Case,
+    Job,
     Run,
     methods_named,
     rows_named,
@@ -60,22 +60,22 @@ def follower_model() -> LanguageModel:
     return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
 
 
-def replayed(language_model: LanguageModel, **how: Any) -> list[Case]:
-    return cases_of(language_model, SAMPLES, limit=60, replayed=True, **how)
+def replayed(language_model: LanguageModel, **how: Any) -> list[Job]:
+    return jobs_of(language_model, SAMPLES, limit=60, replayed=True, **how)
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("qwen3", torch.bfloat16)])
 def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) -> None:
     model = tiny_model(family, max_position_embeddings=1024).to(dtype)
     language_model = LanguageModel(model, byte_tokenizer(), name=family)
-    cases = replayed(language_model)
+    jobs = replayed(language_model)
     methods = methods_named([*NAMES, "blend:3"], 16)
-    measured = measure(language_model, cases, methods, limit=60, rounds=1, warm_up=0)
+    measured = measure(language_model, jobs, methods, limit=60, rounds=1, warm_up=0)
     assert [figures.name for figures in measured.methods] == [*PROMPT_LOOKUP_FIRST, *DRAFTERS, "blend:3"]
     for figures in measured.methods:
-        assert [run.tokens for run in figures.rounds[0]] == [case.answer for case in cases], figures.name
+        assert [run.tokens for run in figures.rounds[0]] == [job.answer for job in jobs], figures.name
     steps = {figures.name: figures.steps for figures in measured.methods}
-    plain = sum(len(case.answer or ()) - 1 for case in cases)
+    plain = sum(len(job.answer or ()) - 1 for job in jobs)
     assert steps[GREEDY] == steps["nothing"] == plain
     assert max(steps["hf-lookup"], steps["hf-lookup-n3"], steps["blend"], steps["trie"]) < plain
     assert steps["blend"] < steps["blend:3"]
@@ -85,22 +85,22 @@ PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
 
 
 def test_an_answer_that_is_cut_is_replayed_up_to_there(follower_model: LanguageModel) -> None:
-    cases = cases_of(follower_model, SAMPLES, limit=7, replayed=True)
-    assert [len(case.answer or ()) for case in cases] == [7, 7, 7]
-    measured = measure(follower_model, cases, methods_named(NAMES, 8), limit=7, rounds=1, warm_up=0)
-    assert {run.tokens for figures in measured.methods for run in figures.rounds[0]} == {case.answer for case in cases}
+    jobs = jobs_of(follower_model, SAMPLES, limit=7, replayed=True)
+    assert [len(job.answer or ()) for job in jobs] == [7, 7, 7]
+    measured = measure(follower_model, jobs, methods_named(NAMES, 8), limit=7, rounds=1, warm_up=0)
+    assert {run.tokens for figures in measured.methods for run in figures.rounds[0]} == {job.answer for job in jobs}
 
 
 def test_the_model_is_its_own_again_after_a_replay(follower_model: LanguageModel) -> None:
-    case = replace(replayed(follower_model)[0], answer=None)
-    (before,) = (_plain(follower_model, case),)
+    job = replace(replayed(follower_model)[0], answer=None)
+    (before,) = (_plain(follower_model, job),)
     measure(follower_model, replayed(follower_model), methods_named(["blend"], 8), limit=60, rounds=1)
-    assert _plain(follower_model, case) == before
+    assert _plain(follower_model, job) == before
 
 
-def _plain(language_model: LanguageModel, case: Case) -> list[int]:
+def _plain(language_model: LanguageModel, job: Job) -> list[int]:
     model: Any = language_model.model
-    ids = torch.tensor([case.prompt])
+    ids = torch.tensor([job.prompt])
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     return list(map(int, output[0]))
 
@@ -147,8 +147,8 @@ def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) ->
     class Hasty:
         name = GREEDY
 
-        def __call__(self, language_model: LanguageModel, case: Case, limit: int) -> Run:
-            return Run((case.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
+        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+            return Run((job.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
 
     with pytest.raises(ValueError, match="emitted 5 tokens that part from the 54 recorded ones at token 5"):
         measure(follower_model, replayed(follower_model), [Hasty()], limit=60, rounds=1, warm_up=0)
@@ -161,16 +161,16 @@ def test_a_model_that_is_told_no_positions_is_refused() -> None:
 
 
 def test_a_model_that_decides_for_itself_says_the_same_by_every_method(follower_model: LanguageModel) -> None:
-    cases = cases_of(follower_model, SAMPLES[:2], limit=12)
-    measured = measure(follower_model, cases, methods_named(NAMES, 8), limit=12, rounds=1)
+    jobs = jobs_of(follower_model, SAMPLES[:2], limit=12)
+    measured = measure(follower_model, jobs, methods_named(NAMES, 8), limit=12, rounds=1)
     for figures in measured.as_dict():
         assert figures["identical"] == 1, figures["method"]
-    plain = [_plain(follower_model, case)[len(case.prompt) :] for case in cases]
+    plain = [_plain(follower_model, job)[len(job.prompt) :] for job in jobs]
     assert [list(run.tokens) for run in measured.methods[0].rounds[0]] == plain
 
 
 def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageModel) -> None:
-    case = replayed(follower_model)[0]
+    job = replayed(follower_model)[0]
     lengths: list[int] = []
 
     def count(model: Any, args: Any, arguments: Any, output: Any) -> None:
@@ -178,12 +178,12 @@ def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageMode
 
     hook = follower_model.model.register_forward_hook(count, with_kwargs=True)
     try:
-        measured = measure(follower_model, [case], methods_named(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0)
+        measured = measure(follower_model, [job], methods_named(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0)
     finally:
         hook.remove()
     greedy, lookup = (figures.rounds[0][0] for figures in measured.methods)
     fed = lengths[-lookup.steps :]
-    assert (greedy.steps, greedy.drafted) == (len(case.answer or ()) - 1, 0)
+    assert (greedy.steps, greedy.drafted) == (len(job.answer or ()) - 1, 0)
     assert lookup.drafted == sum(fed) - len(fed)
 
 
@@ -235,15 +235,15 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
 
     def noting(name: str) -> Any:
         class Noting:
-            def __call__(self, language_model: LanguageModel, case: Case, limit: int) -> Run:
-                order.append((self.name, len(case.prompt)))
+            def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+                order.append((self.name, len(job.prompt)))
                 return run_of(3, 2.0, 1.0)
 
         Noting.name = name  # type: ignore[attr-defined]
         return Noting()
 
-    cases = [Case((1,)), Case((1, 2))]
-    measure(follower_model, cases, [noting(GREEDY), noting("blend")], limit=3, rounds=2, warm_up=1)
+    jobs = [Job((1,)), Job((1, 2))]
+    measure(follower_model, jobs, [noting(GREEDY), noting("blend")], limit=3, rounds=2, warm_up=1)
     one_round = [(GREEDY, 1), ("blend", 1), (GREEDY, 2), ("blend", 2)]
     assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
 
@@ -265,9 +265,9 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
         return generate(*given, **(options | {"rows": 4}))
 
     monkeypatch.setattr(seam, "generate", spy)
-    case = replace(replayed(follower_model)[0], answer=None)
+    job = replace(replayed(follower_model)[0], answer=None)
     for method in methods_named(["blend:5", "blend:auto"], 8)[1:]:
-        method(follower_model, case, 4)
+        method(follower_model, job, 4)
     assert seen == [5, None]
 
 
@@ -297,20 +297,20 @@ def test_what_cannot_be_measured_is_said(call: Callable[[], object], message: st
 )
 def test_cases_that_cannot_be_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
     with pytest.raises(ValueError, match=message):
-        cases_of(follower_model, SAMPLES, **{"limit": 10, **how})
+        jobs_of(follower_model, SAMPLES, **{"limit": 10, **how})
 
 
 def test_a_single_sample_cannot_be_shuffled(follower_model: LanguageModel) -> None:
     with pytest.raises(ValueError, match="There is but 1 sample"):
-        cases_of(follower_model, SAMPLES[:1], limit=4, shuffled=True)
+        jobs_of(follower_model, SAMPLES[:1], limit=4, shuffled=True)
 
 
-def said(case: Case) -> str:
-    return bytes(token for token in case.prompt if token < 256).decode()
+def said(job: Job) -> str:
+    return bytes(token for token in job.prompt if token < 256).decode()
 
 
 def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_model: LanguageModel) -> None:
-    recorded_, one, none = (cases_of(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
+    recorded_, one, none = (jobs_of(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
     assert (said(recorded_), recorded_.references) == (f"{HILL} Where?", SAMPLES[0].references)
     assert HILL in said(one)
     assert "It opens at nine." not in said(one)
@@ -320,7 +320,7 @@ def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_mode
 
 
 def test_shuffled_questions_have_the_references_of_others(follower_model: LanguageModel) -> None:
-    first, second, third = cases_of(follower_model, SAMPLES, limit=4, shuffled=True, replayed=True)
+    first, second, third = jobs_of(follower_model, SAMPLES, limit=4, shuffled=True, replayed=True)
     assert first.references == SAMPLES[1].references
     assert "Bees dance." in said(first)
     assert HILL not in said(first)
@@ -374,9 +374,9 @@ def test_recorded_samples_read_back_with_the_prompt_that_was_given(
     assert (one.id, other.id, one.query) == ("bees-001", "bees-002", "How many eggs?")
     assert len(one.references) == 2
     assert one.references[0] in one.prompt
-    (case,) = cases_of(tiny, [one], limit=5)
+    (job,) = jobs_of(tiny, [one], limit=5)
     found = retriever.search("How many eggs?", 2)
-    assert list(case.prompt) == encode(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
+    assert list(job.prompt) == encode(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -1,91 +1,85 @@
-"""Recorded samples to cases: the recorded prompt, or the question asked anew in a model's own form. Decodes nothing."""
+"""What a benchmark decodes: prompts, and the texts that their drafts come from. Runs no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from antiphon.pipelines.benchmark.methods import Case
-from antiphon.pipelines.benchmark.replay import record
+from antiphon.accel.messages import Message
+from antiphon.pipelines.benchmark.samples import Sample, load_samples
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.samples import Sample
-
-
-def cases_of(
-    language_model: LanguageModel,
-    samples: Sequence[Sample],
-    *,
-    limit: int,
-    passages: int | None = None,
-    shuffled: bool = False,
-    replayed: bool = False,
-) -> list[Case]:
-    """What to decode for each sample, with ``limit`` new tokens at most.
-
-    Without ``passages`` the prompt is the recorded one. With them the query is asked over the first so many
-    references, in the form that the model is made for; over none of them it is asked alone. ``shuffled`` gives every
-    sample the references of another one, so that there is next to nothing to copy; the prompt is then always made
-    anew. The answer is only kept where it is to be ``replayed``.
-
-    Raises:
-        ValueError: ``passages`` is negative, ``limit`` below 1, a prompt leaves no room for the answer in the context
-            window, or there is but one sample to shuffle.
-    """
-    if limit < 1:
-        raise ValueError(f"max_new_tokens is {limit}; at least 1 is needed.")
-    if passages is not None and passages < 0:
-        raise ValueError(f"passages is {passages}; give 0 to ask without references, or more.")
-    if shuffled:
-        samples = _shuffled(samples)
-        passages = max(len(sample.references) for sample in samples) if passages is None else passages
-    cases = [_case(language_model, sample, passages) for sample in samples]
-    if replayed:
-        answers = [record(sample, _tokenizer(language_model)).answer[:limit] for sample in samples]
-        cases = [replace(case, answer=answer) for case, answer in zip(cases, answers, strict=True)]
-    _check_room(language_model, cases, limit)
-    return cases
-
-
-def _shuffled(samples: Sequence[Sample]) -> list[Sample]:
-    """Every sample with the references of the one half the list away: another question, and another topic."""
-    if len(samples) < 2:
-        raise ValueError("There is but 1 sample; its references cannot be exchanged for another's. Give more.")
-    half = len(samples) // 2
-    others = [*samples[half:], *samples[:half]]
-    return [replace(one, references=other.references) for one, other in zip(samples, others, strict=True)]
-
-
-def _case(language_model: LanguageModel, sample: Sample, count: int | None) -> Case:
-    from antiphon.accel.messages import encode
-    from antiphon.pipelines.prompt import prompt_format
-    from antiphon.pipelines.references import passage_references
     from antiphon.retrieval import Passage
 
-    tokenizer = language_model.tokenizer
-    if count is None:
-        return Case(tuple(encode(sample.prompt, tokenizer)), sample.references)
-    if not count:
-        has_template = tokenizer.chat_template is not None
-        content: Any = [{"role": "user", "content": sample.query}] if has_template else sample.query
-        return Case(tuple(encode(content, tokenizer)))
-    texts = sample.references[:count]
-    passages = [Passage.at(f"{sample.id}-{number}.txt", 0, text) for number, text in enumerate(texts, 1)]
-    prompt = prompt_format(language_model)(sample.query, passages)
-    references = prompt.answers or tuple(passage_references(passages))
-    return Case(tuple(encode(prompt.content, tokenizer)), references)
+DEMO_PASSAGES = 3
 
 
-def _tokenizer(language_model: LanguageModel) -> Any:
-    return language_model.tokenizer
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A prompt to decode, as text or as messages, and its references."""
+
+    prompt: str | tuple[Message, ...]
+    references: tuple[str, ...]
 
 
-def _check_room(language_model: LanguageModel, cases: Sequence[Case], limit: int) -> None:
-    window, longest = language_model.context_window, max(len(case.prompt) for case in cases)
-    if window is not None and longest + limit > window:
-        raise ValueError(
-            f"A prompt of {longest} tokens and max_new_tokens={limit} exceed the context window of "
-            f"{language_model.name!r} ({window} tokens); ask for fewer tokens, or fewer passages."
-        )
+def load_cases(
+    language_model: LanguageModel,
+    file: Path | None,
+    *,
+    task: str | None = None,
+    limit: int | None = None,
+    passages: int | None = None,
+) -> list[Case]:
+    """The prompts of recorded answers; without a file, the demo's questions with what is found for them.
+
+    With ``passages``, each recorded question is asked anew, over the first so many of its references, in the form that
+    the model is made for; 0 asks the question alone. The demo's questions get so many passages, by default 3.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line of it is not a sample, a number is out of range, or nothing is left to decode.
+    """
+    if passages is not None and passages < 0:
+        raise ValueError(f"passages is {passages}; a question is asked over 0 passages or more.")
+    if file is None:
+        return _demo_cases(language_model, task, limit, DEMO_PASSAGES if passages is None else passages)
+    return [case_of(language_model, sample, passages) for sample in load_samples(file, task=task, limit=limit)]
+
+
+def case_of(language_model: LanguageModel, sample: Sample, passages: int | None = None) -> Case:
+    """A sample as it was recorded, or with ``passages`` asked anew over the first so many of its references."""
+    if passages is None:
+        return Case(sample.prompt, sample.references)
+    return asked(language_model, sample.query, _recorded(sample)[:passages])
+
+
+def asked(language_model: LanguageModel, question: str, passages: Sequence[Passage]) -> Case:
+    """A question over passages in the form that the model is made for; over none, the question alone."""
+    from antiphon.pipelines.prompt import prompt_format
+    from antiphon.pipelines.references import passage_references
+
+    if not passages:
+        is_chat = language_model.tokenizer.chat_template is not None
+        return Case(({"role": "user", "content": question},) if is_chat else question, ())
+    prompt = prompt_format(language_model)(question, passages)
+    return Case(prompt.content, prompt.answers or tuple(passage_references(passages)))
+
+
+def _recorded(sample: Sample) -> list[Passage]:
+    from antiphon.retrieval import Passage
+
+    return [Passage.at(f"{sample.id}, reference {number}", 0, text) for number, text in enumerate(sample.references, 1)]
+
+
+def _demo_cases(language_model: LanguageModel, task: str | None, limit: int | None, passages: int) -> list[Case]:
+    from antiphon.pipelines.reader.examination import demo_index, read_examination
+    from antiphon.retrieval import Retriever
+
+    if task is not None or (limit is not None and limit < 1):
+        raise ValueError(f"task is {task!r} and limit {limit}; the demo's questions have no tasks, and 1 is the least.")
+    questions = [examined.question for examined in read_examination()][:limit]
+    searcher = Retriever.open(demo_index()) if passages else None
+    return [asked(language_model, each, searcher.search(each, passages) if searcher else ()) for each in questions]

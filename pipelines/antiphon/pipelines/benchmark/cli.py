@@ -91,6 +91,13 @@ def exactness(
     rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
     task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            help="Ask the questions anew over so many of their passages, 0 for none.", show_default="as recorded"
+        ),
+    ] = None,
+    deterministic: Annotated[bool, typer.Option(help="Decode in deterministic mode too.")] = True,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
@@ -101,17 +108,19 @@ def exactness(
     The exit code is 1 where a promise is broken: other tokens in float32, a regret that rounding does not explain, or
     a draft that changed a deterministic output.
     """
-    from antiphon.pipelines.benchmark.exactness import measure, trials
+    from antiphon.pipelines.benchmark.cases import load_cases
+    from antiphon.pipelines.benchmark.exactness import measure
     from antiphon.pipelines.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "rows": rows, "deterministic": deterministic}
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
-        asked = trials(language_model, file, task=task, limit=limit)
+        cases = load_cases(language_model, file, task=task, limit=limit, passages=passages)
         with console.progress_bars() as report:
-            results.append(measure(language_model, asked, max_new_tokens=max_new_tokens, rows=rows, report=report))
+            results.append(measure(language_model, cases, report=report, **options))
     figures = [result.as_dict() for result in results]
     if as_json:
         typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))

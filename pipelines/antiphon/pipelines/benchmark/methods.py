@@ -29,7 +29,7 @@ PEERS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Job:
     """A prompt in token ids, the texts that drafts may come from, and the answer to replay, where one is."""
 
     prompt: tuple[int, ...]
@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One case decoded once; times are seconds of the wall clock.
+    """One job decoded once; times are seconds of the wall clock.
 
     ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
     counted begins after it. ``reading`` is what was done for drafts before it, such as an index of the references: it
@@ -68,15 +68,15 @@ class Run:
 class Method(Protocol):
     """A way to decode under the name that a command line gives it; ``is_ours`` says whether drafts are this package's.
 
-    Calling it decodes one case greedily, ``limit`` new tokens at most.
+    Calling it decodes one job greedily, ``limit`` new tokens at most.
     """
 
     @property
     def name(self) -> str:
         """The name."""
 
-    def __call__(self, language_model: LanguageModel, case: Case, limit: int) -> Run:
-        """Decode the case and say what it took."""
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job and say what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,16 @@ class HuggingFace:
 
     name: str
 
-    def __call__(self, language_model: LanguageModel, case: Case, limit: int) -> Run:
-        """Decode the case; forwards are watched by hooks, and the first token by a stopping criterion."""
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job; forwards are watched by hooks, and the first token by a stopping criterion."""
         model: Any = language_model.model
         clock = _Clock(model.device)
         criteria = StoppingCriteriaList([clock])
-        inputs = _inputs(model, case, limit)
+        inputs = _inputs(model, job, limit)
         with _Watch(model) as watch:
             started = perf_counter()
             output = model.generate(**inputs, **PEERS[self.name], stopping_criteria=criteria)
-            tokens = output[0, len(case.prompt) :].tolist()
+            tokens = output[0, len(job.prompt) :].tolist()
             seconds = perf_counter() - started
         return Run(
             tokens=tuple(tokens),
@@ -114,8 +114,8 @@ class Ours:
     drafter: DrafterFactory
     rows: int | None
 
-    def __call__(self, language_model: LanguageModel, case: Case, limit: int) -> Run:
-        """Decode the case; every step says itself what it took."""
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job; every step says itself what it took."""
         from antiphon.accel.generate import generate
 
         steps: list[Step] = []
@@ -126,11 +126,11 @@ class Ours:
             times.append(perf_counter())
 
         model: Any = language_model.model
-        inputs = _inputs(model, case, limit)
+        inputs = _inputs(model, job, limit)
         options: dict[str, Any] = {"drafter": self.drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
         with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
             started = perf_counter()
-            generate(model, **inputs, references=case.references, on_step=note, **options)
+            generate(model, **inputs, references=job.references, on_step=note, **options)
             seconds = perf_counter() - started
         later = steps[1:]
         return Run(
@@ -185,8 +185,8 @@ def _method(name: str, rows: int | None) -> Method:
     return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
 
 
-def _inputs(model: Any, case: Case, limit: int) -> dict[str, Any]:
-    ids = torch.tensor([case.prompt], device=model.device)
+def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
+    ids = torch.tensor([job.prompt], device=model.device)
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),

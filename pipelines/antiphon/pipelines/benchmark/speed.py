@@ -9,25 +9,25 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.follow import Follower
-from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Case, Method, Run
+from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Job, Method, Run
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
 
 Report = Callable[[str, int, int], None]
 Rounds = Sequence[Sequence[Run]]
-"""The runs of one method: for each round, one for each case."""
+"""The runs of one method: for each round, one for each job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one method took. Times are, for each case, the median of its rounds, and then added up over the cases."""
+    """What one method took. Times are, for each job, the median of its rounds, and then added up over the jobs."""
 
     name: str
     rounds: Rounds
 
     def total(self, of: Callable[[Run], float]) -> float:
-        """Something of a run: the median of its rounds, added up over the cases."""
+        """Something of a run: the median of its rounds, added up over the jobs."""
         return sum(median(map(of, runs)) for runs in zip(*self.rounds, strict=True))
 
     @property
@@ -43,7 +43,7 @@ class Figures:
     @property
     def pace(self) -> float:
         """Seconds for each token of the decoding phase: all but the one that the prefill gives anyway."""
-        return self.total(lambda run: run.decoding) / max(self.tokens - self._cases, 1)
+        return self.total(lambda run: run.decoding) / max(self.tokens - self._jobs, 1)
 
     @property
     def whole_pace(self) -> float:
@@ -65,7 +65,7 @@ class Figures:
             "tokens": round(self.tokens),
             "steps": round(self.steps),
             "tokens_per_s": round(1 / self.pace, 2),
-            "tokens_per_step": round(self.tokens / (self.steps + self._cases), 3),
+            "tokens_per_step": round(self.tokens / (self.steps + self._jobs), 3),
             "rows_per_step": round(self.total(lambda run: run.drafted) / forwards, 2),
             "ms_per_step": round(1000 * decoding / forwards, 3),
             "host_ms_per_step": None if hosting is None else round(1000 * hosting / forwards, 3),
@@ -76,7 +76,7 @@ class Figures:
         }
 
     @property
-    def _cases(self) -> int:
+    def _jobs(self) -> int:
         return len(self.rounds[0])
 
     def _sum(self, of: Callable[[Run], float | None]) -> float | None:
@@ -117,7 +117,7 @@ class Speed:
 
 def measure(
     language_model: LanguageModel,
-    cases: Sequence[Case],
+    jobs: Sequence[Job],
     methods: Sequence[Method],
     *,
     limit: int,
@@ -125,52 +125,50 @@ def measure(
     warm_up: int = 1,
     report: Report | None = None,
 ) -> Speed:
-    """Decode every case by every method, in turn, ``rounds`` times, after ``warm_up`` cases that do not count.
+    """Decode every job by every method, in turn, ``rounds`` times, after ``warm_up`` jobs that do not count.
 
-    Cases with an answer are replayed: the model's compute is real and its choices are the recorded ones.
+    Jobs with an answer are replayed: the model's compute is real and its choices are the recorded ones.
 
     Raises:
         ValueError: ``rounds`` is not positive, ``warm_up`` is negative, there is no plain decoding to compare with,
             or a method emitted anything else than what was to be replayed.
     """
     if rounds < 1 or warm_up < 0:
-        raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 cases are needed.")
+        raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 jobs are needed.")
     if not methods or methods[0].name != GREEDY:
         raise ValueError(f"The first method needs to be {GREEDY!r}: all others are compared with it.")
     runs: dict[str, list[list[Run]]] = {method.name: [[] for _ in range(rounds)] for method in methods}
-    with _decoding(language_model, cases, limit) as decode:
-        for case in cases[:warm_up]:
+    with _decoding(language_model, jobs, limit) as decode:
+        for job in jobs[:warm_up]:
             for method in methods:
-                decode(method, case)
+                decode(method, job)
         for number in range(rounds):
-            for done, case in enumerate(cases):
+            for done, job in enumerate(jobs):
                 if report is not None:
-                    report("Decoding", number * len(cases) + done, rounds * len(cases))
+                    report("Decoding", number * len(jobs) + done, rounds * len(jobs))
                 for method in methods:
-                    runs[method.name][number].append(decode(method, case))
+                    runs[method.name][number].append(decode(method, job))
     if report is not None:
-        report("Decoding", rounds * len(cases), rounds * len(cases))
+        report("Decoding", rounds * len(jobs), rounds * len(jobs))
     return Speed(tuple(Figures(name, each) for name, each in runs.items()))
 
 
 @contextmanager
-def _decoding(
-    language_model: LanguageModel, cases: Sequence[Case], limit: int
-) -> Iterator[Callable[[Method, Case], Run]]:
-    """How to decode one case by one method; where there are answers, the model follows them until the end."""
+def _decoding(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Iterator[Callable[[Method, Job], Run]]:
+    """How to decode one job by one method; where there are answers, the model follows them until the end."""
     from antiphon.accel.probe import traits_of
 
     traits_of(language_model.model)  # found out before the model is led by anything
     end = language_model.tokenizer.eos_token_id
-    replayed = any(case.answer is not None for case in cases)
+    replayed = any(job.answer is not None for job in jobs)
     with Follower(language_model.model, end=end, longest=limit) if replayed else nullcontext() as follower:
 
-        def decode(method: Method, case: Case) -> Run:
-            if follower is None or case.answer is None:
-                return method(language_model, case, limit)
-            follower.follow(len(case.prompt), case.answer)
-            run = method(language_model, case, limit)
-            _check(method.name, run.tokens, case.answer)
+        def decode(method: Method, job: Job) -> Run:
+            if follower is None or job.answer is None:
+                return method(language_model, job, limit)
+            follower.follow(len(job.prompt), job.answer)
+            run = method(language_model, job, limit)
+            _check(method.name, run.tokens, job.answer)
             return run
 
         yield decode

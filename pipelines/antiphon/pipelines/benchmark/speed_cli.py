@@ -57,8 +57,8 @@ def speed(
     A named model decides for itself. A shape has random weights and replays: its compute is real, and it says what was
     recorded. The exit code is 1 where a model in float32 said something else than plain decoding.
     """
-    from antiphon.pipelines.benchmark.cases import cases_of
     from antiphon.pipelines.benchmark.chart import check_chart, draw
+    from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
     from antiphon.pipelines.benchmark.methods import NAMES, methods_named, rows_named
     from antiphon.pipelines.benchmark.speed import measure
@@ -71,11 +71,11 @@ def speed(
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_model_or_shape(model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype))
     asked: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": model in SHAPES}
-    cases = cases_of(loaded, samples, limit=max_new_tokens, **asked)
+    jobs = jobs_of(loaded, samples, limit=max_new_tokens, **asked)
     with console.progress_bars() as report:
-        measured = measure(loaded, cases, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up, report=report)
+        measured = measure(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up, report=report)
     facts = _facts("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
-    facts |= asked | {"prompt_tokens": round(sum(len(case.prompt) for case in cases) / len(cases), 1)}
+    facts |= asked | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1)}
     facts |= {"max_new_tokens": max_new_tokens, "rows": rows, "rounds": rounds, "methods": measured.as_dict()}
     _show_speed(facts)
     for path in chart or ():
