@@ -13,13 +13,13 @@ import torch
 from typer.testing import CliRunner, Result
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.drafters import DRAFTERS, Blend
 from antiphon.accel.generate import generate
 from antiphon.accel.messages import encode
 from antiphon.accel.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
-from antiphon.pipelines.benchmark.floor import COPIED, cache_bytes, copy_rate, read_bytes
+from antiphon.pipelines.benchmark.floor import COPIED, cache_bytes, copy_rate, read_bytes, step_seconds
 from antiphon.pipelines.benchmark.floor import measure as measure_floor
 from antiphon.pipelines.benchmark.follow import Follower
 from antiphon.pipelines.benchmark.jobs import jobs_of
@@ -29,6 +29,7 @@ from antiphon.pipelines.benchmark.methods import (
     NAMES,
     PROMPT_LOOKUP,
     Job,
+    Ours,
     Run,
     methods_named,
     rows_named,
@@ -353,11 +354,42 @@ def test_the_floor_counts_what_a_step_reads() -> None:
     config = apart.config
     head = config.hidden_size // config.num_attention_heads
     assert cache_bytes(apart) == 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * head
-    floor = measure_floor(apart, rows=(1, 4), context=20, copied=2**20)
+    floor = measure_floor(apart, rows=(4,), context=20, copied=2**20)
     assert floor.seconds == (read_bytes(apart) + 20 * cache_bytes(apart)) / floor.rate
     shown = floor.as_dict()
     assert (shown["rows"], shown["context"]) == ([1, 4], 20)
-    assert shown["of_floor"][0] == pytest.approx(floor.cost.seconds[1] / floor.seconds, rel=0.01)
+    assert shown["of_floor"][0] == pytest.approx(floor.steps[1] / floor.seconds, rel=0.01)
+    with pytest.raises(ValueError, match="Steps after 500 tokens need 540 positions, and the model has 512"):
+        measure_floor(apart, rows=(4, 12), context=500)
+
+
+def test_steps_are_measured_with_as_many_rows_as_were_asked_for() -> None:
+    model = tiny_model(max_position_embeddings=1024)
+    forwards: list[int] = []
+
+    def count(model: Any, args: Any, arguments: Any, output: Any) -> None:
+        forwards.append(output.logits.shape[1])
+
+    measure_floor(model, rows=(3,), context=9, copied=2**10)
+    model.register_forward_hook(count, with_kwargs=True)
+    assert list(step_seconds(model, (3, 8), 9)) == [1, 3, 8]
+    assert forwards == [1, *[1, 3, 8] * 9]
+
+
+def test_what_a_led_model_knows_is_not_learned(follower_model: LanguageModel) -> None:
+    shapes: set[Any] = set()
+
+    class Curious(Blend):
+        def observe(self, draft: Any, accepted: Any, logits: Any) -> None:
+            shapes.add(tuple(logits.shape))
+
+    (job,) = replayed(follower_model)[:1]
+    with Follower(follower_model.model, end=EOS, longest=60) as follower:
+        follower.follow(len(job.prompt), job.answer or ())
+        Ours("blend", Curious, 8)(follower_model, job, 60)
+    assert shapes == {(0, 0)}
+    Ours("blend", Curious, 8)(follower_model, replace(job, answer=None), 3)
+    assert len(shapes) > 1
 
 
 def test_the_rate_of_a_copy_is_one_that_a_machine_has() -> None:
@@ -397,7 +429,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: Path, tmp_path: Path) -> None:
     png, svg = tmp_path / "chart.png", tmp_path / "chart.svg"
-    options = ("--rows", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 12, "--rounds", 1, "--json")
+    options = ("--rows", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
     shown = antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--chart", png, "--chart", svg)
     assert shown.exit_code == 0, shown.stderr
     lines = shown.stdout.splitlines()

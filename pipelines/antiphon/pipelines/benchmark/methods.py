@@ -15,8 +15,10 @@ from antiphon.accel.drafters import DRAFTERS
 from antiphon.accel.stats import Step
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from antiphon.accel import LanguageModel
-    from antiphon.accel.draft import DrafterFactory
+    from antiphon.accel.draft import Accepted, Draft, Drafter, DrafterFactory, Tokens
 
 GREEDY = "hf-greedy"
 PROMPT_LOOKUP: dict[str, dict[str, int]] = {
@@ -127,7 +129,8 @@ class Ours:
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
-        options: dict[str, Any] = {"drafter": self.drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
+        drafter = self.drafter if job.answer is None else lambda: _Unlearned(self.drafter())
+        options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
         with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
             started = perf_counter()
             generate(model, **inputs, references=job.references, on_step=note, **options)
@@ -194,6 +197,22 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
         "do_sample": False,
         "num_beams": 1,
     }
+
+
+class _Unlearned:
+    """A drafter that is shown no logits: those of a model that is led know what comes next."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+        self._drafter.begin(prompt, references)
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        return self._drafter.propose(context, budget)
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+        self._drafter.observe(draft, accepted, logits[:0, :0])
 
 
 class _Clock(StoppingCriteria):

@@ -163,7 +163,7 @@ STEPS = {
     "rows_per_step": "draft rows",
     "ms_per_step": "ms",
     "host_ms_per_step": "host ms",
-    "draft_ms_per_step": "drafting ms",
+    "draft_ms_per_step": "drafting\nms",
     "prefill_seconds": "prefill s",
 }
 

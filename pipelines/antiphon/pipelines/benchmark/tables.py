@@ -12,7 +12,8 @@ def table(title: str, columns: Mapping[str, str], figures: Sequence[Mapping[str,
     """One row for each mapping and one column for each key that ``columns`` has a heading for; texts stand left."""
     made = Table(title=title)
     for key, heading in columns.items():
-        made.add_column(heading, justify="left" if any(isinstance(each[key], str) for each in figures) else "right")
+        is_text = any(isinstance(each[key], str) for each in figures)
+        made.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
     for figure in figures:
         made.add_row(*(shown(figure[key]) for key in columns))
     return made
