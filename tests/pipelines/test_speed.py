@@ -67,7 +67,8 @@ def replayed(language_model: LanguageModel, **how: Any) -> list[Job]:
 
 @pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("qwen3", torch.bfloat16)])
 def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) -> None:
-    model = tiny_model(family, max_position_embeddings=1024).to(dtype)
+    model: Any = tiny_model(family, max_position_embeddings=1024)
+    model = model.to(dtype)
     language_model = LanguageModel(model, byte_tokenizer(), name=family)
     jobs = replayed(language_model)
     methods = methods_named([*NAMES, "blend:3"], 16)
@@ -234,17 +235,16 @@ def test_texts_that_differ_are_counted() -> None:
 def test_methods_take_turns(follower_model: LanguageModel) -> None:
     order: list[tuple[str, int]] = []
 
-    def noting(name: str) -> Any:
-        class Noting:
-            def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
-                order.append((self.name, len(job.prompt)))
-                return run_of(3, 2.0, 1.0)
+    class Noting:
+        def __init__(self, name: str) -> None:
+            self.name = name
 
-        Noting.name = name  # type: ignore[attr-defined]
-        return Noting()
+        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+            order.append((self.name, len(job.prompt)))
+            return run_of(3, 2.0, 1.0)
 
     jobs = [Job((1,)), Job((1, 2))]
-    measure(follower_model, jobs, [noting(GREEDY), noting("blend")], limit=3, rounds=2, warm_up=1)
+    measure(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
     one_round = [(GREEDY, 1), ("blend", 1), (GREEDY, 2), ("blend", 2)]
     assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
 
@@ -348,7 +348,7 @@ def test_shapes_have_the_sizes_of_their_names(name: str, millions: int) -> None:
 
 def test_the_floor_counts_what_a_step_reads() -> None:
     apart, tied = tiny_model(), tiny_model(tie_word_embeddings=True)
-    table = apart.get_input_embeddings().weight
+    table: Any = apart.get_input_embeddings().weight
     assert read_bytes(apart) == sum(each.nbytes for each in apart.parameters()) - table.nbytes
     assert read_bytes(tied) == sum(each.nbytes for each in tied.parameters())
     config = apart.config
