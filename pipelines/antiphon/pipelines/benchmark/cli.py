@@ -133,6 +133,29 @@ def exactness(
         raise typer.Exit(1)
 
 
+@app.command()
+def retrieval(
+    file: Annotated[Path, typer.Argument(help="Recorded answers, as for replay: their queries and references.")],
+    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how well each question finds its own passages among those of all questions."""
+    from antiphon.pipelines.benchmark.finding import measure
+    from antiphon.retrieval import resolve
+
+    console.quiet_libraries()
+    samples = load_samples(file, task=task, limit=limit)
+    figures = [finding.as_dict() for finding in measure(samples, resolve(embedder, device))]
+    if as_json:
+        typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
+        return
+    names = ("method", "recall@5", "mrr", "ndcg@10")
+    console.out.print(table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
+
+
 def _drafting_table(report: Report) -> Table:
     columns = {"drafter": "drafter"}
     columns |= {f"draft_ms_{size}": f"step\n{size:,}" for size in report.sizes}
