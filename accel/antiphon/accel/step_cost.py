@@ -30,7 +30,7 @@ READ = 16
 """How many tokens are really read: what is in a cache does not change what a forward over it costs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepCost:
     """Seconds of one forward by the tokens before it and by its rows, the root and the draft's.
 
