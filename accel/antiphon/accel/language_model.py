@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "Completion", "LanguageModel", "Message", "Stream", "Usage"]
 
 
-
 class LanguageModel:
     """A causal model that continues texts and answers messages, drafting from the references it is given.
 
@@ -55,7 +54,9 @@ class LanguageModel:
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
         self.rows = rows
         check_causal(model, self.name)
-        check("rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more")
+        check(
+            "rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more"
+        )
         self._drafter = _factory(drafter)
         self._turns = Turns()
         self._bucket = bucket_of(bool(deterministic), rows)

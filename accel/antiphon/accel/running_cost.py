@@ -12,7 +12,7 @@ from antiphon.accel.step_cost import StepCost
 GRAIN = 64
 """The curve is read anew after so many tokens of context."""
 
-DRIFT, BIAS = 0.2, 0.05
+DRIFT, BIAS = 0.2, 0.1
 """Of each error, what is taken for the machine's (all forwards became slower) and for that of such forwards alone."""
 
 JUMP = 0.5
@@ -31,7 +31,7 @@ class RunningCost:
 
     def __init__(self, cost: StepCost) -> None:
         self.cost = cost
-        self._drift = 0.0
+        self._drift: float | None = None
         self._biases = [0.0] * 24
         self._seen: set[int] = set()
         self._read: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
@@ -44,13 +44,15 @@ class RunningCost:
 
     def observe(self, rows: int, context: int, seconds: float) -> None:
         """Correct the cost by one step; the first forward of a shape is slower than all that follow and is left out."""
-        if rows not in self._seen:
+        if self.cost.fixed or rows not in self._seen:
             self._seen.add(rows)
             return
         curve, _ = self._curve(context, rows)
         own = _range(rows)
-        error = log(max(seconds, 1e-9) / float(curve[rows - 1])) - self._drift - self._biases[own]
-        error = min(max(error, -JUMP), JUMP)
+        error = log(max(seconds, 1e-9) / float(curve[rows - 1])) - self._biases[own]
+        if self._drift is None:
+            self._drift = error  # how busy the machine is today
+        error = min(max(error - self._drift, -JUMP), JUMP)
         self._drift += DRIFT * error
         self._biases = [FADE * bias for bias in self._biases]
         self._biases[own] += BIAS * error

@@ -17,7 +17,7 @@ from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import chain
 from antiphon.accel.probe import traits_of
 
-ROWS = (1, 8, 32, 2, 16, 4, 64)
+ROWS = (1, 2, 32, 8, 16, 64, 4)
 """In the order of what each tells: where time is short, the last ones are left out."""
 
 CONTEXTS = (64, 1024)
@@ -36,10 +36,11 @@ class StepCost:
 
     ``seconds[context][rows]`` are what was measured, contexts and rows ascending; every context has the cost of one
     row, a plain step. Row counts that the model cannot verify in one forward, or that there was no time for, are not
-    there.
+    there. What is ``fixed``, real steps do not correct.
     """
 
     seconds: Mapping[int, Mapping[int, float]]
+    fixed: bool = False
 
     def curve(self, context: int, rows: int) -> NDArray[np.float64]:
         """Seconds of forwards of 1 to ``rows`` rows after so many tokens, of shape (rows,).
@@ -104,7 +105,7 @@ def measure(
     for turn in range(ROUNDS):
         for order, (size, count) in enumerate(points):
             taken = samples[size, count]
-            if not _agree(taken) and (perf_counter() < deadline or turn == 0 and order < LEAST):
+            if not _agree(taken) and (perf_counter() < deadline or (turn == 0 and order < LEAST)):
                 taken.append(_time(caches[size], count))
     found = {size: {count: samples[size, count] for count in sorted(row)} for size, row in fits.items()}
     return StepCost(

@@ -70,8 +70,10 @@ def _costs(diagnosis: Diagnosis) -> Table:
     for heading in ("rows", *("ms", "plain steps") * len(measured)):
         table.add_column(heading, justify="right")
     for rows in sorted({count for row in measured.values() for count in row}):
-        costs = [(f"{1000 * row[rows]:.2f}", f"{row[rows] / row[1]:.2f}") if rows in row else ("", "")
-                 for row in measured.values()]
+        costs = [
+            (f"{1000 * row[rows]:.2f}", f"{row[rows] / row[1]:.2f}") if rows in row else ("", "")
+            for row in measured.values()
+        ]
         table.add_row(str(rows), *(figure for pair in costs for figure in pair))
     table.caption = "A draft pays where it brings more tokens than its forward costs plain steps."
     return table
