@@ -131,7 +131,7 @@ def test_a_file_that_is_not_whole_is_measured_again(cache: Path, content: str) -
 
 def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path) -> None:
     key = describe(tiny_model())
-    others = [describe(tiny_model("gpt2")), describe(tiny_model(intermediate_size=96))]
+    others = [describe(tiny_model("gpt2")), describe(tiny_model(intermediate_size=80))]
     others.append(describe(tiny_model(attn_implementation="eager")))
     half: Any = tiny_model()
     others.append(describe(half.to(torch.bfloat16)))
