@@ -56,7 +56,9 @@ class StepCost:
         end, last = others[-1]
         ratios = [last[count] / first[count] for count in last]
         slope = (cost * np.interp(counts, list(last), ratios) - cost) / (end - start)
-        return np.maximum(cost + slope * (context - start), cost.min() / 2)  # noise can make a slope negative
+        after: NDArray[np.float64] = cost + slope * (context - start)
+        after.clip(min=cost.min() / 2, out=after)  # noise can make a slope negative
+        return after
 
     def ratio(self, rows: int, context: int) -> float:
         """What a forward of so many rows costs in plain steps."""
