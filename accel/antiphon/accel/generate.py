@@ -41,7 +41,8 @@ class Decoder:
     In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
     them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the
     same number of rows, 1 + ``rows`` (32) rounded up to a multiple of 8 (or the number that it is), and attends to
-    each of them by itself, which costs time. The model is given that attention for each step and gets its own back after it.
+    each of them by itself, which costs time. The model is given that attention for each step and gets its own back
+    after it.
     """
 
     def __init__(
