@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 GRAIN = 8
 """Forwards are filled up to a multiple of so many rows."""
 
+STEADY_ROWS = 32
+"""The largest draft where forwards have one shape and nothing else is asked for."""
+
 SHAPE = Draft((0,) * 6, (ROOT, ROOT, 1, 1, ROOT, 3), (1.0,) * 6)
 PATH = (1, 3, 5)
 """A draft of two branches and a decoy, and the rows of it that are kept: never the first, never side by side."""
@@ -35,17 +38,20 @@ PREFIXES = (9, 50)
 _proven: WeakKeyDictionary[PreTrainedModel, set[tuple[torch.dtype, str, int]]] = WeakKeyDictionary()
 
 
-def bucket_of(deterministic: bool | int, rows: int) -> int:
+def bucket_of(deterministic: bool | int, rows: int | None) -> int:
     """How many rows every forward after the prefill has; 0 where that is left to the draft.
 
-    ``True`` gives 1 + ``rows``, rounded up to a multiple of 8, a number gives itself: runs with different ``rows``
-    are then comparable too.
+    ``True`` gives 1 + ``rows`` (32 where that is None), rounded up to a multiple of 8, a number gives itself: runs
+    with different ``rows`` are then comparable too.
 
     Raises:
         ValueError: a draft of ``rows`` rows and its root would not fit.
     """
     if isinstance(deterministic, bool):
-        return -(-(1 + rows) // GRAIN) * GRAIN if deterministic else 0
+        largest = STEADY_ROWS if rows is None else rows
+        return -(-(1 + largest) // GRAIN) * GRAIN if deterministic else 0
+    if rows is None:
+        return deterministic
     if deterministic <= rows:
         raise ValueError(f"deterministic is {deterministic}; a forward with {rows} draft rows has at least {rows + 1}.")
     return deterministic

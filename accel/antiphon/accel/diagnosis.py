@@ -10,8 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.cost_store import step_cost
 from antiphon.accel.probe import traits_of
-from antiphon.accel.step_cost import StepCost, measure
+from antiphon.accel.step_cost import StepCost
 from antiphon.accel.traits import HALF, MASKABLE, Level, RopeSwitch, Traits
 from antiphon.accel.tree import Reach
 
@@ -60,8 +61,8 @@ class Diagnosis:
         return asdict(self) | {"cost": self.cost.as_dict()}
 
 
-def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
-    """Probe the model, measure its steps after ``context`` tokens, and say what follows.
+def diagnose(model: PreTrainedModel) -> Diagnosis:
+    """Probe the model, measure its steps anew (the figures replace those that were kept), and say what follows.
 
     Raises:
         ValueError: the model is not a causal language model with a key-value cache.
@@ -81,7 +82,7 @@ def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
         rope=traits.rope,
         positions=traits.positions,
         groups=_groups(model, traits),
-        cost=measure(model, context=context),
+        cost=step_cost(model, anew=True),
         advice=tuple(_advice(model, traits)),
     )
 

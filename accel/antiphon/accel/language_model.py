@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,7 +16,7 @@ from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import Blend, drafter_named
+from antiphon.accel.drafters import drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Message, encode
 from antiphon.accel.parameters import Parameters, Settings, check, texts
@@ -31,16 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "Completion", "LanguageModel", "Message", "Stream", "Usage"]
 
 
-CPU_LEAST = 0.1
-"""On a CPU a draft row costs 3 to 10 % of a plain step, so the default drafter leaves out rows of a smaller chance."""
-
-
 class LanguageModel:
     """A causal model that continues texts and answers messages, drafting from the references it is given.
 
-    What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; on a CPU the default
-    drafter also leaves out rows that are unlikely to pay (`CPU_LEAST`). Any number of requests may run at once, from
-    any threads: they take turns forward by forward.
+    What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; with None every step
+    verifies the rows that pay. For that the model's forwards are measured when it is first asked (under two seconds;
+    the figures are kept in the user's cache). Any number of requests may run at once, from any threads: they take
+    turns forward by forward.
     """
 
     def __init__(
@@ -49,7 +45,7 @@ class LanguageModel:
         tokenizer: PreTrainedTokenizerBase,
         *,
         drafter: str | DrafterFactory = "blend",
-        rows: int = 32,
+        rows: int | None = None,
         name: str | None = None,
         deterministic: bool = False,
     ) -> None:
@@ -58,8 +54,10 @@ class LanguageModel:
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
         self.rows = rows
         check_causal(model, self.name)
-        check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
-        self._drafter = _factory(drafter, model.device)
+        check(
+            "rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more"
+        )
+        self._drafter = _factory(drafter)
         self._turns = Turns()
         self._bucket = bucket_of(bool(deterministic), rows)
         if self._bucket:
@@ -75,7 +73,7 @@ class LanguageModel:
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
         drafter: str | DrafterFactory = "blend",
-        rows: int = 32,
+        rows: int | None = None,
         deterministic: bool = False,
         **model_kwargs: Any,
     ) -> LanguageModel:
@@ -89,7 +87,7 @@ class LanguageModel:
             ValueError: what lies there is no causal language model, or the device or drafter is unknown.
             OSError: nothing lies there, or the hub cannot be reached.
         """
-        factory = _factory(drafter, None)  # an unknown one is refused before anything is loaded
+        factory = _factory(drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(
             name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
         )
@@ -162,7 +160,7 @@ class LanguageModel:
         """One request, ready to be decoded."""
         sources = texts("references", references)
         drafter, rows = settings.drafter, settings.rows
-        factory = self._drafter if drafter is None else _factory(drafter, self.model.device)
+        factory = self._drafter if drafter is None else _factory(drafter)
         tokens = encode(prompt, self.tokenizer)
         generator = self._generator(settings.seed) if settings.is_sampled else None
         request = prepare(
@@ -271,6 +269,5 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
     return list(completion)
 
 
-def _factory(drafter: str | DrafterFactory, device: torch.device | None) -> DrafterFactory:
-    factory = drafter_named(drafter) if isinstance(drafter, str) else drafter
-    return partial(Blend, least=CPU_LEAST) if factory is Blend and device and device.type == "cpu" else factory
+def _factory(drafter: str | DrafterFactory) -> DrafterFactory:
+    return drafter_named(drafter) if isinstance(drafter, str) else drafter

@@ -35,8 +35,7 @@ class Blend:
     1.1 c to 1.5 c of the cases, whatever c. Rows go ``depth`` tokens deep.
 
     What the known places leave open goes to the ``common`` most versatile tokens of the texts (Kneser and Ney's lower
-    order): rows to spare guess the next token among them. Where rows are not free, ``least`` leaves out all rows of a
-    smaller chance.
+    order): rows to spare guess the next token among them.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -51,7 +50,6 @@ class Blend:
         most: int = 64,
         escape: float = 2.0,
         common: int = 32,
-        least: float = 0.0,
     ) -> None:
         if base <= 1:
             raise ValueError(f"base is {base}; a longer match must weigh more, so it needs to be over 1.")
@@ -61,10 +59,8 @@ class Blend:
             raise ValueError(f"escape is {escape}; something is always left open, so it needs to be over 0.")
         if common < 0:
             raise ValueError(f"common is {common}; it needs to be 0 (no such rows) or more.")
-        if not 0 <= least <= 1:
-            raise ValueError(f"least is {least}; a chance lies between 0 and 1.")
         self.base, self.longest, self.depth = base, longest, depth
-        self.most, self.escape, self.common, self.least = most, escape, common, least
+        self.most, self.escape, self.common = most, escape, common
         self._log_base = log(base)
         self.begin((), ())
 
@@ -109,8 +105,6 @@ class Blend:
         text, heap = self._occurrences.tokens, self._roots(weights)
         while heap and len(tokens) < rows:
             negative, _, parent, token, places, weight, depth = heappop(heap)
-            if -negative < self.least:
-                break
             row = len(tokens)
             tokens.append(token)
             parents.append(parent)
