@@ -70,7 +70,7 @@ class Blend:
         self.base, self.longest, self.depth = base, longest, depth
         self.most, self.escape, self.common, self.least = most, escape, common, least
         self._log_base = log(base)
-        self._table = RunnersUp() if recycling is True else recycling or None
+        self._table = RunnersUp() if recycling is True else None if recycling is False else recycling
         self._forgets = recycling is True
         self.begin((), ())
 

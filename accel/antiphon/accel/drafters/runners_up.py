@@ -27,9 +27,9 @@ NO_TOKEN = -1
 # probability does, and each is given half. Measured on greedy answers of SmolLM2-135M.
 _HELD = {
     2: np.array([0.62, 0.11, 0.045, 0.02, 0.012, 0.01, 0.008, 0.006], dtype=np.float32),
-    1: np.array([0.25, 0.06, 0.04, 0.02, 0.02, 0.015, 0.01, 0.01], dtype=np.float32),
+    1: np.array([0.30, 0.06, 0.045, 0.03, 0.02, 0.015, 0.01, 0.01], dtype=np.float32),
 }
-_RECURS = {2: 0.7, 1: 0.3}
+_RECURS = {2: 0.7, 1: 0.4}
 
 _Key = tuple[int, int]
 
