@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
 from antiphon.accel.draft import Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafters import DRAFTERS, Blend, Recycling, RunnersUp
+from antiphon.accel.drafters import DRAFTERS, Blend, RunnersUp
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
 from antiphon.accel.generate import generate
@@ -38,7 +38,6 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
-    "recycling, warm": lambda text: Recycling(WARM),
     "blend, warm": lambda text: Blend(recycling=WARM),
     "oracle": partial(Oracle, depth=5),
     "liar": partial(Liar, depth=5),

@@ -134,11 +134,11 @@ def test_a_tenants_table_neither_learns_from_others_nor_serves_them() -> None:
     ours, theirs = RunnersUp(), RunnersUp()
     cold = asked(language_model, recycling=ours)
     assert asked(language_model, recycling=ours) < cold, "what ours learned serves ours"
-    assert len(language_model.runners_up) == len(theirs) == 0
-    size = len(ours)
+    assert language_model.runners_up.size == theirs.size == 0
+    size = ours.size
     assert asked(language_model, recycling=theirs) == cold
     assert asked(language_model) == cold
-    assert len(ours) == size
+    assert ours.size == size
 
 
 def test_a_language_model_remembers_until_it_is_cleared() -> None:
@@ -154,11 +154,11 @@ def test_recycling_can_be_switched_off_for_a_request_and_for_all() -> None:
     table = RunnersUp()
     on, off = (LanguageModel(tiny_model(), byte_tokenizer(), recycling=each) for each in (table, False))
     asked(on, recycling=False)
-    assert len(table) == 0
+    assert table.size == 0
     assert off.runners_up is None
     assert asked(off) == asked(off)
     asked(on, drafter="recycling")
-    assert len(table) > 0
+    assert table.size > 0
 
 
 def test_another_models_table_is_refused() -> None:

@@ -21,6 +21,9 @@ NEWEST = 2048
 VERSATILE = 0.5
 """How often one of the 32 most versatile tokens comes next where no known place goes on: 0.42 to 0.53, measured."""
 
+FAINT = 0.001
+"""A guess of a smaller chance is never a row: drafts of 64 rows end at about 0.008, and waiting guesses cost time."""
+
 _Branch = tuple[float, int, int, int, int, Sequence[int], float, int]
 """A row to be: minus its chance, its order, its parent and the token there, its token, the places that agree, their
 weight, its depth."""
@@ -156,7 +159,8 @@ class Blend:
             branches.append((negative * share, next(self._order), row, last, token, group, agreeing, depth + 1))
         negative *= 1 - trust
         for token, guess in guesses.items():
-            branches.append((negative * guess, next(self._order), row, last, token, (), 0.0, depth + 1))
+            if negative * guess < -FAINT:
+                branches.append((negative * guess, next(self._order), row, last, token, (), 0.0, depth + 1))
         return branches
 
     def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:

@@ -60,7 +60,9 @@ class RunnersUp:
         self._chances = np.empty((entries, K), dtype=np.float32)
         self._lock = Lock()
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many contexts are known. It is no ``len``, so that an empty table does not pass for none."""
         return len(self._slots)
 
     def after(self, before: int, last: int) -> dict[int, float]:
