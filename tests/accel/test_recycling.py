@@ -62,7 +62,9 @@ def test_a_step_that_was_not_proposed_for_still_knows_its_last_two_tokens() -> N
 
 def test_a_table_of_ones_own_is_kept_and_the_drafters_own_is_not() -> None:
     own, shared = Recycling(), Recycling(knowing((1, 2, 3)))
+    own.begin([1, 2], [])
     own.observe(EMPTY, Accepted((), (3,)), logits_of({3: 9.0}))
+    assert len(own.propose([1, 2], 4)) == 4
     for drafter, rows in ((own, 0), (shared, 4)):
         drafter.begin([1, 2], [])
         assert len(drafter.propose([1, 2], 4)) == rows
