@@ -11,7 +11,7 @@ from torch import Tensor
 from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
 from antiphon.accel.cost_store import assume
 from antiphon.accel.draft import Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.drafters import DRAFTERS, Blend, RunnersUp
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
 from antiphon.accel.generate import generate
@@ -30,6 +30,9 @@ MODES: dict[str, dict[str, Any]] = {
 # A plain step is dearer than one of two rows, so it is padded; further rows come in steps, and many are not worth it.
 KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}}, fixed=True)
 
+WARM = RunnersUp()
+"""What the models of all families found likely, in all modes."""
+
 
 def ignorant(text: Tokens, make: DrafterFactory) -> Drafter:
     return make()
@@ -40,6 +43,7 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
+    "blend, warm": lambda text: Blend(recycling=WARM),
     "oracle": partial(Oracle, depth=5),
     "liar": partial(Liar, depth=5),
     "thicket": partial(Thicket, seed=1, vocabulary=VOCABULARY),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
@@ -16,7 +17,7 @@ from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import drafter_named
+from antiphon.accel.drafters import Blend, Recycling, RunnersUp, drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Message, encode
 from antiphon.accel.parameters import Parameters, Settings, check, texts
@@ -37,6 +38,11 @@ class LanguageModel:
     verifies the rows that pay. For that the model's forwards are measured when it is first asked (under two seconds;
     the figures are kept in the user's cache). Any number of requests may run at once, from any threads: they take
     turns forward by forward.
+
+    The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
+    that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
+    instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
+    tenants that must not learn of each other tables of their own, here or with each request.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class LanguageModel:
         rows: int | None = None,
         name: str | None = None,
         deterministic: bool = False,
+        recycling: bool | RunnersUp = True,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -57,7 +64,8 @@ class LanguageModel:
         check(
             "rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more"
         )
-        self._drafter = _factory(drafter)
+        self._drafter = _named(drafter)
+        self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         self._turns = Turns()
         self._bucket = bucket_of(bool(deterministic), rows)
         if self._bucket:
@@ -75,6 +83,7 @@ class LanguageModel:
         drafter: str | DrafterFactory = "blend",
         rows: int | None = None,
         deterministic: bool = False,
+        recycling: bool | RunnersUp = True,
         **model_kwargs: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -87,12 +96,19 @@ class LanguageModel:
             ValueError: what lies there is no causal language model, or the device or drafter is unknown.
             OSError: nothing lies there, or the hub cannot be reached.
         """
-        factory = _factory(drafter)  # an unknown one is refused before anything is loaded
+        drafter = _named(drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(
             name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
         )
-        name = str(name_or_path)
-        return cls(model, tokenizer, drafter=factory, rows=rows, name=name, deterministic=deterministic)
+        return cls(
+            model,
+            tokenizer,
+            drafter=drafter,
+            rows=rows,
+            name=str(name_or_path),
+            deterministic=deterministic,
+            recycling=recycling,
+        )
 
     @property
     def context_window(self) -> int | None:
@@ -159,8 +175,7 @@ class LanguageModel:
     def _run(self, prompt: str | Sequence[Message], references: Sequence[str], settings: Settings) -> Run:
         """One request, ready to be decoded."""
         sources = texts("references", references)
-        drafter, rows = settings.drafter, settings.rows
-        factory = self._drafter if drafter is None else _factory(drafter)
+        rows = settings.rows
         tokens = encode(prompt, self.tokenizer)
         generator = self._generator(settings.seed) if settings.is_sampled else None
         request = prepare(
@@ -172,7 +187,27 @@ class LanguageModel:
         )
         rows = self.rows if rows is None else rows
         bucket = bucket_of(self._bucket or False, rows)
-        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket)
+        return Run(request, self._factory(settings), rows, sources, self.tokenizer, generator, bucket=bucket)
+
+    def _factory(self, settings: Settings) -> DrafterFactory:
+        """The request's drafter, with the runners-up that it may use."""
+        given = settings.recycling
+        table = self.runners_up if given is None or given is True else self._own(given)
+        factory = self._drafter if settings.drafter is None else _named(settings.drafter)
+        if factory is Blend:
+            return partial(Blend, recycling=False if table is None else table)
+        return partial(Recycling, table) if factory is Recycling else factory
+
+    def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
+        """The same table, unless it is another model's; None for False."""
+        if table is False:
+            return None
+        if table.model not in ("", self.name):
+            raise ValueError(
+                f"recycling is a table of runners-up of {table.model!r}, and this is {self.name!r}; give each model a "
+                "table of its own."
+            )
+        return table
 
     def _stream(self, run: Run, steps: Iterator[Step], settings: Settings) -> Stream:
         return Stream(
@@ -269,5 +304,5 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
     return list(completion)
 
 
-def _factory(drafter: str | DrafterFactory) -> DrafterFactory:
+def _named(drafter: str | DrafterFactory) -> DrafterFactory:
     return drafter_named(drafter) if isinstance(drafter, str) else drafter

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
+from antiphon.accel.best import argmax
 from antiphon.accel.transcript import Transcript
 
 
@@ -43,7 +44,7 @@ class Chooser:
         """How to choose after each row of one forward; ``logits`` has shape (1 + rows, vocab), the root's first."""
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
             return lambda row: self._choose(logits[row + 1 : row + 2])
-        best: list[int] = logits.argmax(dim=-1).tolist()  # one copy from the device for all rows
+        best: list[int] = argmax(logits).tolist()  # one copy from the device for all rows
         return lambda row: best[row + 1]
 
     def _choose(self, row: Tensor) -> int:
