@@ -36,7 +36,8 @@ class Diagnosis:
     """The facts about one loaded model.
 
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
-    head, None where the cache holds none. ``positions`` is where its context ends, in tokens.
+    head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
+    draft's mask, and is empty where they are. ``positions`` is where its context ends, in tokens.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Diagnosis:
     rope: RopeSwitch | None
     positions: int | None
     groups: int | None
+    packing: str
     cost: StepCost
     advice: tuple[str, ...]
 
@@ -81,6 +83,7 @@ def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
         rope=traits.rope,
         positions=traits.positions,
         groups=_groups(model, traits),
+        packing=traits.packing,
         cost=measure(model, context=context),
         advice=tuple(_advice(model, traits)),
     )

@@ -46,6 +46,7 @@ class Traits:
     ``kinds`` names the kind of every layer, ``states`` the kinds that keep recurrent or convolutional state.
     ``reaches`` maps each kind that attends to how far it looks and ``first`` to the index of its first layer; a model
     with one such kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
+    ``packs`` says whether its trees are attended by `antiphon.accel.packed`, and ``packing`` why not.
     """
 
     level: Level
@@ -60,6 +61,8 @@ class Traits:
     first: Mapping[str, int] = field(default_factory=dict)
     positions: int | None = None
     rope: RopeSwitch | None = None
+    packs: bool = False
+    packing: str = "no tree is verified"
 
     @property
     def takes_booleans(self) -> bool:
