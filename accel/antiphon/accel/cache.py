@@ -52,6 +52,7 @@ class CachedModel:
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
+        self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
 

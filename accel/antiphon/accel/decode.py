@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import CompiledModel
 from antiphon.accel.draft import EMPTY, Drafter, Tokens
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
@@ -17,7 +18,7 @@ from antiphon.accel.verify import walk
 
 @torch.no_grad()
 def decode(
-    cached: CachedModel,
+    cached: CachedModel | CompiledModel,
     drafter: Drafter,
     chooser: Chooser,
     stop: Stop,
@@ -38,7 +39,7 @@ def decode(
     draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
     while True:
         forwarded = perf_counter()
-        accepted = walk(draft, chooser.over(logits), stop.commit)
+        accepted = walk(draft, chooser.over(logits, cached.best), stop.commit)
         cached.keep(accepted.path)
         walked = perf_counter()
         drafter.observe(draft, accepted, logits)
