@@ -129,7 +129,8 @@ def test_the_cache_that_is_left_goes_on_with_transformers_and_decoded_determinis
     options: dict[str, Any] = {"eos_token_id": None, "do_sample": False, "return_dict_in_generate": True}
     expected = model.generate(PROMPT, max_new_tokens=30, **options).sequences.tolist()
     first: Any = generate(model, PROMPT, max_new_tokens=10, **options)
-    for go_on in (model.generate, partial(generate, model, deterministic=True)):
+    ways: list[Any] = [model.generate, partial(generate, model, deterministic=True)]
+    for go_on in ways:
         memory = copy.deepcopy(first.past_key_values)
         output = go_on(first.sequences, past_key_values=memory, max_new_tokens=20, **options)
         assert output.sequences.tolist() == expected

@@ -19,6 +19,7 @@ from transformers import Cache, PreTrainedModel
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import Draft, Tokens
 from antiphon.accel.growing import GrowingLayer
+from antiphon.accel.probe import FAILURES as PROBED
 from antiphon.accel.slots import ANCESTORS, BUCKETS, IDS, PLACES, POSITIONS, Memory, memory_of
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Reach, plant
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 AHEAD = 1024
 """For how many further tokens a memory is chosen at least, where a text may go on for longer."""
+
+FAILURES = (*PROBED, OSError, ImportError, AssertionError)
 
 _failures: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
 
@@ -137,8 +140,8 @@ class CompiledModel:
             places = [self._free.pop() for _ in range(bucket)]
             self._fed = (len(pending), places)
             return memory.run(model, self._plan(pending, draft, places), self._seen)
-        except Exception as error:  # compilers and drivers raise what they like; the text goes on without them
-            _failures[model] = f"compiling failed: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        except FAILURES as error:  # compilers and drivers raise what they like; the text goes on without them
+            _failures[model] = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {_failures[model]}", stacklevel=2)
             return None
 
@@ -188,7 +191,7 @@ def compiled_or_plain(plain: CachedModel, compiled: bool | None) -> CachedModel 
     reason = obstacle(plain.model, plain.traits, plain.cache)
     if reason is None:
         return CompiledModel(plain, compiles=bool(compiled))
-    if compiled:
+    if compiled and plain.model not in _failures:  # of these a warning has been given
         warnings.warn(f"{type(plain.model).__name__} is decoded without compiled steps: {reason}", stacklevel=2)
     return plain
 

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import obstacle
 from antiphon.accel.probe import traits_of
 from antiphon.accel.step_cost import StepCost, measure
 from antiphon.accel.traits import HALF, MASKABLE, Level, RopeSwitch, Traits
@@ -37,7 +38,8 @@ class Diagnosis:
 
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
     head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
-    draft's mask, and is empty where they are. ``positions`` is where its context ends, in tokens.
+    draft's mask, and is empty where they are; ``compiling`` says the same of compiled steps. ``positions`` is
+    where its context ends, in tokens.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Diagnosis:
     positions: int | None
     groups: int | None
     packing: str
+    compiling: str
     cost: StepCost
     advice: tuple[str, ...]
 
@@ -84,6 +87,7 @@ def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
         positions=traits.positions,
         groups=_groups(model, traits),
         packing=traits.packing,
+        compiling=obstacle(model, traits, CachedModel(model, traits).cache) or "",
         cost=measure(model, context=context),
         advice=tuple(_advice(model, traits)),
     )

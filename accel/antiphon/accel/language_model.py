@@ -40,7 +40,8 @@ class LanguageModel:
 
     What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; on a CPU the default
     drafter also leaves out rows that are unlikely to pay (`CPU_LEAST`). Any number of requests may run at once, from
-    any threads: they take turns forward by forward.
+    any threads: they take turns forward by forward. ``deterministic`` and ``compiled`` are those of
+    `antiphon.accel.generate.Decoder`.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class LanguageModel:
         rows: int = 32,
         name: str | None = None,
         deterministic: bool = False,
+        compiled: bool | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
         self.rows = rows
+        self.compiled = compiled
         check_causal(model, self.name)
         check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
         self._drafter = _factory(drafter, model.device)
@@ -77,6 +80,7 @@ class LanguageModel:
         drafter: str | DrafterFactory = "blend",
         rows: int = 32,
         deterministic: bool = False,
+        compiled: bool | None = None,
         **model_kwargs: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -94,7 +98,9 @@ class LanguageModel:
             name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
         )
         name = str(name_or_path)
-        return cls(model, tokenizer, drafter=factory, rows=rows, name=name, deterministic=deterministic)
+        return cls(
+            model, tokenizer, drafter=factory, rows=rows, name=name, deterministic=deterministic, compiled=compiled
+        )
 
     @property
     def context_window(self) -> int | None:
@@ -174,7 +180,7 @@ class LanguageModel:
         )
         rows = self.rows if rows is None else rows
         bucket = bucket_of(self._bucket or False, rows)
-        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket)
+        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket, compiled=self.compiled)
 
     def _stream(self, run: Run, steps: Iterator[Step], settings: Settings) -> Stream:
         return Stream(

@@ -38,12 +38,12 @@ def packed_attention(
 
     ``query`` has shape (batch, heads, rows, size), ``key`` and ``value`` (batch, key heads, slots, size), and the mask
     (batch, 1, rows, slots). The output has shape (batch, rows, heads, size). What packing cannot do (one query head
-    to each key head, a single row, masks by head, biases, no mask) is left to "sdpa".
+    to each key head, masks by head, biases, no mask) is left to "sdpa".
     """
     groups = getattr(module, "num_key_value_groups", 1)
     batch, heads, rows, size = query.shape
     is_shared = attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[1] == 1
-    if groups == 1 or not 1 < rows <= MOST or not is_shared or any(options.get(name) is not None for name in BIASES):
+    if groups == 1 or rows > MOST or not is_shared or any(options.get(name) is not None for name in BIASES):
         sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
         return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
     output = scaled_dot_product_attention(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import Lock
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -57,10 +57,9 @@ class SlotLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the rows in place; masks say which slots hold something."""
+        keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
         places = self.places[: key_states.shape[-2]]
-        self.keys.index_copy_(2, places, key_states)
-        self.values.index_copy_(2, places, value_states)
-        return self.keys, self.values
+        return keys.index_copy_(2, places, key_states), values.index_copy_(2, places, value_states)
 
 
 class Memory:
@@ -76,7 +75,7 @@ class Memory:
         self._compiles = compiles
         self._plan = torch.zeros((4, BUCKETS[-1]), dtype=torch.long, device=model.device)
         self._seen = torch.zeros(size, dtype=torch.bool, device=model.device)
-        layers = [SlotLayer(size, self._plan[PLACES]) for _ in traits.kinds]
+        layers: list[Any] = [SlotLayer(size, self._plan[PLACES]) for _ in traits.kinds]
         self.cache = Cache(layers=layers)
         self._steps: dict[int, Step] = {}
         self._lock = Lock()
@@ -149,14 +148,12 @@ class Memory:
 
     def _step(self, rows: int) -> Step:
         shifts = torch.arange(rows, device=self._plan.device)
-        plan, seen, cache, takes_booleans = self._plan[:, :rows], self._seen, self.cache, self._traits.takes_booleans
+        plan, seen, cache = self._plan[:, :rows], self._seen, self.cache
 
         def step(model: PreTrainedModel) -> tuple[Tensor, Tensor]:  # not of the closure, which outlives the model
             ancestors = (plan[ANCESTORS][:, None] >> shifts) & 1 == 1
-            mask = seen.repeat(rows, 1).index_copy(1, plan[PLACES], ancestors)[None, None]
-            if not takes_booleans:
-                least = torch.finfo(model.dtype).min
-                mask = torch.zeros_like(mask, dtype=model.dtype).masked_fill(~mask, least)
+            sees = seen.repeat(rows, 1).index_copy(1, plan[PLACES], ancestors)[None, None]
+            mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, torch.finfo(model.dtype).min)
             logits = model(
                 input_ids=plan[IDS][None],
                 position_ids=plan[POSITIONS][None],
@@ -176,7 +173,7 @@ class Memory:
 
 def _captured(step: Step, model: PreTrainedModel) -> Step:
     """The step as a CUDA graph. Run again and again, a step writes the same states to the same slots."""
-    side = torch.cuda.Stream()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # what is compiled or allocated once must not be part of the graph
         for _ in range(2):
@@ -196,6 +193,7 @@ def _captured(step: Step, model: PreTrainedModel) -> Step:
 _memories: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], Memory]] = WeakKeyDictionary()
 
 
+@torch.inference_mode(False)  # it outlives the request that asks for it
 def memory_of(model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
     """The model's smallest memory for so many tokens, which every request of the kind is given in turn."""
     size = SMALLEST
