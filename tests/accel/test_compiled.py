@@ -5,6 +5,7 @@ Most tests run the steps as they are, which is what a GPU captures; a few have `
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -35,10 +36,12 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def as_they_are() -> Iterator[None]:
     """Steps that nobody traces."""
-    monkeypatch.setattr(torch, "compile", lambda step, **options: step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda step, **options: step)
+        yield
 
 
 @pytest.fixture
@@ -70,12 +73,16 @@ def ours(model: Any, drafter: Any, **options: Any) -> Any:
     return generate(model, PROMPT, drafter=lambda: drafter, **({"compiled": True} | OPTIONS | options))
 
 
-def expect_plain_text_and_logits(family: str, implementation: str, mode: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("family", "implementation"),
+    [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("qwen3", "sdpa"), ("phi", "sdpa"), ("gptj", "eager")],
+)
+def test_text_and_logits_are_plain_decodings(family: str, implementation: str, mode: str) -> None:
     model = model_of(family, implementation)
     text = truth(model, **MODES[mode])
     witness = Witness(Thicket(text, 1, VOCABULARY))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda step, **options: step)
+    with as_they_are():
         output = ours(model, witness, **MODES[mode])
     assert output[0].tolist() == text
     expect_plain_logits(model, text, witness.sights)
@@ -83,16 +90,7 @@ def expect_plain_text_and_logits(family: str, implementation: str, mode: str) ->
     assert model not in compiled._failures
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("family", "implementation"),
-    [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("qwen3", "sdpa"), ("phi", "sdpa"), ("gptj", "eager")],
-)
-def test_text_and_logits_are_plain_decodings(family: str, implementation: str, mode: str) -> None:
-    expect_plain_text_and_logits(family, implementation, mode)
-
-
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_left_padding_is_seen_by_nobody() -> None:
     model = model_of("gpt2")
     padded = torch.cat([torch.full((1, 7), PAD), PROMPT], dim=1)
@@ -141,7 +139,7 @@ def sizes_of(model: Any) -> list[int]:
     return sorted(memory.size for memory in slots._memories[model].values())
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_rejected_rows_use_up_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "SMALLEST", 128)
     model = tiny_model(seed=11)
@@ -150,7 +148,7 @@ def test_rejected_rows_use_up_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes_of(model) == [256]
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "SMALLEST", 64)
     monkeypatch.setattr(compiled, "AHEAD", 0)
@@ -162,7 +160,7 @@ def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size(monkeypatch
     expect_plain_logits(model, text, witness.sights)
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_texts_that_take_turns_share_a_memory_and_nothing_in_it() -> None:
     model: Any = tiny_model(seed=11)
     prompts = [PROMPT, PROMPT.flip(1)]
@@ -201,7 +199,7 @@ def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself(
         assert int(one.forward(text[LENGTH + 1 : LENGTH + 2], EMPTY).argmax()) == text[LENGTH + 2]
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
@@ -218,7 +216,7 @@ def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
     assert third[0].tolist() == text
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_a_stream_that_is_closed_leaves_its_tokens_in_the_callers_cache() -> None:
     model: Any = tiny_model(seed=11)
     memory = DynamicCache(config=model.config)
@@ -248,13 +246,14 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks(g
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="inductor needs a compiler")
 def test_inductor_compiles_a_step() -> None:
     model = tiny_model(seed=11, num_hidden_layers=1)
     text = truth(model)
     witness = Witness(Oracle(text, 3))
-    assert ours(model, witness, max_new_tokens=30)[0].tolist() == text[: LENGTH + 30]
-    expect_plain_logits(model, text[: LENGTH + 30], witness.sights)
+    assert ours(model, witness, max_new_tokens=9)[0].tolist() == text[: LENGTH + 9]  # two steps of four rows
+    expect_plain_logits(model, text[: LENGTH + 9], witness.sights)
     assert model not in compiled._failures
 
 
@@ -269,6 +268,37 @@ def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once(monke
         assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
     assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
     assert "no room" in str(compiled.obstacle(model, traits_of(model), CachedModel(model, traits_of(model)).cache))
+
+
+def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(seed=11)
+
+    def careless(step: Any, **options: Any) -> Any:
+        return lambda model: tuple(output.roll(1, dims=0) for output in step(model))
+
+    monkeypatch.setattr(torch, "compile", careless)
+    text = truth(model)
+    with pytest.warns(UserWarning, match="gave other logits"):
+        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("asked", [None, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gpu_replays_its_steps_and_says_the_same(mode: str, asked: bool | None) -> None:
+    model: Any = tiny_model(seed=11).to("cuda")  # type: ignore[arg-type]
+    options: dict[str, Any] = OPTIONS | MODES[mode] | {"output_logits": True, "return_dict_in_generate": True}
+    torch.manual_seed(3)
+    expected = model.generate(PROMPT.to("cuda"), **options)
+    text = expected.sequences[0].tolist()
+    torch.manual_seed(3)
+    output: Any = generate(
+        model, PROMPT.to("cuda"), drafter=lambda: Thicket(text, 1, VOCABULARY), compiled=asked, **options
+    )
+    assert output.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
+    assert len(sizes_of(model)) == 1
+    assert model not in compiled._failures
 
 
 OBSTACLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -296,7 +326,7 @@ def test_on_a_cpu_nothing_is_compiled_unasked() -> None:
     assert compiled_or_plain(plain, False) is plain
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_a_language_model_says_the_same_in_compiled_steps_from_several_threads() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -309,7 +339,7 @@ def test_a_language_model_says_the_same_in_compiled_steps_from_several_threads()
     assert len(sizes_of(model)) == 1
 
 
-@pytest.mark.usefixtures("as_they_are")
+@as_they_are()
 def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)

@@ -65,7 +65,7 @@ def settled(model: PreTrainedModel, bucket: int, cache: Cache | None = None) -> 
         return traits_of(model)
     if cache is not None and (
         getattr(cache, "offloading", False)
-        or not all(type(layer) in (*TREE_LAYERS, GrowingLayer) for layer in cache.layers)
+        or not all(type(layer).__name__ in TREE_LAYERS | {GrowingLayer.__name__} for layer in cache.layers)
     ):
         raise ValueError(f"Deterministic decoding needs a DynamicCache; past_key_values is a {type(cache).__name__}.")
     proven = _proven.setdefault(model, set())

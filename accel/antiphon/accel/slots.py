@@ -32,6 +32,9 @@ SMALLEST = 1024
 BACKEND: Any = "inductor"
 """What `torch.compile` compiles with."""
 
+APART = 0.05
+"""How far logits may be from those of the same step as it is, in standard deviations: half precision rounds so."""
+
 IDS, POSITIONS, PLACES, ANCESTORS = range(4)
 """The lines of a plan: each row's token, position and slot, and as bits the rows that it sees."""
 
@@ -141,10 +144,17 @@ class Memory:
             return self._steps[rows](model)
 
     def _make(self, model: PreTrainedModel, rows: int) -> Step:
+        """The step in its final form, which has just given what it gives as it is."""
         step: Step = self._step(rows)
+        expected, _ = step(model)
         if self._compiles:
             step = torch.compile(step, fullgraph=True, dynamic=False, backend=BACKEND)
-        return _captured(step, model) if self._plan.device.type == "cuda" else step
+        if self._plan.device.type == "cuda":
+            step = _captured(step, model)
+        apart = (step(model)[0].float() - expected.float()).abs().mean() / expected.float().std()
+        if not apart <= APART:
+            raise RuntimeError(f"A step of {rows} rows gave other logits ({apart:.3f} standard deviations apart).")
+        return step
 
     def _step(self, rows: int) -> Step:
         shifts = torch.arange(rows, device=self._plan.device)
