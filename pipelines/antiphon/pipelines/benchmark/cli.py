@@ -85,6 +85,13 @@ def exactness(
     rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
     task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            help="Ask the questions anew over so many of their passages, 0 for none.", show_default="as recorded"
+        ),
+    ] = None,
+    deterministic: Annotated[bool, typer.Option(help="Decode in deterministic mode too.")] = True,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
@@ -95,17 +102,19 @@ def exactness(
     The exit code is 1 where a promise is broken: other tokens in float32, a regret that rounding does not explain, or
     a draft that changed a deterministic output.
     """
-    from antiphon.pipelines.benchmark.exactness import measure, trials
+    from antiphon.pipelines.benchmark.cases import load_cases
+    from antiphon.pipelines.benchmark.exactness import measure
     from antiphon.pipelines.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "rows": rows, "deterministic": deterministic}
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
-        asked = trials(language_model, file, task=task, limit=limit)
+        cases = load_cases(language_model, file, task=task, limit=limit, passages=passages)
         with console.progress_bars() as report:
-            results.append(measure(language_model, asked, max_new_tokens=max_new_tokens, rows=rows, report=report))
+            results.append(measure(language_model, cases, report=report, **options))
     figures = [result.as_dict() for result in results]
     if as_json:
         typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))
@@ -116,6 +125,29 @@ def exactness(
                 console.out.print(figure["deterministic_refused"], style="dim")
     if not all(result.is_kept for result in results):
         raise typer.Exit(1)
+
+
+@app.command()
+def retrieval(
+    file: Annotated[Path, typer.Argument(help="Recorded answers, as for replay: their queries and references.")],
+    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how well each question finds its own passages among those of all questions."""
+    from antiphon.pipelines.benchmark.finding import measure
+    from antiphon.retrieval import resolve
+
+    console.quiet_libraries()
+    samples = load_samples(file, task=task, limit=limit)
+    figures = [finding.as_dict() for finding in measure(samples, resolve(embedder, device))]
+    if as_json:
+        typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
+        return
+    names = ("method", "recall@5", "mrr", "ndcg@10")
+    console.out.print(_table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
 
 
 def _load_tokenizer(name: str) -> Tokenizer:
@@ -168,7 +200,7 @@ def _exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
 def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -> Table:
     table = Table(title=title)
     for heading in columns.values():
-        table.add_column(heading, justify="left" if heading == "drafter" else "right")
+        table.add_column(heading, justify="left" if heading in ("drafter", "method") else "right")
     for figure in figures:
         table.add_row(*(_shown(figure[key]) for key in columns))
     return table
