@@ -228,17 +228,19 @@ def test_a_stream_that_is_closed_leaves_its_tokens_in_the_callers_cache() -> Non
 
 
 def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks(graphs: list[Any]) -> None:
-    model: Any = tiny_model(seed=11)
+    model: Any = tiny_model(seed=11, num_hidden_layers=1)
     text = truth(model)
     for seed in (1, 2, 3):
         witness = Witness(Thicket(text, seed, VOCABULARY))
-        assert ours(model, witness)[0].tolist() == text
+        assert ours(model, witness, rows=7)[0].tolist() == text
         expect_plain_logits(model, text, witness.sights)
     used = {min(size for size in BUCKETS if size > len(sight.draft)) for sight in witness.sights[1:]}
-    assert 3 <= len(used) <= len(graphs) <= len(BUCKETS)
+    assert used == {1, 4, 8}
+    assert len(graphs) == len(used)
     before = len(graphs)
     texts = [
-        stream(model, PROMPT, drafter=lambda: Thicket(text, 3, VOCABULARY), compiled=True, **OPTIONS) for _ in range(2)
+        stream(model, PROMPT, drafter=lambda: Thicket(text, 3, VOCABULARY), rows=7, compiled=True, **OPTIONS)
+        for _ in range(2)
     ]
     assert [one.tokens for one, _ in zip(*texts, strict=True)] == [sight.accepted.tokens for sight in witness.sights]
     assert len(graphs) == before
