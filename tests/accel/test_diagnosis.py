@@ -62,6 +62,18 @@ def test_query_heads_are_counted_against_the_keys_in_the_cache() -> None:
     assert [of(family).groups for family in ("gpt2", "llama", "gpt_bigcode", "mamba2")] == [1, 2, 4, None]
 
 
+def test_packing_is_named_where_it_helps_and_the_reason_where_it_does_not() -> None:
+    assert of("llama").packing == ""
+    assert "of its own" in of("gpt2").packing
+
+
+def test_what_stands_in_the_way_of_compiled_steps_is_named() -> None:
+    assert of("llama").compiling == ""
+    assert "not all of its layers look back to the start (sliding_attention, full_attention)" in of("gemma3").compiling
+    assert "verifies no trees" in of("bloom").compiling
+    assert "rotary" in of("llama-dynamic").compiling
+
+
 def test_masks_are_named_by_what_attention_takes() -> None:
     assert of("gptj").mask == "one additive mask"
     assert of("bloom").mask == "none: only chains are drafted"

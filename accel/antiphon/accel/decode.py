@@ -10,6 +10,7 @@ import torch
 
 from antiphon.accel.budget import Budget
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import CompiledModel
 from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens, padded
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
@@ -19,7 +20,7 @@ from antiphon.accel.verify import walk
 
 @torch.no_grad()
 def decode(
-    cached: CachedModel,
+    cached: CachedModel | CompiledModel,
     drafter: Drafter,
     chooser: Chooser,
     stop: Stop,
@@ -41,7 +42,7 @@ def decode(
     fed = length = 0
     while True:
         forwarded = perf_counter()
-        accepted = walk(draft, chooser.over(logits), stop.commit)
+        accepted = walk(draft, chooser.over(logits, cached.best), stop.commit)
         cached.keep(accepted.path)
         walked = perf_counter()
         if fed:  # neither a prompt nor a text read anew
@@ -75,6 +76,6 @@ def decode(
             logits = cached.forward(context[-1:], filled)[: 1 + len(draft)]
 
 
-def _fill(cached: CachedModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:
+def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:
     """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
     return cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads else draft

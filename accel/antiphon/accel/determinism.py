@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.attention import EXACT, attending, implementation_of
+from antiphon.accel.attention import EXACT, attending, implementation_of, lent
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens
+from antiphon.accel.growing import GrowingLayer
 from antiphon.accel.probe import traits_of
 from antiphon.accel.traits import TREE_LAYERS, Traits
 
@@ -69,7 +70,8 @@ def settled(model: PreTrainedModel, bucket: int, cache: Cache | None = None) -> 
     if not bucket:
         return traits_of(model)
     if cache is not None and (
-        getattr(cache, "offloading", False) or not all(type(layer) in TREE_LAYERS for layer in cache.layers)
+        getattr(cache, "offloading", False)
+        or not all(type(layer).__name__ in TREE_LAYERS | {GrowingLayer.__name__} for layer in cache.layers)
     ):
         raise ValueError(f"Deterministic decoding needs a DynamicCache; past_key_values is a {type(cache).__name__}.")
     proven = _proven.setdefault(model, set())
@@ -84,7 +86,7 @@ def settled(model: PreTrainedModel, bucket: int, cache: Cache | None = None) -> 
 def exactly(model: PreTrainedModel, steps: Iterator[Step]) -> Iterator[Step]:
     """The same steps, with the model attending exactly while one is made and as before in between."""
     while True:
-        with attending(model, EXACT):
+        with lent(model, EXACT):
             step = next(steps, None)
         if step is None:
             return

@@ -43,6 +43,8 @@ class LanguageModel:
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
     instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
     tenants that must not learn of each other tables of their own, here or with each request.
+
+    ``deterministic`` and ``compiled`` are those of `antiphon.accel.generate.Decoder`.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class LanguageModel:
         name: str | None = None,
         deterministic: bool = False,
         recycling: bool | RunnersUp = True,
+        compiled: bool | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
         self.rows = rows
+        self.compiled = compiled
         check_causal(model, self.name)
         check(
             "rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more"
@@ -84,6 +88,7 @@ class LanguageModel:
         rows: int | None = None,
         deterministic: bool = False,
         recycling: bool | RunnersUp = True,
+        compiled: bool | None = None,
         **model_kwargs: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -108,6 +113,7 @@ class LanguageModel:
             name=str(name_or_path),
             deterministic=deterministic,
             recycling=recycling,
+            compiled=compiled,
         )
 
     @property
@@ -187,7 +193,8 @@ class LanguageModel:
         )
         rows = self.rows if rows is None else rows
         bucket = bucket_of(self._bucket or False, rows)
-        return Run(request, self._factory(settings), rows, sources, self.tokenizer, generator, bucket=bucket)
+        factory = self._factory(settings)
+        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket, compiled=self.compiled)
 
     def _factory(self, settings: Settings) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""

@@ -12,6 +12,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.budget import Budget, budget_for
 from antiphon.accel.cache import CachedModel, cache_of
+from antiphon.accel.compiled import CompiledModel, compiled_or_plain, until_left
 from antiphon.accel.decode import decode
 from antiphon.accel.determinism import STEADY_ROWS, exactly, settled
 from antiphon.accel.draft import DrafterFactory
@@ -41,6 +42,7 @@ class Run:
         generator: torch.Generator | None = None,
         *,
         bucket: int = 0,
+        compiled: bool | None = None,
     ) -> None:
         config = request.config
         detailed = bool(config.return_dict_in_generate)
@@ -48,10 +50,11 @@ class Run:
         self.request = request
         self.rows = min(STEADY_ROWS, bucket - 1) if bucket and rows is None else checked_rows(rows)
         self.bucket = bucket
+        self.compiled = compiled
         self.prefill_chunk: int | None = config.prefill_chunk_size
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
-        self.cached: CachedModel | None = None
+        self.cached: CachedModel | CompiledModel | None = None
         self.transcript = Transcript(request.input_ids)
         self.chooser = Chooser(
             self.transcript,
@@ -78,7 +81,8 @@ class Run:
         request = self.request
         cache = cache_of(request.model, dict(request.arguments))
         traits = settled(request.model, self.bucket, cache)
-        self.cached = CachedModel(request.model, traits, cache, padding=request.padding, bucket=self.bucket)
+        plain = CachedModel(request.model, traits, cache, padding=request.padding, bucket=self.bucket)
+        self.cached = plain if self.bucket else compiled_or_plain(plain, self.compiled)
         steps = decode(
             self.cached,
             self.drafter,
@@ -88,7 +92,7 @@ class Run:
             references=self.references,
             prefill_chunk=self.prefill_chunk,
         )
-        return exactly(request.model, steps) if self.bucket else steps
+        return exactly(request.model, steps) if self.bucket else until_left(self.cached, steps)
 
     def output(self) -> Tensor | GenerateDecoderOnlyOutput:
         """What `generate` returns, once every step is done; the cache is that of a text decoded alone."""
