@@ -70,7 +70,7 @@ def truth(model: Any, **options: Any) -> list[int]:
 
 def ours(model: Any, drafter: Any, **options: Any) -> Any:
     torch.manual_seed(3)
-    return generate(model, PROMPT, drafter=lambda: drafter, **({"compiled": True} | OPTIONS | options))
+    return generate(model, PROMPT, drafter=lambda: drafter, **({"compiled": True, "rows": 32} | OPTIONS | options))
 
 
 @pytest.mark.parametrize("mode", MODES)
