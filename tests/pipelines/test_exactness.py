@@ -157,6 +157,10 @@ def test_a_broken_promise_is_noticed() -> None:
     wrong = replace(kept, drafted=certificate(1, 2, 3, regret=9.0))
     assert not Exactness("bfloat16", (kept, wrong)).is_kept
     assert Exactness("bfloat16", (kept, wrong)).as_dict()["above_zero_drafted"] == round(1 / 6, 6)
+    noisy = replace(wrong, plain=certificate(1, 2, 3, regret=9.0))
+    assert Exactness("bfloat16", (kept, noisy)).is_kept, "plain decoding is no better"
+    assert not Exactness("bfloat16", (kept, replace(noisy, drafted=certificate(1, 2, 3, regret=9.5)))).is_kept
+    assert not Exactness("float32", (kept, noisy)).is_kept
     moved = replace(kept, steady=one, steady_plain=other)
     assert not Exactness("bfloat16", (moved,)).is_kept
 
