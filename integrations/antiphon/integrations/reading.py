@@ -1,4 +1,4 @@
-"""A stream of text read elsewhere than where it is wanted: from an event loop, or against the clock. Knows no framework."""
+"""A stream of text read from an event loop, or against the clock. Knows no framework."""
 
 from __future__ import annotations
 

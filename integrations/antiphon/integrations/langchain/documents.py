@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from antiphon.retrieval import Passage
 
 SOURCE, START, SCORE = "source", "start_index", "relevance_score"
-"""Where a document's metadata say what a passage knows of itself; LangChain's own splitters and rerankers say so too."""
+"""Where a document's metadata say what a passage knows of itself, as LangChain's own splitters and rerankers do."""
 
 
 def document_of(passage: Passage) -> Document:
