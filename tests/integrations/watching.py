@@ -1,0 +1,56 @@
+"""What reaches the engine: the prompt and the references of every text, and every forward of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedTokenizerBase
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.draft import Tokens
+from antiphon.accel.drafters import Blend
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+
+
+@dataclass
+class Watch:
+    """The texts that a drafter was begun with: each prompt, and the references that reached it."""
+
+    tokenizer: PreTrainedTokenizerBase
+    texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    def drafter(self) -> Blend:
+        """The default drafter, watched."""
+        watch = self
+
+        class Watched(Blend):
+            def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+                super().begin(prompt, references)
+                if prompt:  # an empty one is the drafter's own beginning
+                    read = watch.tokenizer.decode
+                    texts = tuple(str(read(list(reference))) for reference in references)
+                    watch.texts.append((str(read(list(prompt))), texts))
+
+        return Watched()
+
+
+def watched(**overrides: int) -> tuple[LanguageModel, Watch]:
+    """A tiny model with a watch on its drafter."""
+    watch = Watch(byte_tokenizer())
+    model = tiny_model(**{"max_position_embeddings": 4096, **overrides})
+    return LanguageModel(model, watch.tokenizer, name="tiny", drafter=watch.drafter), watch
+
+
+@contextmanager
+def forwards(language_model: LanguageModel) -> Iterator[list[list[int]]]:
+    """The token ids of every forward that the model runs meanwhile."""
+    seen: list[list[int]] = []
+
+    def note(module: object, positional: object, arguments: dict[str, object]) -> None:
+        seen.append(arguments["input_ids"].flatten().tolist())  # type: ignore[attr-defined]
+
+    hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
+    yield seen
+    hook.remove()
