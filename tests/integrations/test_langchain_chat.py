@@ -14,7 +14,7 @@ from langchain_core.tools import tool
 from antiphon.accel import LanguageModel
 from antiphon.accel.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon
-from antiphon.integrations.langchain.call import usage
+from antiphon.integrations.langchain.answers import usage
 from tests.integrations.scripted import Scripted
 from tests.integrations.watching import forwards
 
@@ -79,7 +79,7 @@ def test_a_parameter_of_no_name_is_refused_in_a_call_and_at_construction(chat: C
     with pytest.raises(TypeError, match="no parameter 'max_length'; known are"):
         chat.invoke(QUESTION, max_length=3)
     with pytest.raises(ValueError, match="max_lenght"):
-        ChatAntiphon(language_model=chat.language_model, max_lenght=3)
+        ChatAntiphon(language_model=chat.language_model, max_lenght=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="language_model=, or model="):
         AntiphonLLM()  # type: ignore[call-arg]
 
@@ -195,7 +195,7 @@ def test_a_timeout_ends_the_generation(chat: ChatAntiphon) -> None:
 
 
 def test_the_prompts_of_a_batch_share_their_forwards(llm: AntiphonLLM) -> None:
-    prompts = [f"{QUESTION} {number}" for number in range(4)]
+    prompts: list[Any] = [f"{QUESTION} {number}" for number in range(4)]
     with forwards(llm.language_model) as seen:
         alone = [llm.invoke(prompt) for prompt in prompts]
         spent = len(seen)

@@ -238,7 +238,8 @@ def threaded(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
 
 def in_one_run(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
     """One root run that serves all tenants, in which contexts and run trees mix them up."""
-    RunnableLambda(lambda tenants: step(contracts, chat).batch(list(tenants))).invoke(TENANTS)
+    everybody: RunnableLambda[list[int], list[str]] = RunnableLambda(step(contracts, chat).batch)
+    everybody.invoke(list(TENANTS))
 
 
 async def graphed(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
@@ -321,7 +322,7 @@ def test_plain_python_and_langchain_say_the_same_with_the_same_citations_and_ste
     messages: Any = chat_prompt(question, plain.passages).content
     prompt = ChatPromptTemplate.from_messages([(turn["role"], "{" + turn["role"] + "}") for turn in messages])
     chain = prompt | ChatAntiphon(language_model=tiny, max_tokens=60).bind(references=documents)
-    answer = chain.invoke({turn["role"]: turn["content"] for turn in messages})
+    answer: Any = chain.invoke({turn["role"]: turn["content"] for turn in messages})
     assert answer.content == plain.text
     assert answer.usage_metadata["total_tokens"] == plain.usage.total_tokens
     told = answer.response_metadata["steps"]
@@ -336,7 +337,7 @@ def test_an_agents_retriever_tool_hands_over_what_it_found_and_a_checkpointer_ke
     search = create_retriever_tool(
         AntiphonRetriever(retriever=retriever, k=2), "search", "Search.", response_format="content_and_artifact"
     )
-    agent = create_agent(ChatAntiphon(language_model=model, max_tokens=4), [search], checkpointer=InMemorySaver())
+    agent: Any = create_agent(ChatAntiphon(language_model=model, max_tokens=4), [search], checkpointer=InMemorySaver())
     thread: Any = {"configurable": {"thread_id": "1"}}
     found = tuple(passage.text for passage in retriever.search("How many 'eggs of a queen'?", 2))
     agent.invoke({"messages": [("user", "How many 'eggs of a queen'?")]}, thread)

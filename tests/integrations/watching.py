@@ -36,11 +36,12 @@ class Watch:
         return Watched()
 
 
-def watched(**overrides: int) -> tuple[LanguageModel, Watch]:
+def watched() -> tuple[LanguageModel, Watch]:
     """A tiny model with a watch on its drafter."""
     watch = Watch(byte_tokenizer())
-    model = tiny_model(**{"max_position_embeddings": 4096, **overrides})
-    return LanguageModel(model, watch.tokenizer, name="tiny", drafter=watch.drafter), watch
+    return LanguageModel(
+        tiny_model(max_position_embeddings=4096), watch.tokenizer, name="tiny", drafter=watch.drafter
+    ), watch
 
 
 @contextmanager

@@ -17,17 +17,16 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.messages import call_opening, encode
-from antiphon.integrations.langchain.call import Call
-from antiphon.integrations.langchain.fields import GenerationFields
+from antiphon.accel.messages import encode
+from antiphon.integrations.call import Call, Showing
+from antiphon.integrations.fields import GenerationFields
+from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.messages import chat_messages
-from antiphon.integrations.langchain.references import REFERENCES, hidden, references_of
+from antiphon.integrations.langchain.references import hidden, references_of
 from antiphon.integrations.langchain.structured import json_mode
-from antiphon.integrations.langchain.tool_calls import shown
 from antiphon.integrations.reading import AsyncReading
-
-FREE, NONE, MUST = (None, "auto", False), "none", ("any", "required", True)
-"""What ``tool_choice`` may be besides the name of a tool: the model may call one, hears of none, or has to call one."""
+from antiphon.integrations.tool_calls import names, offer
+from antiphon.integrations.unseen import REFERENCES
 
 
 class ChatAntiphon(GenerationFields, BaseChatModel):
@@ -90,8 +89,7 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         return len(encode(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
-        messages = super()._convert_input(model_input).to_messages()
-        return ChatPromptValue(messages=[hidden(message) for message in messages])
+        return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's: neither a trace's nor a cache's
@@ -109,10 +107,7 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._call(messages, stop, kwargs)
-        with call.begin(self.language_model) as stream:
-            for _ in stream:
-                pass
-        return self._result(call.message(stream.completion, self.model))
+        return _result(message(call, call.read(self.language_model), self.model))
 
     async def _agenerate(
         self,
@@ -125,7 +120,7 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         async with AsyncReading(partial(call.begin, self.language_model)) as reading:
             async for _ in reading:
                 pass
-        return self._result(call.message(reading.completion, self.model))
+        return _result(message(call, reading.completion, self.model))
 
     def _stream(
         self,
@@ -135,12 +130,12 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         call = self._call(messages, stop, kwargs)
-        said = _Showing(call)
+        said = Showing(call)
         with call.begin(self.language_model) as stream:
             for piece in stream:
-                if chunk := said.push(piece):
-                    yield chunk
-        yield ChatGenerationChunk(message=call.last_chunk(stream.completion, self.model, said.shown))
+                if text := said.push(piece):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, self.model, said.shown))
 
     async def _astream(
         self,
@@ -150,54 +145,28 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         call = self._call(messages, stop, kwargs)
-        said = _Showing(call)
+        said = Showing(call)
         async with AsyncReading(partial(call.begin, self.language_model)) as reading:
             async for piece in reading:
-                if chunk := said.push(piece):
-                    yield chunk
-        yield ChatGenerationChunk(message=call.last_chunk(reading.completion, self.model, said.shown))
-
-    def _result(self, message: AIMessage) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=message)])
+                if text := said.push(piece):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, self.model, said.shown))
 
     def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> Call:
         given = {name: value for name, value in given.items() if name != "stream"}
         passages = references_of(messages, given.pop(REFERENCES, None))
-        tools, opening = self._offer(given.pop("tools", None) or [], given.pop("tool_choice", None))
+        wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
+        tools, opening = offer(self.language_model.tokenizer, wanted, choice)
         parameters, timeout = self.parameters(stop, given)
         return Call(
             prompt=Conversation(chat_messages(messages), tools, opening),
             passages=passages,
             parameters=parameters,
             timeout=timeout,
-            tools=frozenset(tool["function"]["name"] for tool in tools),
+            tools=names(tools),
             opening=opening,
         )
 
-    def _offer(self, tools: list[dict[str, Any]], choice: Any) -> tuple[list[dict[str, Any]], str]:
-        """The tools that the model hears of, and how its answer begins where it has to call one."""
-        choice = choice["function"]["name"] if isinstance(choice, dict) else choice
-        if choice in FREE or choice == NONE or not tools:
-            return [] if choice == NONE else tools, ""
-        if choice in MUST:
-            name = tools[0]["function"]["name"] if len(tools) == 1 else None
-        else:
-            tools, name = [tool for tool in tools if tool["function"]["name"] == choice], choice
-        if not tools:
-            raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
-        return tools, call_opening(self.language_model.tokenizer, tools, name)
 
-
-class _Showing:
-    """A text that is shown while it grows, as far as it is certain to be no call of a tool."""
-
-    def __init__(self, call: Call) -> None:
-        self.shown = ""
-        self._text = call.opening
-        self._is_whole = not call.tools
-
-    def push(self, piece: str) -> ChatGenerationChunk | None:
-        self._text += piece
-        certain = self._text if self._is_whole else shown(self._text)
-        new, self.shown = certain[len(self.shown) :], certain
-        return ChatGenerationChunk(message=AIMessageChunk(content=new)) if new else None
+def _result(answer: AIMessage) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=answer)])

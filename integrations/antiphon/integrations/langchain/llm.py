@@ -15,10 +15,12 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion
-from antiphon.integrations.langchain.call import CITATIONS, Call, metadata, usage
-from antiphon.integrations.langchain.fields import GenerationFields
-from antiphon.integrations.langchain.references import REFERENCES, Unseen, references_of
+from antiphon.integrations.call import Call
+from antiphon.integrations.fields import GenerationFields
+from antiphon.integrations.langchain.answers import CITATIONS, citations, metadata, usage
+from antiphon.integrations.langchain.references import references_of
 from antiphon.integrations.reading import AsyncReading
+from antiphon.integrations.unseen import REFERENCES, Unseen
 from antiphon.pipelines import passage_references
 
 
@@ -77,7 +79,7 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         calls = [self._call(prompt, stop, kwargs) for prompt in prompts]
         first = calls[0]
         if len(calls) == 1 or first.timeout is not None:
-            return self._result(calls, [self._read(call) for call in calls])
+            return self._result(calls, [call.read(self.language_model) for call in calls])
         references = [passage_references(first.passages)] * len(calls)
         completions = self.language_model.generate_batch(
             prompts, references=references, batch_size=self.batch_size, **first.parameters
@@ -130,12 +132,6 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         parameters, timeout = self.parameters(stop, {key: value for key, value in given.items() if key != REFERENCES})
         return Call(prompt, references_of((), given.get(REFERENCES)), parameters, timeout)
 
-    def _read(self, call: Call) -> Completion:
-        with call.begin(self.language_model) as stream:
-            for _ in stream:
-                pass
-        return stream.completion
-
     async def _aread(self, call: Call) -> Completion:
         async with AsyncReading(partial(call.begin, self.language_model)) as reading:
             async for _ in reading:
@@ -150,9 +146,9 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         return LLMResult(generations=generations, llm_output={"model_name": self.model})
 
     def _facts(self, call: Call, completion: Completion) -> dict[str, Any]:
-        citations = call.citations(completion.text)
+        found = citations(call, completion.text)
         facts = {**metadata(completion, self.model), "usage": usage(completion)}
-        return {**facts, CITATIONS: citations} if citations else facts
+        return {**facts, CITATIONS: found} if found else facts
 
 
 def _hidden(given: dict[str, Any]) -> dict[str, Any]:

@@ -12,22 +12,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from antiphon.integrations.langchain.documents import passage_of, passages_of
+from antiphon.integrations.unseen import REFERENCES, Unseen, each_text_once
 from antiphon.retrieval import Passage
-
-REFERENCES = "references"
-"""The argument of a call, and the key of a message's ``additional_kwargs``, that hold references."""
-
-
-class Unseen:
-    """Passages that ride on a message and show nothing of themselves to whoever prints, traces or saves it."""
-
-    __slots__ = ("passages",)
-
-    def __init__(self, passages: Sequence[Passage]) -> None:
-        self.passages = tuple(passages)
-
-    def __repr__(self) -> str:
-        return REFERENCES
 
 
 def references_of(messages: Sequence[BaseMessage], given: object = None) -> tuple[Passage, ...]:
@@ -42,10 +28,7 @@ def references_of(messages: Sequence[BaseMessage], given: object = None) -> tupl
     found = _handed(given)
     for message in messages:
         found += _handed(message.additional_kwargs.get(REFERENCES)) + _returned(message)
-    once: dict[str, Passage] = {}
-    for passage in found:
-        once.setdefault(passage.text, passage)
-    return tuple(once.values())
+    return each_text_once(found)
 
 
 def hidden(message: BaseMessage) -> BaseMessage:

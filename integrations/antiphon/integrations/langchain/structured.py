@@ -18,11 +18,17 @@ def json_mode(
 
     With ``include_raw`` a dict of "raw", "parsed" and "parsing_error", which never raises.
     """
-    is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
-    parser: Any = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
-    asked = model.bind(ls_structured_output_format={"kwargs": {"method": "json_mode"}, "schema": schema})
+    parser = _parser(schema)
+    form = {"kwargs": {"method": "json_mode"}, "schema": schema}
+    asked: Runnable[LanguageModelInput, Any] = model.bind(ls_structured_output_format=form)
     if not include_raw:
         return asked | parser
     parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
     failed = RunnablePassthrough.assign(parsed=lambda _: None)
     return RunnableMap(raw=asked) | parsed.with_fallbacks([failed], exception_key="parsing_error")
+
+
+def _parser(schema: dict[str, Any] | type) -> Runnable[Any, Any]:
+    if isinstance(schema, type) and is_basemodel_subclass(schema):
+        return PydanticOutputParser(pydantic_object=schema)
+    return JsonOutputParser()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import RLock
 from typing import Any
 from uuid import uuid4
 
@@ -16,8 +15,8 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from antiphon.integrations.langchain.documents import document_of, passages_of
 from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
-from antiphon.retrieval import Embedder, Retriever, VectorIndex, index_passages, read_store, vector_index
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.integrations.table import Found, Table
+from antiphon.retrieval import Embedder, Retriever, index_passages, read_store
 
 Filter = Mapping[str, Any] | Callable[[Document], bool]
 """Which documents may be found: those whose metadata have these values, or those of which a function says so."""
@@ -32,10 +31,7 @@ class AntiphonVectorStore(VectorStore):
 
     def __init__(self, embedding: Embeddings) -> None:
         self._embedding = embedding
-        self._documents: dict[str, Document] = {}
-        self._vectors: dict[str, Vectors] = {}
-        self._index: tuple[VectorIndex, list[str]] | None = None  # made when first searched, dropped by every change
-        self._lock = RLock()
+        self._table: Table[Document] = Table()
 
     @classmethod
     def from_texts(
@@ -57,7 +53,8 @@ class AntiphonVectorStore(VectorStore):
         """The passages of an index folder; ``embedder`` and errors are those of `Retriever.open`."""
         store = cls(AntiphonEmbeddings(Retriever.open(folder, reranker=None, embedder=embedder).embedder))
         saved = read_store(folder)
-        store._put([document_of(passage) for passage in saved.passages], saved.vectors)
+        documents = [document_of(passage) for passage in saved.passages]
+        store._table.put([str(document.id) for document in documents], documents, saved.vectors)
         return store
 
     def save(self, folder: str | Path) -> None:
@@ -70,8 +67,7 @@ class AntiphonVectorStore(VectorStore):
         if not isinstance(self._embedding, AntiphonEmbeddings):
             kind = type(self._embedding).__name__
             raise TypeError(f"The embeddings are {kind}; an index names its embedder: make the store with one of ours.")
-        with self._lock:
-            passages = passages_of(self._documents.values(), "documents")
+        passages = passages_of([document for _, document in self._table.items()], "documents")
         index_passages(passages, folder, self._embedding.embedder)
 
     @property
@@ -80,7 +76,7 @@ class AntiphonVectorStore(VectorStore):
         return self._embedding
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self._table)
 
     def add_texts(
         self,
@@ -102,29 +98,23 @@ class AntiphonVectorStore(VectorStore):
         for name, given in (("metadatas", metadatas), ("ids", ids)):
             if given is not None and len(given) != len(texts):
                 raise ValueError(f"There are {len(texts)} texts and {len(given)} {name}; each text needs one.")
+        owned = [identifier or uuid4().hex for identifier in ids or [""] * len(texts)]
         documents = [
-            Document(page_content=text, metadata=dict(metadata), id=identifier or uuid4().hex)
-            for text, metadata, identifier in zip(
-                texts, metadatas or [{}] * len(texts), ids or [None] * len(texts), strict=True
-            )
+            Document(page_content=text, metadata=dict(metadata), id=identifier)
+            for text, metadata, identifier in zip(texts, metadatas or [{}] * len(texts), owned, strict=True)
         ]
         if documents:
-            self._put(documents, normalized(np.array(self._embedding.embed_documents(texts), np.float32)))
-        return [str(document.id) for document in documents]
+            self._table.put(owned, documents, np.array(self._embedding.embed_documents(texts), np.float32))
+        return owned
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Remove the documents of these ids, all without any; ids that are not there do no harm."""
-        with self._lock:
-            for identifier in list(self._documents) if ids is None else ids:
-                self._documents.pop(identifier, None)
-                self._vectors.pop(identifier, None)
-            self._index = None
+        self._table.remove([identifier for identifier, _ in self._table.items()] if ids is None else ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents of these ids that are there."""
-        with self._lock:
-            return [self._documents[each].model_copy(deep=True) for each in ids if each in self._documents]
+        return [_copy(document) for document in self._table.get(ids)]
 
     def similarity_search(
         self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any
@@ -136,13 +126,14 @@ class AntiphonVectorStore(VectorStore):
         self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The ``k`` nearest documents and their cosines, best first."""
-        return self._nearest(self._embedding.embed_query(query), k, filter)
+        found = self._nearest(self._embedding.embed_query(query), k, filter)
+        return [(_copy(hit.thing), hit.score) for hit in found]
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, *, filter: Filter | None = None, **kwargs: Any
     ) -> list[Document]:
         """The ``k`` documents nearest to a vector, best first."""
-        return [document for document, _ in self._nearest(embedding, k, filter)]
+        return [_copy(hit.thing) for hit in self._nearest(embedding, k, filter)]
 
     def max_marginal_relevance_search(
         self,
@@ -159,41 +150,22 @@ class AntiphonVectorStore(VectorStore):
         found = self._nearest(vector, fetch_k, filter)
         if not found:
             return []
-        with self._lock:
-            near = [self._vectors[str(document.id)] for document, _ in found]
+        near = [hit.vector.tolist() for hit in found]
         chosen = maximal_marginal_relevance(np.array(vector, np.float32), near, lambda_mult, k)
-        return [found[place][0] for place in chosen]
+        return [_copy(found[place].thing) for place in chosen]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda cosine: min(max(cosine, 0.0), 1.0)
 
-    def _put(self, documents: Sequence[Document], vectors: Vectors) -> None:
-        with self._lock:
-            for document, vector in zip(documents, vectors, strict=True):
-                self._documents[str(document.id)] = document
-                self._vectors[str(document.id)] = vector
-            self._index = None
-
-    def _nearest(self, vector: Sequence[float], k: int, wanted: Filter | None) -> list[tuple[Document, float]]:
-        with self._lock:
-            index, ids = self._searchable(wanted)
-            if index is None:
-                return []
-            hits = index.search(normalized(np.array([vector], np.float32)), k)[0]
-            found = [self._documents[ids[row]].model_copy(deep=True) for row in hits.rows]
-        return list(zip(found, map(float, hits.scores), strict=True))
-
-    def _searchable(self, wanted: Filter | None) -> tuple[VectorIndex | None, list[str]]:
-        """The documents that may be found: all of them in an index that is kept, some in one of their own."""
-        if wanted is None and self._index is not None:
-            return self._index
-        ids = [each for each, document in self._documents.items() if wanted is None or _is_wanted(document, wanted)]
-        if not ids:
-            return None, ids
-        index = vector_index(np.stack([self._vectors[each] for each in ids]))
+    def _nearest(self, vector: Sequence[float], k: int, wanted: Filter | None) -> list[Found[Document]]:
         if wanted is None:
-            self._index = index, ids
-        return index, ids
+            return self._table.nearest(vector, k)
+        return self._table.nearest(vector, k, lambda _, document: _is_wanted(document, wanted))
+
+
+def _copy(document: Document) -> Document:
+    """A document for its finder to do with as he likes; the store's own stays as it is."""
+    return document.model_copy(deep=True)
 
 
 def _is_wanted(document: Document, wanted: Filter) -> bool:

@@ -1,4 +1,4 @@
-"""What a language model of LangChain is told when it is made, and may be told again in every call."""
+"""What a framework's language model is told when it is made, and may be told again in every call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
 
 NAMES = {"max_tokens": "max_new_tokens"}
-"""LangChain's word for a parameter, and that of `antiphon.accel.parameters.Settings`; all others are the same."""
+"""The frameworks' word for a parameter, and that of `antiphon.accel.parameters.Settings`; all others are the same."""
 
 PARAMETERS = (
     "max_tokens",
@@ -37,7 +37,7 @@ class GenerationFields(BaseModel):
         ValueError: neither was given, or there is no field of a name.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     language_model: SkipValidation[LanguageModel] = Field(exclude=True, repr=False)
     model: str = ""
@@ -68,7 +68,7 @@ class GenerationFields(BaseModel):
         return values
 
     def told(self) -> dict[str, Any]:
-        """The model's name and the parameters that were given, as LangChain calls them: what a cache goes by."""
+        """The model's name and the parameters that were given, as they were given: what a cache goes by."""
         given = {name: getattr(self, name) for name in (*PARAMETERS, "stop")}
         return {"model": self.model, **{name: value for name, value in given.items() if value is not None}}
 
