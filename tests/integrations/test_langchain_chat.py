@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -132,18 +133,23 @@ async def test_a_stream_that_is_left_generates_no_further(chat: ChatAntiphon) ->
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
-async def test_a_cancelled_call_generates_no_further(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_a_cancelled_call_generates_no_further_and_frees_its_memory(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     model: Any = request.getfixturevalue(kind)
     with forwards(model.language_model) as seen:
         call = asyncio.create_task(model.ainvoke(QUESTION, drafter="nothing", max_tokens=2000))
         while len(seen) < 3:
             await asyncio.sleep(0.001)
         call.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as caught:
             await call
         spent = len(seen)
         await asyncio.sleep(0.1)
         assert len(seen) == spent
+        gc.collect()
+        assert seen[-1].cache() is None
+        assert caught.value.__traceback__, "which still holds every frame of the call"
     assert said(model, await model.ainvoke(QUESTION)) == said(model, model.invoke(QUESTION))
 
 
@@ -152,8 +158,8 @@ def test_a_prompt_begins_with_one_beginning_of_sequence(kind: str, request: pyte
     model: Any = request.getfixturevalue(kind)
     with forwards(model.language_model) as seen:
         model.invoke(QUESTION, max_tokens=1)
-    assert seen[0].count(BOS) == 1
-    assert seen[0][0] == BOS
+    assert seen[0].ids.count(BOS) == 1
+    assert seen[0].ids[0] == BOS
 
 
 @pytest.mark.timeout(30)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -44,13 +46,21 @@ def watched() -> tuple[LanguageModel, Watch]:
     ), watch
 
 
-@contextmanager
-def forwards(language_model: LanguageModel) -> Iterator[list[list[int]]]:
-    """The token ids of every forward that the model runs meanwhile."""
-    seen: list[list[int]] = []
+@dataclass(frozen=True)
+class Forward:
+    """The token ids of a forward, and its cache as long as anybody holds it."""
 
-    def note(module: object, positional: object, arguments: dict[str, object]) -> None:
-        seen.append(arguments["input_ids"].flatten().tolist())  # type: ignore[attr-defined]
+    ids: list[int]
+    cache: weakref.ReferenceType[Any]
+
+
+@contextmanager
+def forwards(language_model: LanguageModel) -> Iterator[list[Forward]]:
+    """Every forward that the model runs meanwhile."""
+    seen: list[Forward] = []
+
+    def note(module: object, positional: object, arguments: dict[str, Any]) -> None:
+        seen.append(Forward(arguments["input_ids"].flatten().tolist(), weakref.ref(arguments["past_key_values"])))
 
     hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
     yield seen
