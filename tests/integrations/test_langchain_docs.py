@@ -44,6 +44,6 @@ def test_the_python_of_the_documentation_runs(
     names: dict[str, Any] = {"__name__": "documentation"}
     for index, block in enumerate(BLOCKS):
         code = block.replace("Qwen/Qwen3-8B", agents_model).replace("max_tokens=40", "max_tokens=8")
-        exec(compile(code, f"docs/langchain.md, block {index}", "exec"), names)
+        exec(compile(code, f"docs/langchain.md, block {index}", "exec", dont_inherit=True), names)
         assert capsys.readouterr().out
     assert names["documents"][0].page_content in names["asked"].to_string()
