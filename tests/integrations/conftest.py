@@ -57,4 +57,6 @@ def retriever(index_folder: Path) -> Retriever:
 @pytest.fixture(scope="session")
 def tiny() -> LanguageModel:
     """A random model that reads bytes, with a window of 4,096 of them and a chat template."""
-    return LanguageModel(tiny_model(max_position_embeddings=4096), byte_tokenizer(), name="tiny")
+    model = LanguageModel(tiny_model(max_position_embeddings=4096), byte_tokenizer(), name="tiny")
+    model.generate("What it can verify is probed once.", max_new_tokens=2)
+    return model

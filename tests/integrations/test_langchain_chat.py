@@ -133,9 +133,7 @@ async def test_a_stream_that_is_left_generates_no_further(chat: ChatAntiphon) ->
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
-async def test_a_cancelled_call_generates_no_further_and_frees_its_memory(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+async def test_a_cancelled_call_stops_and_frees_its_memory(kind: str, request: pytest.FixtureRequest) -> None:
     model: Any = request.getfixturevalue(kind)
     with forwards(model.language_model) as seen:
         call = asyncio.create_task(model.ainvoke(QUESTION, drafter="nothing", max_tokens=2000))

@@ -144,7 +144,7 @@ def count(number: int) -> str:
     return " ".join(map(str, range(1, number + 1)))
 
 
-@pytest.mark.filterwarnings("ignore:The `__fields__` attribute:DeprecationWarning")  # LlamaIndex's own
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # LlamaIndex's own
 async def test_an_agent_calls_tools_and_reads_what_they_return() -> None:
     model = Scripted()
     llm = AntiphonLLM(language_model=model, max_tokens=6)

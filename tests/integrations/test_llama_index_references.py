@@ -189,7 +189,7 @@ async def test_in_a_chat_engine_the_prompt_holds_the_passages(kind: Any, retriev
     assert all(passage.text in prompt for passage in found for prompt, _ in watch.texts)
 
 
-@pytest.mark.filterwarnings("ignore:The `__fields__` attribute:DeprecationWarning")  # LlamaIndex's own
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # LlamaIndex's own
 async def test_in_an_agent_the_prompt_holds_what_its_tool_found(retriever: Retriever) -> None:
     model = Scripted()
     tool = RetrieverTool.from_defaults(AntiphonRetriever(retriever, k=2), name="search", description="Search.")

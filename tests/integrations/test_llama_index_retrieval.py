@@ -82,7 +82,7 @@ def test_the_store_answers_as_llama_indexs_own_with_every_filter_and_condition()
     singles = list(each_filter())
     cases = 0
     for first in [None, *singles]:
-        for second in [None, *singles]:
+        for second in [None, *chance.sample(singles, 4)]:
             for condition in FilterCondition:
                 chosen = [each for each in (first, second) if each is not None]
                 filters = MetadataFilters(filters=[*chosen], condition=condition) if chosen else None
@@ -96,7 +96,7 @@ def test_the_store_answers_as_llama_indexs_own_with_every_filter_and_condition()
                 assert found.ids == expected.ids, f"{filters} of {query.similarity_top_k}"
                 assert found.similarities == pytest.approx(expected.similarities, abs=1e-5)
                 cases += 1
-    assert cases == 3 * (len(singles) + 1) ** 2
+    assert cases == 3 * 5 * (len(singles) + 1)
 
 
 def test_a_query_honours_documents_and_refuses_what_it_does_not_offer() -> None:
@@ -109,7 +109,8 @@ def test_a_query_honours_documents_and_refuses_what_it_does_not_offer() -> None:
         store.query(VectorStoreQuery(query_embedding=vector, mode=VectorStoreQueryMode.HYBRID))
     with pytest.raises(ValueError, match="no vector"):
         store.query(VectorStoreQuery())
-    assert store.query(VectorStoreQuery(query_embedding=vector, node_ids=[])).ids == []
+    everything = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=50, node_ids=[]))
+    assert len(everything.ids or []) == 40, "so an index over the store asks for any"
 
 
 def test_nodes_are_added_replaced_and_removed() -> None:

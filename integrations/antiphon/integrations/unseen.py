@@ -20,11 +20,3 @@ class Unseen(str):
         unseen = super().__new__(cls, REFERENCES)
         unseen.passages = tuple(passages)
         return unseen
-
-
-def each_text_once(passages: Sequence[Passage]) -> tuple[Passage, ...]:
-    """The passages in their order, without those whose text came before."""
-    once: dict[str, Passage] = {}
-    for passage in passages:
-        once.setdefault(passage.text, passage)
-    return tuple(once.values())

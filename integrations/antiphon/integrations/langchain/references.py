@@ -12,12 +12,12 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from antiphon.integrations.langchain.documents import passage_of, passages_of
-from antiphon.integrations.unseen import REFERENCES, Unseen, each_text_once
+from antiphon.integrations.unseen import REFERENCES, Unseen
 from antiphon.retrieval import Passage
 
 
 def references_of(messages: Sequence[BaseMessage], given: object = None) -> tuple[Passage, ...]:
-    """What the answer may quote, each text once: what the call was given, then what its messages carry.
+    """What the answer may quote: what the call was given, then what its messages carry.
 
     Messages carry references in ``additional_kwargs["references"]``, and a tool's in its ``artifact``: the documents
     there, or the plain mappings that a checkpointer makes of them; other artifacts are none.
@@ -28,7 +28,7 @@ def references_of(messages: Sequence[BaseMessage], given: object = None) -> tupl
     found = _handed(given)
     for message in messages:
         found += _handed(message.additional_kwargs.get(REFERENCES)) + _returned(message)
-    return each_text_once(found)
+    return tuple(found)
 
 
 def hidden(message: BaseMessage) -> BaseMessage:

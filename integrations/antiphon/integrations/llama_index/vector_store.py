@@ -90,8 +90,9 @@ class AntiphonVectorStore(BasePydanticVectorStore):
             )
         if query.query_embedding is None:
             raise ValueError("The query has no vector; give an index an embed_model, such as AntiphonEmbedding.")
-        narrowed = query.node_ids is not None or query.doc_ids is not None or query.filters is not None
-        wanted = _wanted(query.node_ids, query.doc_ids, query.filters) if narrowed else None
+        # An index over a store that holds its texts asks with no node_ids at all, meaning any.
+        node_ids, doc_ids = query.node_ids or None, query.doc_ids or None
+        wanted = _wanted(node_ids, doc_ids, query.filters) if node_ids or doc_ids or query.filters else None
         found = self._table.nearest(query.query_embedding, query.similarity_top_k, wanted)
         return VectorStoreQueryResult(
             nodes=[_copy(hit.thing) for hit in found],
