@@ -75,7 +75,7 @@ def test_stop_and_parameters_of_a_call_hold(llm: AntiphonLLM, tiny: LanguageMode
     with pytest.raises(TypeError, match="no parameter 'max_length'"):
         llm.chat(MESSAGES, max_length=3)
     with pytest.raises(ValueError, match="max_lenght"):
-        AntiphonLLM(language_model=tiny, max_lenght=3)
+        AntiphonLLM(language_model=tiny, max_lenght=3)  # type: ignore[call-arg]
 
 
 async def test_usage_model_finish_reason_and_steps_are_told_and_counted(tiny: LanguageModel) -> None:
@@ -144,13 +144,13 @@ def count(number: int) -> str:
     return " ".join(map(str, range(1, number + 1)))
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # LlamaIndex's own
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")  # LlamaIndex's own
 async def test_an_agent_calls_tools_and_reads_what_they_return() -> None:
     model = Scripted()
     llm = AntiphonLLM(language_model=model, max_tokens=6)
     for streaming in (False, True):
         agent = FunctionAgent(tools=[FunctionTool.from_defaults(count)], llm=llm, streaming=streaming)
-        answer = await agent.run("Count to 3", memory=ChatMemoryBuffer.from_defaults())
+        answer: Any = await agent.run("Count to 3", memory=ChatMemoryBuffer.from_defaults())
         assert [(call.tool_name, call.tool_kwargs) for call in answer.tool_calls] == [("count", {"number": 3})]
         assert '"name": "count"' in model.asked[-2][0]
         assert "<|im_start|>tool\n1 2 3<|im_end|>" in model.asked[-1][0]

@@ -11,7 +11,7 @@ from llama_index.core import PromptTemplate, Settings, get_response_synthesizer
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import CitationBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine
-from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import ChatMessage
@@ -150,7 +150,7 @@ async def test_in_a_query_engine_the_prompt_holds_the_passages(mode: ResponseMod
         engine = RetrieverQueryEngine(found, synthesizer)
         if streaming and mode is ResponseMode.ACCUMULATE:
             continue  # LlamaIndex does not stream it
-        answer = engine.query(QUESTION)
+        answer: Any = engine.query(QUESTION)
         assert streaming == hasattr(answer, "response_gen")
         assert "".join(answer.response_gen) if streaming else str(answer)
         assert all(passage.text in prompts_of(watch) for passage in retriever.search(QUESTION, 2))
@@ -189,7 +189,7 @@ async def test_in_a_chat_engine_the_prompt_holds_the_passages(kind: Any, retriev
     assert all(passage.text in prompt for passage in found for prompt, _ in watch.texts)
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # LlamaIndex's own
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")  # LlamaIndex's own
 async def test_in_an_agent_the_prompt_holds_what_its_tool_found(retriever: Retriever) -> None:
     model = Scripted()
     tool = RetrieverTool.from_defaults(AntiphonRetriever(retriever, k=2), name="search", description="Search.")

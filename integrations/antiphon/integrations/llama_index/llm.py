@@ -36,7 +36,7 @@ from antiphon.integrations.llama_index.answers import (
     completion_piece,
     completion_response,
 )
-from antiphon.integrations.llama_index.messages import chat_messages
+from antiphon.integrations.llama_index.messages import arguments_of, chat_messages
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.tool_calls import names, offer
@@ -60,8 +60,9 @@ class _Answering(GenerationFields, FunctionCallingLLM):
     def metadata(self) -> LLMMetadata:
         """What LlamaIndex goes by: the window, and whether the model takes messages and calls tools."""
         window = self.language_model.context_window
+        known: dict[str, Any] = {} if window is None else {"context_window": window}
         return LLMMetadata(
-            **({} if window is None else {"context_window": window}),
+            **known,
             num_output=self.max_tokens or Settings().max_new_tokens,
             is_chat_model=self.language_model.tokenizer.chat_template is not None,
             is_function_calling_model=self._writes_tools(),
@@ -140,7 +141,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         if error_on_no_tool_call and not blocks:
             raise ValueError(f"The answer calls no tool: {response.message.content!r}.")
         return [
-            ToolSelection(tool_id=each.tool_call_id or "", tool_name=each.tool_name, tool_kwargs=each.tool_kwargs)
+            ToolSelection(tool_id=each.tool_call_id or "", tool_name=each.tool_name, tool_kwargs=arguments_of(each))
             for each in blocks
         ]
 
@@ -164,14 +165,14 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         """The prompt of messages: by the chat template, or where there is none as one text."""
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self.metadata.is_chat_model:
-            return str(self.messages_to_prompt(messages))
+            return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
         return Conversation(chat_messages(messages), *offer(self.language_model.tokenizer, wanted, choice))
 
     def _text(self, prompt: str, formatted: bool) -> Prompt:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
         if self.metadata.is_chat_model and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
-        return prompt if formatted else str(self.completion_to_prompt(prompt))
+        return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
     def _call(self, prompt: Prompt, given: dict[str, Any]) -> Call:
         passages = getattr(given.get(REFERENCES), "passages", ())
@@ -219,44 +220,44 @@ class _Hiding:
     """References out of sight before LlamaIndex tells its event handlers of a call."""
 
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return super().chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc]
+        return super().chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        return super().stream_chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc]
+        return super().stream_chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return await super().achat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc]
+        return await super().achat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        return await super().astream_chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc]
+        return await super().astream_chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return super().complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc]
+        return super().complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        return super().stream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc]
+        return super().stream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
 
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return await super().acomplete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc]
+        return await super().acomplete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
 
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        return await super().astream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc]
+        return await super().astream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
 
     def predict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
         with of_template(prompt_args) as arguments:
-            return super().predict(prompt, **arguments)  # type: ignore[misc]
+            return super().predict(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
     def stream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenGen:
         with of_template(prompt_args) as arguments:
-            return super().stream(prompt, **arguments)  # type: ignore[misc]
+            return super().stream(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
     async def apredict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
         with of_template(prompt_args) as arguments:
-            return await super().apredict(prompt, **arguments)  # type: ignore[misc]
+            return await super().apredict(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
     async def astream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenAsyncGen:
         with of_template(prompt_args) as arguments:
-            return await super().astream(prompt, **arguments)  # type: ignore[misc]
+            return await super().astream(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
 
 class AntiphonLLM(_Hiding, _Answering):

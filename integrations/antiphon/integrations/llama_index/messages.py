@@ -55,8 +55,12 @@ def _message(index: int, message: ChatMessage) -> Message:
     return turn
 
 
-def _call(block: ToolCallBlock) -> Mapping[str, Any]:
+def arguments_of(block: ToolCallBlock) -> dict[str, Any]:
+    """The arguments of a call, which LlamaIndex also holds as JSON."""
     given = block.tool_kwargs
-    arguments = json.loads(given) if isinstance(given, str) else given
-    function = {"name": block.tool_name, "arguments": arguments}
+    return dict(json.loads(given) if isinstance(given, str) else given)
+
+
+def _call(block: ToolCallBlock) -> Mapping[str, Any]:
+    function = {"name": block.tool_name, "arguments": arguments_of(block)}
     return {"type": "function", "id": block.tool_call_id or "", "function": function}
