@@ -15,7 +15,8 @@ from antiphon.accel import Certificate, LanguageModel
 from antiphon.accel.attention import implementation_of
 from antiphon.accel.generate import generate
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines.benchmark.exactness import Exactness, Trial, Ways, asked_trials, measure, trials
+from antiphon.pipelines.benchmark.cases import Case, asked, load_cases
+from antiphon.pipelines.benchmark.exactness import Exactness, Ways, measure
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.proof import proven
 from antiphon.retrieval import Retriever
@@ -113,21 +114,31 @@ def test_the_table_has_a_column_for_each_precision(tiny_folder: Path, tmp_path: 
 def test_recorded_and_asked_prompts_bring_their_references(
     tmp_path: Path, retriever: Retriever, tiny: LanguageModel
 ) -> None:
-    assert trials(tiny, recorded(tmp_path, 2), limit=1) == [Trial(f"0: {SAID}", (SAID,))]
-    (asked,) = asked_trials([QUESTION], retriever, tiny, k=2)
-    assert asked.references == tuple(passage.text for passage in retriever.search(QUESTION, 2))
-    assert QUESTION in str(asked.prompt)
+    file = recorded(tmp_path, 2)
+    assert load_cases(tiny, file, limit=1) == [Case(f"0: {SAID}", (SAID,))]
+    (alone, _) = load_cases(tiny, file, passages=0)
+    assert alone == Case(({"role": "user", "content": "?"},), ())
+    (again, _) = load_cases(tiny, file, passages=1)
+    assert again.references == (SAID,)
+    assert SAID in str(again.prompt)
+    assert "0:" not in str(again.prompt)
+    found = retriever.search(QUESTION, 2)
+    case = asked(tiny, QUESTION, found)
+    assert case.references == tuple(passage.text for passage in found)
+    assert QUESTION in str(case.prompt)
+    with pytest.raises(ValueError, match="passages is -1"):
+        load_cases(tiny, file, passages=-1)
 
 
 def test_the_model_attends_as_before_when_it_is_measured() -> None:
     model = LanguageModel(tiny_model(attn_implementation="eager").bfloat16(), byte_tokenizer())
-    measure(model, [Trial(SAID, (SAID,))], max_new_tokens=4)
+    measure(model, [Case(SAID, (SAID,))], max_new_tokens=4)
     assert implementation_of(model.model) == "eager"
 
 
 def test_a_prompt_without_room_is_refused(tiny: LanguageModel) -> None:
     with pytest.raises(ValueError, match=r"exceed the context window of 'tiny' \(1024 tokens\)"):
-        measure(tiny, [Trial(SAID * 30, ())], max_new_tokens=4)
+        measure(tiny, [Case(SAID * 30, ())], max_new_tokens=4)
 
 
 def certificate(*tokens: int, regret: float = 0.0) -> Certificate:

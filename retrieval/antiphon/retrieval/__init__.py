@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from antiphon.retrieval.chunk import chunk_document
     from antiphon.retrieval.document import Document, Heading
     from antiphon.retrieval.embed import Embedder, HashEmbedder, TokenEmbedder, TokenVectors, resolve
+    from antiphon.retrieval.fuse import Fusion, convex, reciprocal_rank
     from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound
     from antiphon.retrieval.index import IndexReport, build_index, index_passages
     from antiphon.retrieval.load import Loaded, Progress, Skipped, load_documents, read_document
@@ -27,6 +28,7 @@ _HOMES = {
     "chunk": ("chunk_document",),
     "document": ("Document", "Heading"),
     "embed": ("Embedder", "HashEmbedder", "TokenEmbedder", "TokenVectors", "resolve"),
+    "fuse": ("Fusion", "convex", "reciprocal_rank"),
     "generation": ("IndexCorrupt", "IndexMismatch", "IndexNotFound"),
     "index": ("IndexReport", "build_index", "index_passages"),
     "load": ("Loaded", "Progress", "Skipped", "load_documents", "read_document"),
@@ -46,6 +48,7 @@ __all__ = [
     "Embedder",
     "FaissIndex",
     "FlatIndex",
+    "Fusion",
     "HashEmbedder",
     "Heading",
     "Hits",
@@ -70,10 +73,12 @@ __all__ = [
     "VectorIndex",
     "build_index",
     "chunk_document",
+    "convex",
     "index_passages",
     "load_documents",
     "read_document",
     "read_store",
+    "reciprocal_rank",
     "resolve",
     "resolve_reranker",
     "vector_index",

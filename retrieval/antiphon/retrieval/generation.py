@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 _POINTER = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = ".lock"

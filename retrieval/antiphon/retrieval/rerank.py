@@ -45,8 +45,9 @@ class Reranker(Protocol):
 class MaxSim:
     """Late interaction: each token of the question looks for its best match in the passage; rare tokens weigh more.
 
-    The score is the mean of the embedder's own score and the IDF-weighted mean of those matches, all of them cosines.
-    It needs no further model, and reads a passage once: token vectors of the last ``remembered`` passages are kept.
+    The score is the one that a passage comes with plus ``weight`` times the IDF-weighted mean of those matches, each
+    in standard deviations from its mean over the candidates. It needs no further model, and reads a passage once:
+    token vectors of the last ``remembered`` passages are kept.
     """
 
     name = "maxsim"
@@ -61,8 +62,8 @@ class MaxSim:
         weight: float = 0.5,
         remembered: int = 512,
     ) -> None:
-        if depth < 1 or not 0 <= weight <= 1:
-            raise ValueError(f"depth is {depth} and weight {weight}; depth is from 1, weight from 0 to 1.")
+        if depth < 1 or weight < 0:
+            raise ValueError(f"depth is {depth} and weight {weight}; depth is from 1, weight from 0.")
         self.depth = depth
         self._embedder = embedder
         self._weight = weight
@@ -78,7 +79,8 @@ class MaxSim:
         weights = self._idf[query.ids]
         total = float(weights.sum()) or 1.0
         near = [float(weights @ self._best(query, vectors)) / total for vectors in self._read(passages)]
-        scores = [(1 - self._weight) * (p.score or 0.0) + self._weight * m for p, m in zip(passages, near, strict=True)]
+        before = _standardized([passage.score or 0.0 for passage in passages])
+        scores = (before + self._weight * _standardized(near)).tolist()
         return ranked(passages, scores, scores)
 
     @staticmethod
@@ -181,6 +183,13 @@ def resolve_reranker(
     raise ValueError(
         f"No reranker is named {name!r}; known are {', '.join(KNOWN)}, none, a folder, or a hub model as owner/model."
     )
+
+
+def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:
+    """How many standard deviations each is from the mean; zeros where they do not differ."""
+    values = np.asarray(scores, np.float64)
+    spread = float(values.std()) if len(values) else 0.0
+    return (values - values.mean()) / spread if spread else np.zeros_like(values)
 
 
 def ranked(passages: Sequence[Passage], keys: Sequence[float], scores: Sequence[float]) -> list[Passage]:

@@ -1,27 +1,38 @@
-"""Question in, passages out: embed, search, rerank in one call. Knows nothing of language models."""
+"""Question in, passages out: embed, search, fuse, rerank in one call. Knows nothing of language models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from antiphon.retrieval.embed import Embedder, resolve
+from antiphon.retrieval.fuse import Fusion, convex
 from antiphon.retrieval.generation import IndexMismatch
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import Reranker, resolve_reranker
 from antiphon.retrieval.store import PassageTable, Store, read_store
 from antiphon.retrieval.vectors import VectorIndex, Vectors, vector_index
 
+CANDIDATES = 100
+"""How many passages of each ranking are fused."""
+
 
 class PassageIndex(Protocol):
-    """Passages that can be found by vector: a folder on this machine, or somebody else's server."""
+    """Passages that can be found by vector and by words: a folder on this machine, or somebody else's server."""
 
     def __len__(self) -> int:
         """How many passages there are."""
 
     def nearest(self, vector: Vectors, k: int) -> list[Passage]:
         """The ``k`` passages nearest to a vector of shape (dim,), with their cosines as scores, best first."""
+
+    def matching(self, question: str, k: int) -> list[Passage]:
+        """At most ``k`` passages that share words with a question, with scores such as BM25's, best first.
+
+        An index that knows no words finds none.
+        """
 
 
 class LocalIndex:
@@ -37,17 +48,36 @@ class LocalIndex:
     def nearest(self, vector: Vectors, k: int) -> list[Passage]:
         """The ``k`` nearest passages, best first."""
         hits = self._vectors.search(vector[None, :], k)[0]
-        found = self._passages.fetch(hits.rows.tolist())
-        return [replace(passage, score=float(score)) for passage, score in zip(found, hits.scores, strict=True)]
+        return self._scored(hits.rows.tolist(), hits.scores.tolist())
+
+    def matching(self, question: str, k: int) -> list[Passage]:
+        """The passages that share words with a question, best first, with their BM25 scores."""
+        found = self._passages.matching(question, k)
+        return self._scored([row for row, _ in found], [score for _, score in found])
+
+    def _scored(self, rows: Sequence[int], scores: Sequence[float]) -> list[Passage]:
+        passages = self._passages.fetch(rows)
+        return [replace(passage, score=score) for passage, score in zip(passages, scores, strict=True)]
 
 
 class Retriever:
-    """Finds the passages that answer a question."""
+    """Finds the passages that answer a question: near to it in meaning, sharing its words, or both.
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, reranker: Reranker | None = None) -> None:
+    ``fusion`` makes one ranking of the two; without it only vectors are searched.
+    """
+
+    def __init__(
+        self,
+        index: PassageIndex,
+        embedder: Embedder,
+        reranker: Reranker | None = None,
+        *,
+        fusion: Fusion | None = convex,
+    ) -> None:
         self.index = index
         self.embedder = embedder
         self.reranker = reranker
+        self.fusion = fusion
 
     @classmethod
     def open(
@@ -55,6 +85,7 @@ class Retriever:
         folder: str | Path,
         *,
         reranker: Reranker | str | None = "auto",
+        fusion: Fusion | None = convex,
         device: str | None = None,
         embedder: Embedder | None = None,
     ) -> Retriever:
@@ -72,21 +103,28 @@ class Retriever:
         suited = resolve_reranker(
             reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device
         )
-        return cls(index, embedder, suited)
+        return cls(index, embedder, suited, fusion=fusion)
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
         """The ``k`` best passages, best first, with their scores; all of them if there are fewer.
 
-        Scores compare passages of one question; on which scale they are depends on the reranker.
+        Scores compare passages of one question; on which scale they are depends on fusion and reranker.
 
         Raises:
             TypeError: the question is not a string.
             ValueError: the question is empty, or ``k`` is no whole number from 1.
         """
         _check(question, k)
+        count = max(k, self.reranker.depth) if self.reranker else k
+        found = self._candidates(question, count)
+        return (self.reranker.rerank(question, found) if self.reranker else found)[:k]
+
+    def _candidates(self, question: str, count: int) -> list[Passage]:
         vector = self.embedder.embed_queries([question])[0]
-        candidates = self.index.nearest(vector, max(k, self.reranker.depth) if self.reranker else k)
-        return (self.reranker.rerank(question, candidates) if self.reranker else candidates)[:k]
+        if self.fusion is None:
+            return self.index.nearest(vector, count)
+        many = max(count, CANDIDATES)
+        return self.fusion(self.index.nearest(vector, many), self.index.matching(question, many))[:count]
 
 
 def _check(question: str, k: int) -> None:

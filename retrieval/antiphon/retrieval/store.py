@@ -1,8 +1,9 @@
-"""An index on disk: passages in SQLite, their vectors beside them. Knows nothing of models or of how to search."""
+"""An index on disk: passages and their words in SQLite, their vectors beside them. Knows nothing of models."""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 import weakref
@@ -30,6 +31,8 @@ create table passages (
 )
 """
 _COLUMNS = 'row, id, text, source, start, "end", metadata'
+_WORDS = "create virtual table words using fts5 (title, text, content = '', tokenize = 'porter unicode61')"
+_BM25 = "select rowid, -rank from words where words match ? order by rank limit ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,22 @@ class PassageTable:
         """
         return [_passage(self._one(int(row))) for row in rows]
 
+    def matching(self, question: str, k: int) -> list[tuple[int, float]]:
+        """The rows that share words with a question, and their BM25 scores, best first: at most ``k``.
+
+        Words are compared by their stems (Porter's, for English) in titles and texts. A script that writes no spaces
+        has no words to this: it finds nothing.
+        """
+        words = dict.fromkeys(re.findall(r"\w+", question.lower()))
+        return self._query(_BM25, (" OR ".join(f'"{word}"' for word in words), k)) if words else []
+
     def _one(self, row: int) -> tuple[Any, ...]:
         found = self._query(f"select {_COLUMNS} from passages where row = ?", (row,))
         if not found:
             raise IndexError(f"There is no passage {row}; rows are 0 to {len(self) - 1}.")
         return found[0]
 
-    def _query(self, sql: str, values: tuple[int, ...] = ()) -> list[tuple[Any, ...]]:
+    def _query(self, sql: str, values: tuple[int | str, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._connection.execute(sql, values).fetchall()
 
@@ -148,7 +160,10 @@ def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
         connection.execute("pragma journal_mode = off")  # the folder as a whole is what is atomic
         connection.execute("pragma synchronous = off")
         connection.execute(_SCHEMA)
+        connection.execute(_WORDS)
         connection.executemany(f"insert into passages ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", _records(passages))
+        words = ((row, passage.metadata.get("title", ""), passage.text) for row, passage in enumerate(passages))
+        connection.executemany("insert into words (rowid, title, text) values (?, ?, ?)", words)
 
 
 def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:

@@ -11,14 +11,19 @@ from rich.table import Table
 
 from antiphon.accel.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark.replay import Tokenizer
+from antiphon.pipelines.benchmark import speed_cli
+from antiphon.pipelines.benchmark.loading import load_tokenizer
+from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
+from antiphon.pipelines.benchmark.tables import shown, table
 
 if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.drafting import Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
+for command in (speed_cli.speed, speed_cli.floor, speed_cli.record, speed_cli.page):
+    app.command()(command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
 
@@ -38,14 +43,15 @@ def replay(
     """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
     factories = {drafter: drafter_named(drafter)} if drafter else DRAFTERS
     samples = load_samples(file, task=task, limit=limit)
-    loaded = _load_tokenizer(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     figures = [
         {"drafter": name, "rows": rows, "samples": len(samples)}
         | replay_samples(samples, loaded, factory, rows).as_dict()
         for name, factory in factories.items()
     ]
     if as_json:
-        typer.echo(json.dumps(figures[0] if drafter else {"drafters": figures}))
+        facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": rows}
+        typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
         return
     columns = {
         "drafter": "drafter",
@@ -55,7 +61,7 @@ def replay(
         "tokens": "tokens",
         "draft_ms_per_step": "drafting, ms per step",
     }
-    console.out.print(_table(f"{len(samples)} answers, at most {rows} rows", columns, figures))
+    console.out.print(table(f"{len(samples)} answers, at most {rows} rows", columns, figures))
 
 
 @app.command()
@@ -85,6 +91,13 @@ def exactness(
     rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
     task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            help="Ask the questions anew over so many of their passages, 0 for none.", show_default="as recorded"
+        ),
+    ] = None,
+    deterministic: Annotated[bool, typer.Option(help="Decode in deterministic mode too.")] = True,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
@@ -95,17 +108,19 @@ def exactness(
     The exit code is 1 where a promise is broken: other tokens in float32, a regret that rounding does not explain, or
     a draft that changed a deterministic output.
     """
-    from antiphon.pipelines.benchmark.exactness import measure, trials
+    from antiphon.pipelines.benchmark.cases import load_cases
+    from antiphon.pipelines.benchmark.exactness import measure
     from antiphon.pipelines.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "rows": rows, "deterministic": deterministic}
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
-        asked = trials(language_model, file, task=task, limit=limit)
+        cases = load_cases(language_model, file, task=task, limit=limit, passages=passages)
         with console.progress_bars() as report:
-            results.append(measure(language_model, asked, max_new_tokens=max_new_tokens, rows=rows, report=report))
+            results.append(measure(language_model, cases, report=report, **options))
     figures = [result.as_dict() for result in results]
     if as_json:
         typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))
@@ -118,14 +133,27 @@ def exactness(
         raise typer.Exit(1)
 
 
-def _load_tokenizer(name: str) -> Tokenizer:
-    from transformers import AutoTokenizer
+@app.command()
+def retrieval(
+    file: Annotated[Path, typer.Argument(help="Recorded answers, as for replay: their queries and references.")],
+    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how well each question finds its own passages among those of all questions."""
+    from antiphon.pipelines.benchmark.finding import measure
+    from antiphon.retrieval import resolve
 
-    try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"No tokenizer can be loaded from {name}; give its folder or its name on the hub.") from error
-    return tokenizer
+    console.quiet_libraries()
+    samples = load_samples(file, task=task, limit=limit)
+    figures = [finding.as_dict() for finding in measure(samples, resolve(embedder, device))]
+    if as_json:
+        typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
+        return
+    names = ("method", "recall@5", "mrr", "ndcg@10")
+    console.out.print(table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
 
 
 def _drafting_table(report: Report) -> Table:
@@ -134,7 +162,7 @@ def _drafting_table(report: Report) -> Table:
     columns |= {f"build_ms_{size}": f"index\n{size:,}" for size in report.sizes}
     figures = [cost.as_dict() for cost in report.costs]
     title = f"Milliseconds per step of {report.rows} rows, and per 1,000 tokens of index, by reference tokens"
-    return _table(title, columns | {"build_ratio": "index\nratio"}, figures)
+    return table(title, columns | {"build_ratio": "index\nratio"}, figures)
 
 
 EXACTNESS = {
@@ -161,20 +189,5 @@ def _exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
     for figure in figures:
         table.add_column(figure["dtype"], justify="right")
     for key, heading in EXACTNESS.items():
-        table.add_row(heading, *(_shown(figure[key]) for figure in figures))
+        table.add_row(heading, *(shown(figure[key]) for figure in figures))
     return table
-
-
-def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -> Table:
-    table = Table(title=title)
-    for heading in columns.values():
-        table.add_column(heading, justify="left" if heading == "drafter" else "right")
-    for figure in figures:
-        table.add_row(*(_shown(figure[key]) for key in columns))
-    return table
-
-
-def _shown(value: float | str | None) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "-", True: "yes", False: "no"}[value]
-    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

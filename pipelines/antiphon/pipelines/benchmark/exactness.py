@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.pipelines.benchmark.samples import load_samples
+from antiphon.pipelines.benchmark.cases import Case
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.accel.certify import Certificate
-    from antiphon.pipelines.rag import Searcher
 
 
 Report = Callable[[str, int, int], None]
 """Called as ``report(dtype, done, total)`` before each prompt and after the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A prompt to decode in several ways, and the texts that its drafts come from."""
-
-    prompt: str | tuple[Any, ...]
-    references: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,66 +81,32 @@ class Exactness:
         return round(sum(regret > 0 for regret in regrets) / len(regrets), 6) if regrets else None
 
 
-def trials(
-    language_model: LanguageModel, file: Path | None, *, task: str | None = None, limit: int | None = None
-) -> list[Trial]:
-    """The prompts and references of recorded answers; without a file, of the demo's documents and questions.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line of it is not a sample, or nothing is left to decode.
-    """
-    if file is not None:
-        return [Trial(each.prompt, each.references) for each in load_samples(file, task=task, limit=limit)]
-    from antiphon.pipelines.reader.examination import demo_index, read_examination
-    from antiphon.retrieval import Retriever
-
-    if task is not None or (limit is not None and limit < 1):
-        raise ValueError(f"task is {task!r} and limit {limit}; the demo's questions have no tasks, and 1 is the least.")
-    questions = [examined.question for examined in read_examination()][:limit]
-    return asked_trials(questions, Retriever.open(demo_index()), language_model)
-
-
-def asked_trials(
-    questions: Sequence[str], searcher: Searcher, language_model: LanguageModel, *, k: int = 3
-) -> list[Trial]:
-    """The prompts that questions become with the ``k`` passages found for each, in the form the model is made for."""
-    from antiphon.pipelines.prompt import prompt_format
-    from antiphon.pipelines.references import passage_references
-
-    found = []
-    for question in questions:
-        passages = searcher.search(question, k)
-        prompt = prompt_format(language_model)(question, passages)
-        found.append(Trial(prompt.content, prompt.answers or tuple(passage_references(passages))))
-    return found
-
-
 def measure(
     language_model: LanguageModel,
-    prompts: Sequence[Trial],
+    cases: Sequence[Case],
     *,
     max_new_tokens: int,
     rows: int = 32,
+    deterministic: bool = True,
     report: Report | None = None,
 ) -> Exactness:
     """Decode every prompt in every way, with the model in the dtype that it has, and certify each output.
 
-    In float32 the deterministic mode is left out: there is nothing for it to add.
+    In float32, and where ``deterministic`` is false, the deterministic mode is left out: in the one it adds nothing.
 
     Raises:
         ValueError: a prompt leaves no room for ``max_new_tokens`` in the context window.
     """
     dtype = str(language_model.model.dtype).removeprefix("torch.")
-    refused = None if dtype == "float32" else _refusal(language_model, rows)
-    is_steady = dtype != "float32" and refused is None
+    is_steady = deterministic and dtype != "float32"
+    refused = _refusal(language_model, rows) if is_steady else None
     ways = []
-    for done, trial in enumerate(prompts):
+    for done, case in enumerate(cases):
         if report is not None:
-            report(dtype, done, len(prompts))
-        ways.append(_decode(language_model, trial, max_new_tokens, rows, is_steady=is_steady))
+            report(dtype, done, len(cases))
+        ways.append(_decode(language_model, case, max_new_tokens, rows, is_steady=is_steady and refused is None))
     if report is not None:
-        report(dtype, len(prompts), len(prompts))
+        report(dtype, len(cases), len(cases))
     return Exactness(dtype, tuple(ways), refused)
 
 
@@ -165,11 +121,11 @@ def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     return None
 
 
-def _decode(language_model: LanguageModel, trial: Trial, max_new_tokens: int, rows: int, *, is_steady: bool) -> Ways:
+def _decode(language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int, *, is_steady: bool) -> Ways:
     from antiphon.accel.attention import attending, implementation_of
     from antiphon.accel.drafters import Nothing
 
-    prompt = _Prompt(language_model, trial, max_new_tokens, rows)
+    prompt = _Prompt(language_model, case, max_new_tokens, rows)
     other = "sdpa" if implementation_of(language_model.model) == "eager" else "eager"
     plain = prompt.plain()
     with attending(language_model.model, other):
@@ -186,12 +142,12 @@ def _decode(language_model: LanguageModel, trial: Trial, max_new_tokens: int, ro
 class _Prompt:
     """One prompt with its settings: greedy decoding, by transformers or by us, each output certified."""
 
-    def __init__(self, language_model: LanguageModel, trial: Trial, max_new_tokens: int, rows: int) -> None:
+    def __init__(self, language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int) -> None:
         import torch
 
         from antiphon.accel.messages import encode
 
-        tokens = encode(trial.prompt, language_model.tokenizer)
+        tokens = encode(case.prompt, language_model.tokenizer)
         window = language_model.context_window
         if window is not None and len(tokens) + max_new_tokens > window:
             raise ValueError(
@@ -207,10 +163,11 @@ class _Prompt:
             "attention_mask": torch.ones_like(self.ids),
         }
         self.drafting: dict[str, Any] = {
-            "references": trial.references,
+            "references": case.references,
             "tokenizer": language_model.tokenizer,
             "rows": rows,
         }
+        self._certificates: dict[tuple[int, ...], Certificate] = {}
 
     def plain(self) -> Certificate:
         """As transformers decodes it."""
@@ -223,8 +180,12 @@ class _Prompt:
         return self._certified(generate(self.model, self.ids, **self.drafting, **more, **self.options))
 
     def _certified(self, output: Any) -> Certificate:
+        """The certificate of what was emitted; ways that emitted the same tokens share one."""
         from antiphon.accel.certify import certify
         from antiphon.accel.request import prepare
 
-        processors = prepare(self.model, self.ids, **self.options).processors  # fresh ones: some keep a state
-        return certify(self.model, output, self.ids.shape[1], logits_processor=processors)
+        tokens = tuple(output[0].tolist())
+        if tokens not in self._certificates:
+            processors = prepare(self.model, self.ids, **self.options).processors  # fresh ones: some keep a state
+            self._certificates[tokens] = certify(self.model, output, self.ids.shape[1], logits_processor=processors)
+        return self._certificates[tokens]
