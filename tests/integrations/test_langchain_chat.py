@@ -242,7 +242,7 @@ def test_tools_reach_the_prompt_and_calls_come_back_in_every_way_of_asking() -> 
     chunks = list(chat.stream("Count to 3"))
     assert [chunk.content for chunk in chunks] == [""], "nothing of a call is shown as text"
     whole = chunks[0]
-    assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("count", {"number": 3})]  # type: ignore[attr-defined]
+    assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("count", {"number": 3})]
     history = [HumanMessage("Count to 3"), answer, ToolMessage("1 2 3", tool_call_id=answer.tool_calls[0]["id"])]
     assert chat.invoke(history).content
     assert "<|im_start|>tool\n1 2 3<|im_end|>" in model.asked[-1][0]

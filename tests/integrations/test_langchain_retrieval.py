@@ -63,6 +63,14 @@ def test_the_store_finds_the_nearest_exactly(store: AntiphonVectorStore) -> None
     assert relevance == pytest.approx(found[0][1])
 
 
+def test_what_is_added_or_deleted_after_a_search_counts_in_the_next(store: AntiphonVectorStore) -> None:
+    best = store.similarity_search(QUESTION, k=1)[0]
+    store.delete([str(best.id)])
+    assert best not in store.similarity_search(QUESTION, k=3)
+    store.add_documents([best])
+    assert store.similarity_search(QUESTION, k=1) == [best]
+
+
 def test_a_filter_finds_the_best_among_the_wanted(store: AntiphonVectorStore) -> None:
     best, second, third = store.similarity_search(QUESTION, k=3)
     wanted = {"start_index": third.metadata["start_index"]}
