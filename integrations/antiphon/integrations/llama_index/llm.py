@@ -64,7 +64,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         return LLMMetadata(
             **known,
             num_output=self.max_tokens or Settings().max_new_tokens,
-            is_chat_model=self.language_model.tokenizer.chat_template is not None,
+            is_chat_model=self._takes_messages,
             is_function_calling_model=self._writes_tools(),
             model_name=self.model,
         )
@@ -164,13 +164,13 @@ class _Answering(GenerationFields, FunctionCallingLLM):
     def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> Prompt:
         """The prompt of messages: by the chat template, or where there is none as one text."""
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
-        if not self.metadata.is_chat_model:
+        if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
         return Conversation(chat_messages(messages), *offer(self.language_model.tokenizer, wanted, choice))
 
     def _text(self, prompt: str, formatted: bool) -> Prompt:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
-        if self.metadata.is_chat_model and not formatted:
+        if self._takes_messages and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
@@ -205,6 +205,10 @@ class _Answering(GenerationFields, FunctionCallingLLM):
             async for _ in reading:
                 pass
         return reading.completion
+
+    @property
+    def _takes_messages(self) -> bool:
+        return self.language_model.tokenizer.chat_template is not None
 
     def _writes_tools(self) -> bool:
         """Whether the chat template tells the model of tools."""
