@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,11 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module that a page is read into."""
     module = ModuleType("documentation")
     monkeypatch.setitem(sys.modules, "documentation", module)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # LlamaIndex would make one and leave it open
     yield module
+    loop.close()
+    asyncio.set_event_loop(None)
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
