@@ -112,14 +112,19 @@ async def test_references_are_in_no_event_and_in_no_span() -> None:
     root.add_span_handler(spans)
     try:
         llm, watch = asked_of([NODE])
-        llm.chat([ChatMessage("Where?")], references=[NODE])
-        list(llm.stream_chat([ChatMessage("Where?", additional_kwargs={"references": [NODE]})]))
+        plain = [ChatMessage("Where?")]
+        carrying = [ChatMessage("Where?", additional_kwargs={"references": [NODE]})]
+        for messages, handed in ((plain, {"references": [NODE]}), (carrying, {})):
+            llm.chat(messages, **handed)
+            list(llm.stream_chat(messages, **handed))
+            await llm.achat(messages, **handed)
+            _ = [piece async for piece in await llm.astream_chat(messages, **handed)]
         await llm.acomplete("Where?", references=[SECRET])
         llm.predict(PromptTemplate("Where?"), references=[NODE])
     finally:
         root.event_handlers, root.span_handlers = handlers, span_handlers
-    assert len(watch.texts) == 4
-    assert len(handler.told) > 8
+    assert [references for _, references in watch.texts] == [(SECRET,)] * 10
+    assert len(handler.told) > 20
     assert len(spans._told) >= 4
     assert "propolis" not in str(handler.told)
     assert "propolis" not in str(spans._told)
