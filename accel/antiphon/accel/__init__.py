@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
     from antiphon.accel.generate import Decoder, stream
     from antiphon.accel.growing import GrowingCache
-    from antiphon.accel.language_model import Completion, LanguageModel, Stream, Usage
+    from antiphon.accel.language_model import Completion, Conversation, LanguageModel, Stream, Usage
     from antiphon.accel.probe import traits_of
     from antiphon.accel.stats import Step, Summary, summarize
     from antiphon.accel.traits import Traits
@@ -20,7 +20,7 @@ _ROOMS = {
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
     "generate": ("Decoder", "stream"),
     "growing": ("GrowingCache",),
-    "language_model": ("Completion", "LanguageModel", "Stream", "Usage"),
+    "language_model": ("Completion", "Conversation", "LanguageModel", "Stream", "Usage"),
     "probe": ("traits_of",),
     "stats": ("Step", "Summary", "summarize"),
     "traits": ("Traits",),
@@ -33,6 +33,7 @@ __all__ = [
     "Accepted",
     "Certificate",
     "Completion",
+    "Conversation",
     "Decoder",
     "Draft",
     "Drafter",

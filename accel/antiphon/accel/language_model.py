@@ -19,7 +19,7 @@ from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters import Blend, Recycling, RunnersUp, drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
-from antiphon.accel.messages import Message, encode
+from antiphon.accel.messages import Conversation, Message, Prompt, encode
 from antiphon.accel.parameters import Parameters, Settings, check, texts
 from antiphon.accel.request import prepare
 from antiphon.accel.run import Run
@@ -28,7 +28,7 @@ from antiphon.accel.stats import Step
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["Certificate", "Completion", "LanguageModel", "Message", "Stream", "Usage"]
+__all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
 
 class LanguageModel:
@@ -123,14 +123,14 @@ class LanguageModel:
         return window if isinstance(window, int) and window > 0 else None
 
     def generate(
-        self, prompt: str | Sequence[Message], *, references: Sequence[str] = (), **parameters: Unpack[Parameters]
+        self, prompt: Prompt, *, references: Sequence[str] = (), **parameters: Unpack[Parameters]
     ) -> Completion:
         """The whole completion; see `stream`, whose pieces it joins."""
         return _read(self.stream(prompt, references=references, **parameters))
 
     def generate_batch(
         self,
-        prompts: Sequence[str | Sequence[Message]],
+        prompts: Sequence[Prompt],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -159,14 +159,12 @@ class LanguageModel:
             streams = [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
         return [_read(stream) for stream in streams]
 
-    def stream(
-        self, prompt: str | Sequence[Message], *, references: Sequence[str] = (), **parameters: Unpack[Parameters]
-    ) -> Stream:
+    def stream(self, prompt: Prompt, *, references: Sequence[str] = (), **parameters: Unpack[Parameters]) -> Stream:
         """Continue a text, or answer messages, piece by piece, as the parameters say (see `Settings`).
 
-        A text is tokenized as the tokenizer does it, with its own special tokens; messages go through its chat
-        template once. The text ends before the first ``stop`` string, at an end-of-sequence token, after
-        ``max_new_tokens``, or where the context window is full.
+        A text is tokenized as the tokenizer does it, with its own special tokens; messages, or a `Conversation` of
+        messages and tools, go through its chat template once. The text ends before the first ``stop`` string, at an
+        end-of-sequence token, after ``max_new_tokens``, or where the context window is full.
 
         Raises:
             ValueError: a parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
@@ -178,7 +176,7 @@ class LanguageModel:
             run = self._run(prompt, references, settings)
             return self._stream(run, run.steps(), settings)
 
-    def _run(self, prompt: str | Sequence[Message], references: Sequence[str], settings: Settings) -> Run:
+    def _run(self, prompt: Prompt, references: Sequence[str], settings: Settings) -> Run:
         """One request, ready to be decoded."""
         sources = texts("references", references)
         rows = settings.rows
@@ -228,7 +226,7 @@ class LanguageModel:
 
     def certify(
         self,
-        prompt: str | Sequence[Message],
+        prompt: Prompt,
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,

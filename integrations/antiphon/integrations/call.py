@@ -1,0 +1,67 @@
+"""One call of a language model: what is asked, read and told apart. Knows no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.accel import Completion, LanguageModel, Stream
+from antiphon.accel.messages import Prompt
+from antiphon.integrations.reading import Timed
+from antiphon.integrations.tool_calls import Said, read, shown
+from antiphon.pipelines import Citation, cite, passage_references
+from antiphon.retrieval import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A prompt, the passages that the answer may quote, and how to generate it.
+
+    ``opening`` is how the answer begins because the prompt already says so; ``tools`` are the names of those offered.
+    """
+
+    prompt: Prompt
+    passages: tuple[Passage, ...]
+    parameters: Mapping[str, Any]
+    timeout: float | None = None
+    tools: frozenset[str] = frozenset()
+    opening: str = ""
+
+    def begin(self, language_model: LanguageModel) -> Stream | Timed:
+        """The stream of the answer; nothing is generated before its first piece is asked for."""
+        references = passage_references(self.passages)
+        stream = language_model.stream(self.prompt, references=references, **self.parameters)
+        return stream if self.timeout is None else Timed(stream, self.timeout)
+
+    def read(self, language_model: LanguageModel) -> Completion:
+        """The whole completion."""
+        with self.begin(language_model) as stream:
+            for _ in stream:
+                pass
+        return stream.completion
+
+    def said(self, completion: Completion) -> Said:
+        """What the model said, told from the tools that it called."""
+        text = self.opening + completion.text
+        return read(text, self.tools) if self.tools else Said(text)
+
+    def cited(self, text: str) -> tuple[Citation, ...]:
+        """Which spans of the answer stand verbatim in which passage."""
+        return cite(text, self.passages)
+
+
+class Showing:
+    """A text that is shown while it grows, as far as it is certain to be no call of a tool."""
+
+    def __init__(self, call: Call) -> None:
+        self.shown = ""
+        self._text = call.opening
+        self._is_whole = not call.tools
+
+    def push(self, piece: str) -> str:
+        """What may be shown now that this piece has come."""
+        self._text += piece
+        certain = self._text if self._is_whole else shown(self._text)
+        new, self.shown = certain[len(self.shown) :], certain
+        return new

@@ -1,0 +1,172 @@
+"""A chat model of LangChain that is an Antiphon language model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.prompt_values import ChatPromptValue, PromptValue
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import ConfigDict
+
+from antiphon.accel import Conversation
+from antiphon.accel.messages import encode
+from antiphon.integrations.call import Call, Showing
+from antiphon.integrations.fields import GenerationFields
+from antiphon.integrations.langchain.answers import last_chunk, message
+from antiphon.integrations.langchain.messages import chat_messages
+from antiphon.integrations.langchain.references import hidden, references_of
+from antiphon.integrations.langchain.structured import json_mode
+from antiphon.integrations.reading import AsyncReading
+from antiphon.integrations.tool_calls import names, offer
+from antiphon.integrations.unseen import REFERENCES
+
+
+class ChatAntiphon(GenerationFields, BaseChatModel):
+    """A local chat model whose answers are drafted from what they may quote: the same words, in fewer forwards.
+
+    The prompt itself is always a source of drafts. Others are given in a call, ``references=[...]`` with texts or
+    documents, ride on a message (``additional_kwargs["references"]``), or are what a tool returned beside its text
+    (``response_format="content_and_artifact"``). The answer's citations say where it repeats these verbatim.
+
+    Per call it takes ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``,
+    ``repetition_penalty``, ``seed``, ``drafter``, ``rows`` and ``timeout``; a parameter of another name is an error.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    streaming: bool = False
+
+    @property
+    def _llm_type(self) -> str:
+        return "antiphon"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return self.told()
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | dict[str, Any] | bool | None = None,
+        strict: bool | None = None,
+        parallel_tool_calls: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """A model that may call these tools: its chat template tells it of them.
+
+        ``tool_choice`` is "auto", "none", "any" (one of them has to be called: the answer is begun as a call) or a
+        tool's name. ``strict`` and ``parallel_tool_calls`` are hints that a local model has no use for.
+        """
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
+
+    def with_structured_output(
+        self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, Any]:
+        """A model that answers in this form: by the call of a tool, or with ``method="json_mode"`` by JSON as text.
+
+        JSON as text needs no chat template that writes tools, and a prompt that says which JSON is wanted.
+        """
+        if kwargs.get("method") == "json_mode":
+            return json_mode(self, schema, include_raw=include_raw)
+        return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, by the model's own tokenizer."""
+        return list(self.language_model.tokenizer.encode(text, add_special_tokens=False))
+
+    def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """How many tokens the prompt of these messages has."""
+        offered = [convert_to_openai_tool(tool) for tool in tools or ()]
+        return len(encode(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
+
+    def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
+        return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
+
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's: neither a trace's nor a cache's
+        return super()._get_invocation_params(stop=stop, **kwargs)
+
+    def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
+        kwargs.pop(REFERENCES, None)
+        return super()._get_llm_string(stop=stop, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        call = self._call(messages, stop, kwargs)
+        return _result(message(call, call.read(self.language_model), self.model))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        call = self._call(messages, stop, kwargs)
+        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+            async for _ in reading:
+                pass
+        return _result(message(call, reading.completion, self.model))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        call = self._call(messages, stop, kwargs)
+        said = Showing(call)
+        with call.begin(self.language_model) as stream:
+            for piece in stream:
+                if text := said.push(piece):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, self.model, said.shown))
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        call = self._call(messages, stop, kwargs)
+        said = Showing(call)
+        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+            async for piece in reading:
+                if text := said.push(piece):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, self.model, said.shown))
+
+    def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> Call:
+        given = {name: value for name, value in given.items() if name != "stream"}
+        passages = references_of(messages, given.pop(REFERENCES, None))
+        wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
+        tools, opening = offer(self.language_model.tokenizer, wanted, choice)
+        parameters, timeout = self.parameters(stop, given)
+        return Call(
+            prompt=Conversation(chat_messages(messages), tools, opening),
+            passages=passages,
+            parameters=parameters,
+            timeout=timeout,
+            tools=names(tools),
+            opening=opening,
+        )
+
+
+def _result(answer: AIMessage) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=answer)])

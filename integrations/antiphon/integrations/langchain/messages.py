@@ -1,0 +1,52 @@
+"""LangChain's messages to those that chat templates know. Knows nothing of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+
+from antiphon.accel.messages import Message
+
+ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
+    (SystemMessage, "system"),
+    (HumanMessage, "user"),
+    (AIMessage, "assistant"),
+    (ToolMessage, "tool"),
+)
+UNREADABLE = frozenset({"image", "audio", "video", "file"})
+"""Content that a language model of text cannot read; leaving it out in silence would change the question."""
+
+
+def chat_messages(messages: Sequence[BaseMessage]) -> list[Message]:
+    """The messages as a chat template takes them: role, text, and the calls and results of tools.
+
+    Raises:
+        ValueError: a message has no role that templates know, or holds images, audio, video or files.
+    """
+    return [_message(index, message) for index, message in enumerate(messages)]
+
+
+def _message(index: int, message: BaseMessage) -> Message:
+    found = UNREADABLE.intersection(block["type"] for block in message.content_blocks)
+    if found:
+        raise ValueError(f"messages[{index}] holds {', '.join(sorted(found))}; this model reads text alone.")
+    turn: dict[str, Any] = {"role": _role(index, message), "content": str(message.text)}
+    if isinstance(message, AIMessage) and message.tool_calls:
+        turn["tool_calls"] = [
+            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for call in message.tool_calls
+        ]
+    if isinstance(message, ToolMessage):
+        turn |= {"tool_call_id": message.tool_call_id, "name": message.name or ""}
+    return turn
+
+
+def _role(index: int, message: BaseMessage) -> str:
+    if isinstance(message, ChatMessage):
+        return message.role
+    for kind, role in ROLES:
+        if isinstance(message, kind):
+            return role
+    raise ValueError(f"messages[{index}] is a {type(message).__name__}; give system, human, AI, tool or chat messages.")

@@ -1,0 +1,39 @@
+"""A document compressor of LangChain that is one of Antiphon's rerankers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import Document
+from langchain_core.documents.compressor import BaseDocumentCompressor
+from pydantic import ConfigDict, Field, SkipValidation
+
+from antiphon.integrations.langchain.documents import SCORE, passages_of
+from antiphon.retrieval import Reranker
+
+
+class AntiphonReranker(BaseDocumentCompressor):
+    """Puts documents into a better order and keeps the ``top_n`` best, all without it.
+
+    What comes back are copies, with their score in the metadata (``relevance_score``).
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    reranker: SkipValidation[Reranker]
+    top_n: int | None = Field(default=None, ge=1)
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """The best documents, best first."""
+        passages = passages_of(documents, "documents")
+        places = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
+        ranked = self.reranker.rerank(query, places)[: self.top_n]
+        return [_scored(documents[int(passage.id)], passage.score) for passage in ranked]
+
+
+def _scored(document: Document, score: float | None) -> Document:
+    return document.model_copy(update={"metadata": {**document.metadata, SCORE: score}})

@@ -1,0 +1,66 @@
+"""LlamaIndex's messages to those that chat templates know. Knows nothing of tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_index.core.base.llms.types import (
+    AudioBlock,
+    ChatMessage,
+    DocumentBlock,
+    ImageBlock,
+    MessageRole,
+    TextBlock,
+    ToolCallBlock,
+    VideoBlock,
+)
+
+from antiphon.accel.messages import Message
+
+ROLES = {
+    MessageRole.SYSTEM: "system",
+    MessageRole.DEVELOPER: "system",
+    MessageRole.USER: "user",
+    MessageRole.ASSISTANT: "assistant",
+    MessageRole.CHATBOT: "assistant",
+    MessageRole.MODEL: "assistant",
+    MessageRole.TOOL: "tool",
+    MessageRole.FUNCTION: "tool",
+}
+UNREADABLE = (AudioBlock, DocumentBlock, ImageBlock, VideoBlock)
+"""Content that a language model of text cannot read; leaving it out in silence would change the question."""
+
+
+def chat_messages(messages: Sequence[ChatMessage]) -> list[Message]:
+    """The messages as a chat template takes them: role, text, and the calls and results of tools.
+
+    Raises:
+        ValueError: a message holds images, audio, video or documents.
+    """
+    return [_message(index, message) for index, message in enumerate(messages)]
+
+
+def _message(index: int, message: ChatMessage) -> Message:
+    if unread := [type(block).__name__ for block in message.blocks if isinstance(block, UNREADABLE)]:
+        raise ValueError(f"messages[{index}] holds {', '.join(unread)}; this model reads text alone.")
+    text = "".join(block.text for block in message.blocks if isinstance(block, TextBlock))
+    turn: dict[str, Any] = {"role": ROLES[message.role], "content": text}
+    calls = [_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
+    if calls:
+        turn["tool_calls"] = calls
+    if turn["role"] == "tool":
+        turn |= {"tool_call_id": message.additional_kwargs.get("tool_call_id", ""), "name": ""}
+    return turn
+
+
+def arguments_of(block: ToolCallBlock) -> dict[str, Any]:
+    """The arguments of a call, which LlamaIndex also holds as JSON."""
+    given = block.tool_kwargs
+    return dict(json.loads(given) if isinstance(given, str) else given)
+
+
+def _call(block: ToolCallBlock) -> Mapping[str, Any]:
+    function = {"name": block.tool_name, "arguments": arguments_of(block)}
+    return {"type": "function", "id": block.tool_call_id or "", "function": function}

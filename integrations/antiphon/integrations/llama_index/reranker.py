@@ -1,0 +1,46 @@
+"""A node postprocessor of LlamaIndex that is one of Antiphon's rerankers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from pydantic import ConfigDict, Field, SkipValidation
+
+from antiphon.integrations.llama_index.nodes import passages_of
+from antiphon.retrieval import Reranker
+
+_dispatcher = get_dispatcher(__name__)
+
+
+class AntiphonRerank(BaseNodePostprocessor):
+    """Puts nodes into a better order and keeps the ``top_n`` best, all without it; the scores that came stay theirs."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    reranker: SkipValidation[Reranker] = Field(exclude=True)
+    top_n: int | None = Field(default=None, ge=1)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name that LlamaIndex saves it under."""
+        return "AntiphonRerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None:
+            raise ValueError("There is no query; nodes are reranked for one: pass query_str= or query_bundle=.")
+        _dispatcher.event(
+            ReRankStartEvent(
+                query=query_bundle, nodes=nodes, top_n=self.top_n or len(nodes), model_name=self.reranker.name
+            )
+        )
+        passages = [replace(each, id=str(place)) for place, each in enumerate(passages_of(nodes, "nodes"))]
+        ranked = self.reranker.rerank(query_bundle.query_str, passages)[: self.top_n]
+        found = [NodeWithScore(node=nodes[int(passage.id)].node, score=passage.score) for passage in ranked]
+        _dispatcher.event(ReRankEndEvent(nodes=found))
+        return found

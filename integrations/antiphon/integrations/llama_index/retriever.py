@@ -1,0 +1,34 @@
+"""A retriever of LlamaIndex that is Antiphon's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.pipelines import Searcher
+from antiphon.retrieval import Retriever
+
+
+class AntiphonRetriever(BaseRetriever):
+    """Finds the ``k`` best passages of an index: embedded, searched and reranked; nodes with their scores."""
+
+    def __init__(self, retriever: Searcher, *, k: int = 5, **kwargs: Any) -> None:
+        self._searcher = retriever
+        self.k = k
+        super().__init__(**kwargs)
+
+    @classmethod
+    def open(cls, folder: str | Path, *, k: int = 5, **settings: Any) -> AntiphonRetriever:
+        """The retriever of an index in a folder; ``settings`` and errors are those of `Retriever.open`."""
+        return cls(Retriever.open(folder, **settings), k=k)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [node_of(passage) for passage in self._searcher.search(query_bundle.query_str, self.k)]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)

@@ -1,0 +1,122 @@
+"""A vector store of LlamaIndex over Antiphon's vector indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
+)
+from llama_index.core.vector_stores.utils import build_metadata_filter_fn
+from pydantic import PrivateAttr
+
+from antiphon.integrations.table import Table
+
+
+class AntiphonVectorStore(BasePydanticVectorStore):
+    """Nodes in memory, found by the cosine of their vectors: exactly, and with filters among what is wanted.
+
+    Filters are LlamaIndex's own, all operators and conditions; ``doc_ids`` and ``node_ids`` narrow a query too. A node
+    that is added under an id that is there replaces it. Safe under threads.
+    """
+
+    stores_text: bool = True
+    _table: Table[BaseNode] = PrivateAttr(default_factory=Table)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name that LlamaIndex saves it under."""
+        return "AntiphonVectorStore"
+
+    @property
+    def client(self) -> Table[BaseNode]:
+        """The table of nodes and vectors."""
+        return self._table
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Add nodes with their embeddings; returns their ids.
+
+        Raises:
+            ValueError: a node has no embedding.
+        """
+        ids = [node.node_id for node in nodes]
+        if ids:
+            vectors = np.array([node.get_embedding() for node in nodes], np.float32)
+            self._table.put(ids, [node.model_copy(deep=True) for node in nodes], vectors)
+        return ids
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Remove the nodes of a document."""
+        self._table.remove(each for each, node in self._table.items() if node.ref_doc_id == ref_doc_id)
+
+    def delete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+    ) -> None:
+        """Remove the nodes of these ids, as far as the filters want them.
+
+        Raises:
+            ValueError: neither is given: `clear` removes everything.
+        """
+        if node_ids is None and filters is None:
+            raise ValueError("Neither node_ids nor filters are given; to remove every node, call clear().")
+        wanted = _wanted(node_ids, None, filters)
+        self._table.remove(each for each, node in self._table.items() if wanted(each, node))
+
+    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+        """The nodes of these ids, as far as the filters want them."""
+        wanted = _wanted(node_ids, None, filters)
+        return [_copy(node) for each, node in self._table.items() if wanted(each, node)]
+
+    def clear(self) -> None:
+        """Remove every node."""
+        self._table.remove(each for each, _ in self._table.items())
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """The nearest nodes, with their cosines, best first.
+
+        Raises:
+            ValueError: the query has no vector, or is of another kind than a search for the nearest.
+        """
+        if query.mode != VectorStoreQueryMode.DEFAULT:
+            raise ValueError(
+                f"The mode of the query is {query.mode.value!r}; this store searches the nearest: 'default'."
+            )
+        if query.query_embedding is None:
+            raise ValueError("The query has no vector; give an index an embed_model, such as AntiphonEmbedding.")
+        # An index over a store that holds its texts asks with no node_ids at all, meaning any.
+        node_ids, doc_ids = query.node_ids or None, query.doc_ids or None
+        wanted = _wanted(node_ids, doc_ids, query.filters) if node_ids or doc_ids or query.filters else None
+        found = self._table.nearest(query.query_embedding, query.similarity_top_k, wanted)
+        return VectorStoreQueryResult(
+            nodes=[_copy(hit.thing) for hit in found],
+            similarities=[hit.score for hit in found],
+            ids=[hit.id for hit in found],
+        )
+
+
+def _wanted(
+    node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None, filters: MetadataFilters | None
+) -> Callable[[str, BaseNode], bool]:
+    nodes = None if node_ids is None else set(node_ids)
+    documents = None if doc_ids is None else set(doc_ids)
+
+    def is_wanted(identifier: str, node: BaseNode) -> bool:
+        if nodes is not None and identifier not in nodes:
+            return False
+        if documents is not None and node.ref_doc_id not in documents:
+            return False
+        return build_metadata_filter_fn(lambda _: node.metadata, filters)(identifier)
+
+    return is_wanted
+
+
+def _copy(node: BaseNode) -> BaseNode:
+    """A node for its finder to do with as he likes; the store's own stays as it is."""
+    return node.model_copy(deep=True)

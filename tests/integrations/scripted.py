@@ -1,0 +1,94 @@
+"""A language model that calls tools by rule, for what no random model does; all that it is not asked to is its own.
+
+Its prompt is written by a real chat template, its text is tokenized, streamed, stopped and counted as any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from transformers import PreTrainedTokenizerBase
+
+from antiphon.accel import LanguageModel, Step, Stream
+from antiphon.accel.messages import Prompt, encode
+from antiphon.accel.parameters import Parameters, Settings
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+
+HERMES = """\
+{{ bos_token }}\
+{% if tools %}<|im_start|>system
+<tools>
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}</tools><|im_end|>
+{% endif %}\
+{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}\
+{% for call in message.tool_calls or [] %}\
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>\
+{% endfor %}<|im_end|>
+{% endfor %}\
+{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""A chat template that writes tools and their calls, in the manner of Hermes, Qwen and SmolLM."""
+
+
+def tool_tokenizer() -> PreTrainedTokenizerBase:
+    """The byte tokenizer with that template."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = HERMES
+    return tokenizer
+
+
+class Scripted(LanguageModel):
+    """Calls the first tool that it is offered, once per user's turn, with what stands in that turn; else a tiny model.
+
+    ``asked`` holds the prompt of every text and the references that reached it.
+    """
+
+    def __init__(self, answer: str | None = None) -> None:
+        super().__init__(tiny_model(max_position_embeddings=16_384), tool_tokenizer(), name="scripted")
+        self.answer = answer
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def stream(self, prompt: Prompt, *, references: Sequence[str] = (), **parameters: Unpack[Parameters]) -> Stream:
+        tokens = encode(prompt, self.tokenizer)
+        text = str(self.tokenizer.decode(tokens))
+        self.asked.append((text, tuple(references)))
+        said = written(text) or self.answer
+        if said is None:
+            return super().stream(prompt, references=references, **parameters)
+        settings = Settings(**parameters)
+        ids = self.tokenizer.encode(said, add_special_tokens=False)
+        ends = [None] * (len(ids) - 1) + ["stop"]
+        steps = (Step((token,), 0, 0, 0.0, finish=end) for token, end in zip(ids, ends, strict=True))  # type: ignore[arg-type]
+        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=settings.stops)
+
+
+def written(prompt: str) -> str | None:
+    """What the rule says to a prompt: a call where tools are offered and a user spoke last, JSON where it is wanted."""
+    before, _, opening = prompt.rpartition("<|im_start|>assistant\n")
+    role, _, asked = before.rpartition("<|im_start|>")[2].partition("\n")
+    tools = [json.loads(line) for line in before.partition("<tools>")[2].partition("</tools>")[0].split("\n") if line]
+    if role != "user":
+        return None
+    if tools:
+        function = tools[0]["function"]
+        call = {"name": function["name"], "arguments": arguments(function["parameters"], asked)}
+        return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>".removeprefix(opening)
+    keys = re.findall(r"'(\w+)'", asked) if "JSON" in asked else []
+    return json.dumps(dict.fromkeys(keys, "text")) if keys else None
+
+
+def arguments(schema: dict[str, Any], asked: str) -> dict[str, Any]:
+    """Numbers and quotations of a user's turn, as a tool's schema wants them."""
+    numbers = [int(number) for number in re.findall(r"\d+", asked)] or [0]
+    quoted = re.findall(r"'([^']+)'", asked) or [asked.strip()[:40]]
+    return {
+        name: numbers[0] if kind.get("type") == "integer" else quoted[0]
+        for name, kind in schema.get("properties", {}).items()
+    }

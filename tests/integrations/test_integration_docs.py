@@ -1,0 +1,75 @@
+"""The Python of docs/langchain.md and docs/llama-index.md runs, in its order, with the embedded model."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from llama_index.core import Settings
+
+from antiphon.accel.tiny import tiny_model
+from antiphon.pipelines.console import quiet_libraries
+from antiphon.pipelines.embedded import resolve_model
+from antiphon.retrieval import HashEmbedder, build_index
+from tests.integrations.scripted import tool_tokenizer
+
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator.\n"
+
+
+def blocks(page: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def agents_model(tmp_path: Path) -> str:
+    """A tiny stand-in for the model that calls tools."""
+    quiet_libraries()
+    tiny_model(max_position_embeddings=16_384).save_pretrained(tmp_path / "model")
+    tool_tokenizer().save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.fixture
+def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module that a page is read into."""
+    module = ModuleType("documentation")
+    monkeypatch.setitem(sys.modules, "documentation", module)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # LlamaIndex would make one and leave it open
+    yield module
+    loop.close()
+    asyncio.set_event_loop(None)
+    Settings.tokenizer = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("page", "count"), [("langchain.md", 6), ("llama-index.md", 3)])
+def test_the_python_of_the_documentation_runs(
+    page: str,
+    count: int,
+    documentation: ModuleType,
+    agents_model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        resolve_model("smollm2")
+    except ImportError as error:
+        pytest.skip(f"the embedded language model is not installed: {error}")
+    monkeypatch.chdir(tmp_path)
+    Path("keys.md").write_text(DOCUMENT, encoding="utf-8")
+    build_index(["keys.md"], "my-index", embedder=HashEmbedder())
+    names: Any = vars(documentation)
+    assert len(blocks(page)) == count
+    for index, block in enumerate(blocks(page)):
+        code = block.replace("Qwen/Qwen3-8B", agents_model).replace("max_tokens=40", "max_tokens=4")
+        exec(compile(code, f"docs/{page}, block {index}", "exec", dont_inherit=True), names)
+        assert capsys.readouterr().out

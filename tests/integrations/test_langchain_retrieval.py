@@ -1,0 +1,183 @@
+"""Antiphon's retrieval in LangChain: store, retriever, reranker and embeddings, alone and in LangChain's own chains."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_classic.chains import create_retrieval_chain
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.prompts import ChatPromptTemplate
+
+from antiphon.accel import LanguageModel
+from antiphon.integrations.langchain import (
+    AntiphonEmbeddings,
+    AntiphonReranker,
+    AntiphonRetriever,
+    AntiphonVectorStore,
+    ChatAntiphon,
+)
+from antiphon.integrations.langchain.documents import document_of, passage_of
+from antiphon.retrieval import HashEmbedder, IndexMismatch, MaxSim, Passage, Retriever
+from tests.integrations.conftest import TEXTS
+
+QUESTION = "How many eggs does a queen lay?"
+
+
+@pytest.fixture
+def store(passages: list[Passage]) -> AntiphonVectorStore:
+    store = AntiphonVectorStore(AntiphonEmbeddings("hash"))
+    store.add_documents([document_of(passage) for passage in passages])
+    return store
+
+
+def test_a_document_becomes_the_passage_it_was(passages: list[Passage]) -> None:
+    for passage in passages:
+        assert passage_of(document_of(passage)) == passage
+    scored = Passage("text", "id", "a.txt", 3, 7, 0.5, {"title": "A"})
+    assert passage_of(document_of(scored)) == scored
+
+
+def test_the_retriever_finds_what_antiphon_finds(retriever: Retriever, index_folder: Path) -> None:
+    expected = [document_of(passage) for passage in retriever.search(QUESTION, 2)]
+    assert AntiphonRetriever(retriever=retriever, k=2).invoke(QUESTION) == expected
+    assert AntiphonRetriever.open(index_folder, k=1).invoke(QUESTION, k=2) == expected
+    assert expected[0].metadata["source"] == "bees.txt"
+    assert expected[0].metadata["relevance_score"] > expected[1].metadata["relevance_score"]
+
+
+def test_the_store_finds_the_nearest_exactly(store: AntiphonVectorStore) -> None:
+    embedder = HashEmbedder()
+    cosines = embedder.embed_queries([QUESTION]) @ embedder.embed_documents(TEXTS).T
+    found = store.similarity_search_with_score(QUESTION, k=9)
+    assert [document.page_content for document, _ in found] == [TEXTS[row] for row in np.argsort(-cosines[0])]
+    assert [score for _, score in found] == pytest.approx(sorted(cosines[0].tolist(), reverse=True))
+    assert store.similarity_search_by_vector(embedder.embed_queries([QUESTION])[0].tolist(), k=1) == [found[0][0]]
+    ((_, relevance),) = store.similarity_search_with_relevance_scores(QUESTION, k=1)
+    assert relevance == pytest.approx(found[0][1])
+
+
+def test_what_is_added_or_deleted_after_a_search_counts_in_the_next(store: AntiphonVectorStore) -> None:
+    best = store.similarity_search(QUESTION, k=1)[0]
+    store.delete([str(best.id)])
+    assert best not in store.similarity_search(QUESTION, k=3)
+    store.add_documents([best])
+    assert store.similarity_search(QUESTION, k=1) == [best]
+
+
+def test_a_filter_finds_the_best_among_the_wanted(store: AntiphonVectorStore) -> None:
+    best, second, third = store.similarity_search(QUESTION, k=3)
+    wanted = {"start_index": third.metadata["start_index"]}
+    assert store.similarity_search(QUESTION, k=1, filter=wanted) == [third]
+    assert store.similarity_search(QUESTION, k=1, filter=lambda found: found != best) == [second]
+    assert store.similarity_search(QUESTION, filter={"start_index": 7}) == []
+    assert store.similarity_search(QUESTION, filter={"chapter": None}) == []
+    assert store.as_retriever(search_kwargs={"k": 1, "filter": wanted}).invoke(QUESTION) == [third]
+
+
+def test_marginal_relevance_leaves_out_what_says_the_same(store: AntiphonVectorStore) -> None:
+    best = store.similarity_search(QUESTION, k=1)[0]
+    store.add_texts([best.page_content + " Indeed."])
+    near = store.similarity_search(QUESTION, k=2)
+    unlike = store.max_marginal_relevance_search(QUESTION, k=2, lambda_mult=0.1)
+    assert {best.page_content, best.page_content + " Indeed."} == {document.page_content for document in near}
+    assert unlike[0] == near[0]
+    assert unlike[1] not in near
+    assert AntiphonVectorStore(AntiphonEmbeddings("hash")).max_marginal_relevance_search("anything") == []
+
+
+def test_a_document_of_the_store_is_nobodys_to_change(store: AntiphonVectorStore) -> None:
+    found = store.similarity_search(QUESTION, k=1)[0]
+    found.metadata["source"] = "changed"
+    assert store.similarity_search(QUESTION, k=1)[0].metadata["source"] == "bees.txt"
+    store.get_by_ids([str(found.id)])[0].metadata["source"] = "changed"
+    assert store.get_by_ids([str(found.id)])[0].metadata["source"] == "bees.txt"
+
+
+def test_a_saved_store_is_an_index_that_everything_opens(store: AntiphonVectorStore, tmp_path: Path) -> None:
+    store.save(tmp_path / "index")
+    opened = AntiphonVectorStore.open(tmp_path / "index")
+    assert opened.similarity_search_with_score(QUESTION, 3) == store.similarity_search_with_score(QUESTION, 3)
+    first = Retriever.open(tmp_path / "index").search(QUESTION, 1)[0]
+    assert (first.text, first.source, first.start) == (TEXTS[2], "bees.txt", 200)
+    opened.delete([first.id])
+    opened.save(tmp_path / "index")
+    assert len(AntiphonVectorStore.open(tmp_path / "index")) == 2
+    with pytest.raises(IndexMismatch):
+        AntiphonVectorStore.open(tmp_path / "index", embedder=HashEmbedder(64))
+
+
+def test_a_store_says_what_it_cannot_do(store: AntiphonVectorStore, tmp_path: Path) -> None:
+    foreign = AntiphonVectorStore.from_texts(["a"], DeterministicFakeEmbedding(size=6))
+    with pytest.raises(TypeError, match="DeterministicFakeEmbedding"):
+        foreign.save(tmp_path / "index")
+    with pytest.raises(ValueError, match="2 texts and 1 ids"):
+        store.add_texts(["a", "b"], ids=["1"])
+    with pytest.raises(ValueError, match="1 texts and 2 metadatas"):
+        store.add_texts(["a"], [{}, {}])
+    with pytest.raises(TypeError, match="no option 'batch'"):
+        store.add_texts(["a"], batch=3)
+
+
+def test_threads_may_add_delete_and_search_at_once() -> None:
+    store = AntiphonVectorStore(AntiphonEmbeddings("hash"))
+
+    def work(number: int) -> int:
+        (identifier,) = store.add_texts([f"bee number {number}"])
+        found = store.similarity_search(f"bee number {number}", k=1)[0]
+        if number % 2:
+            store.delete([identifier])
+        return int(found.page_content == f"bee number {number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(60))) == 60
+    assert len(store) == 30
+
+
+def test_the_reranker_orders_copies_as_antiphon_does(retriever: Retriever, passages: list[Passage]) -> None:
+    assert isinstance(retriever.reranker, MaxSim)
+    documents = [Document(passage.text, metadata={"number": number}) for number, passage in enumerate(passages)]
+    reranker = AntiphonReranker(reranker=retriever.reranker, top_n=2)
+    ranked = reranker.compress_documents(documents, QUESTION)
+    expected = retriever.reranker.rerank(QUESTION, passages)
+    assert [document.page_content for document in ranked] == [passage.text for passage in expected[:2]]
+    assert [document.metadata["relevance_score"] for document in ranked] == [passage.score for passage in expected[:2]]
+    assert ranked[0].metadata["number"] == 2
+    assert all("relevance_score" not in document.metadata for document in documents)
+    assert len(AntiphonReranker(reranker=retriever.reranker).compress_documents(documents, QUESTION)) == 3
+    assert reranker.compress_documents([], QUESTION) == []
+    with pytest.raises(ValueError, match="top_n"):
+        AntiphonReranker(reranker=retriever.reranker, top_n=0)
+
+
+def test_langchains_compression_retriever_takes_store_and_reranker(
+    store: AntiphonVectorStore, retriever: Retriever
+) -> None:
+    assert retriever.reranker is not None
+    compression = ContextualCompressionRetriever(
+        base_compressor=AntiphonReranker(reranker=retriever.reranker, top_n=1),
+        base_retriever=store.as_retriever(search_kwargs={"k": 3}),
+    )
+    assert [document.page_content for document in compression.invoke(QUESTION)] == [TEXTS[2]]
+
+
+async def test_langchains_retrieval_chain_answers_as_the_model_alone(retriever: Retriever, tiny: LanguageModel) -> None:
+    chat = ChatAntiphon(language_model=tiny, max_tokens=12)
+    prompt = ChatPromptTemplate.from_template("{context}\n\n{input}")
+    chain: Any = create_retrieval_chain(
+        AntiphonRetriever(retriever=retriever, k=2), create_stuff_documents_chain(chat, prompt)
+    )
+    found = retriever.search(QUESTION, 2)
+    text = "\n\n".join(passage.text for passage in found) + f"\n\n{QUESTION}"
+    expected = tiny.generate([{"role": "user", "content": text}], max_new_tokens=12).text
+    answer = chain.invoke({"input": QUESTION})
+    assert answer["answer"] == expected
+    assert [document.id for document in answer["context"]] == [passage.id for passage in found]
+    assert (await chain.ainvoke({"input": QUESTION}))["answer"] == expected
+    assert "".join(part.get("answer", "") for part in chain.stream({"input": QUESTION})) == expected

@@ -1,0 +1,185 @@
+"""Antiphon's retrieval in LlamaIndex: the store held against LlamaIndex's own, retriever, reranker and embedding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores import (
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    SimpleVectorStore,
+    VectorStoreQuery,
+)
+from llama_index.core.vector_stores.types import VectorStoreQueryMode
+
+from antiphon.integrations.llama_index import (
+    AntiphonEmbedding,
+    AntiphonRerank,
+    AntiphonRetriever,
+    AntiphonVectorStore,
+)
+from antiphon.integrations.llama_index.nodes import node_of, passage_of
+from antiphon.retrieval import HashEmbedder, MaxSim, Passage, Retriever
+from tests.integrations.conftest import TEXTS
+
+QUESTION = "How many eggs does a queen lay?"
+DIM = 6
+
+
+def nodes() -> list[TextNode]:
+    """Forty nodes with random vectors and metadata of every kind, some of it missing."""
+    chance = random.Random(0)
+    made = []
+    for number in range(40):
+        metadata: dict[str, Any] = {"number": number % 7, "color": chance.choice(["red", "green", "dark green"])}
+        if number % 3:
+            metadata["tags"] = chance.sample(["a", "b", "c", "d"], chance.randint(0, 3))
+        node = TextNode(
+            id_=f"n{number}",
+            text=f"node {number}",
+            metadata=metadata,
+            embedding=[chance.gauss(0, 1) for _ in range(DIM)],
+        )
+        node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=f"d{number % 5}")
+        made.append(node)
+    return made
+
+
+def each_filter() -> Iterator[MetadataFilter]:
+    """Every operator over values that suit it, and some keys that few nodes have."""
+    operator = FilterOperator
+    for compared in (operator.EQ, operator.NE, operator.GT, operator.LT, operator.GTE, operator.LTE):
+        yield MetadataFilter(key="number", value=3, operator=compared)
+    for compared in (operator.EQ, operator.NE, operator.TEXT_MATCH, operator.TEXT_MATCH_INSENSITIVE):
+        yield MetadataFilter(key="color", value="green", operator=compared)
+    yield MetadataFilter(key="color", value="GREEN", operator=operator.TEXT_MATCH_INSENSITIVE)
+    for compared in (operator.IN, operator.NIN):
+        yield MetadataFilter(key="color", value=["red", "green"], operator=compared)
+    for compared in (operator.ANY, operator.ALL):
+        yield MetadataFilter(key="tags", value=["a", "b"], operator=compared)
+    yield MetadataFilter(key="tags", value="a", operator=operator.CONTAINS)
+    yield MetadataFilter(key="tags", value=None, operator=operator.IS_EMPTY)
+    yield MetadataFilter(key="missing", value=None, operator=operator.IS_EMPTY)
+
+
+def test_every_operator_is_tried() -> None:
+    assert {each.operator for each in each_filter()} == set(FilterOperator)
+
+
+def test_the_store_answers_as_llama_indexs_own_with_every_filter_and_condition() -> None:
+    ours, theirs = AntiphonVectorStore(), SimpleVectorStore()
+    ours.add(nodes())
+    theirs.add(nodes())
+    chance = random.Random(1)
+    singles = list(each_filter())
+    cases = 0
+    for first in [None, *singles]:
+        for second in [None, *chance.sample(singles, 4)]:
+            for condition in FilterCondition:
+                chosen = [each for each in (first, second) if each is not None]
+                filters = MetadataFilters(filters=[*chosen], condition=condition) if chosen else None
+                query = VectorStoreQuery(
+                    query_embedding=[chance.gauss(0, 1) for _ in range(DIM)],
+                    similarity_top_k=chance.choice([1, 5, 100]),
+                    node_ids=chance.choice([None, None, [f"n{number}" for number in range(0, 40, 3)]]),
+                    filters=filters,
+                )
+                found, expected = ours.query(query), theirs.query(query)
+                assert found.ids == expected.ids, f"{filters} of {query.similarity_top_k}"
+                assert found.similarities == pytest.approx(expected.similarities, abs=1e-5)
+                cases += 1
+    assert cases == 3 * 5 * (len(singles) + 1)
+
+
+def test_a_query_honours_documents_and_refuses_what_it_does_not_offer() -> None:
+    store = AntiphonVectorStore()
+    store.add(nodes())
+    vector = [1.0] * DIM
+    found = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=40, doc_ids=["d1"]))
+    assert sorted(found.ids or []) == sorted(f"n{number}" for number in range(1, 40, 5))
+    with pytest.raises(ValueError, match="'hybrid'"):
+        store.query(VectorStoreQuery(query_embedding=vector, mode=VectorStoreQueryMode.HYBRID))
+    with pytest.raises(ValueError, match="no vector"):
+        store.query(VectorStoreQuery())
+    everything = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=50, node_ids=[]))
+    assert len(everything.ids or []) == 40, "so an index over the store asks for any"
+
+
+def test_nodes_are_added_replaced_and_removed() -> None:
+    store = AntiphonVectorStore()
+    assert store.query(VectorStoreQuery(query_embedding=[1.0] * DIM)).ids == []
+    store.add(nodes())
+    store.delete("d0")
+    assert len(store.get_nodes()) == 32
+    store.delete_nodes(["n1", "n0", "nobody"])
+    assert store.get_nodes(["n1"]) == []
+    store.delete_nodes(filters=MetadataFilters(filters=[MetadataFilter(key="color", value="red")]))
+    assert {node.metadata["color"] for node in store.get_nodes()} == {"green", "dark green"}
+    kept = store.get_nodes()[0]
+    store.add([TextNode(id_=kept.node_id, text="new", embedding=[1.0] * DIM)])
+    assert store.get_nodes([kept.node_id])[0].get_content() == "new"
+    with pytest.raises(ValueError, match="clear"):
+        store.delete_nodes()
+    store.clear()
+    assert store.get_nodes() == []
+
+
+async def test_an_index_over_the_store_finds_adds_and_removes_documents() -> None:
+    embedding = AntiphonEmbedding("hash")
+    context = StorageContext.from_defaults(vector_store=AntiphonVectorStore())
+    made = [TextNode(id_=f"n{number}", text=text) for number, text in enumerate(TEXTS)]
+    for node in made:
+        node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=f"d{node.node_id}")
+    index = VectorStoreIndex(made, storage_context=context, embed_model=embedding)
+    found = index.as_retriever(similarity_top_k=1).retrieve(QUESTION)
+    assert found[0].node.get_content() == TEXTS[2]
+    assert (await index.as_retriever(similarity_top_k=1).aretrieve(QUESTION))[0].score == found[0].score
+    index.delete_ref_doc("dn2")
+    assert index.as_retriever(similarity_top_k=3).retrieve(QUESTION)[0].node.get_content() != TEXTS[2]
+
+
+async def test_the_embedding_gives_the_embedders_vectors() -> None:
+    embedding, embedder = AntiphonEmbedding("hash"), HashEmbedder()
+    assert embedding.model_name == "hash"
+    assert embedding.get_query_embedding(QUESTION) == embedder.embed_queries([QUESTION])[0].tolist()
+    expected = embedder.embed_documents(TEXTS).tolist()
+    assert embedding.get_text_embedding_batch(list(TEXTS)) == expected
+    assert await embedding.aget_text_embedding_batch(list(TEXTS)) == expected
+    assert await embedding.aget_query_embedding(QUESTION) == embedding.get_query_embedding(QUESTION)
+    assert embedding.get_text_embedding(TEXTS[0]) == await embedding.aget_text_embedding(TEXTS[0]) == expected[0]
+
+
+async def test_the_retriever_finds_what_antiphon_finds(retriever: Retriever) -> None:
+    expected = retriever.search(QUESTION, 2)
+    found = AntiphonRetriever(retriever, k=2).retrieve(QUESTION)
+    assert [passage_of(node) for node in found] == expected
+    assert [passage_of(node) for node in await AntiphonRetriever(retriever, k=2).aretrieve(QUESTION)] == expected
+
+
+def test_the_reranker_orders_nodes_as_antiphon_does_and_leaves_theirs_alone(
+    retriever: Retriever, passages: list[Passage]
+) -> None:
+    assert isinstance(retriever.reranker, MaxSim)
+    given = [NodeWithScore(node=node_of(passage).node, score=0.25) for passage in passages]
+    rerank = AntiphonRerank(reranker=retriever.reranker, top_n=2)
+    found = rerank.postprocess_nodes(given, query_str=QUESTION)
+    expected = retriever.reranker.rerank(QUESTION, [passage_of(node) or passages[0] for node in given])
+    assert [(node.node.node_id, node.score) for node in found] == [(each.id, each.score) for each in expected[:2]]
+    assert [node.score for node in given] == [0.25] * 3
+    assert len(AntiphonRerank(reranker=retriever.reranker).postprocess_nodes(given, query_str=QUESTION)) == 3
+    with pytest.raises(ValueError, match="no query"):
+        rerank.postprocess_nodes(given)
+
+
+def test_a_store_takes_any_embedding() -> None:
+    context = StorageContext.from_defaults(vector_store=AntiphonVectorStore())
+    index = VectorStoreIndex([TextNode(text="a")], storage_context=context, embed_model=MockEmbedding(embed_dim=3))
+    assert index.as_retriever().retrieve("b")[0].node.get_content() == "a"
