@@ -202,8 +202,8 @@ def every_row_is_chosen(patch: Patch) -> None:
     """Processors are called and numbers drawn for all rows of a forward at once, rejected ones too."""
     over = Chooser.over
 
-    def eager(self: Chooser, logits: Tensor) -> Callable[[int], int]:
-        choose = over(self, logits)
+    def eager(self: Chooser, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
+        choose = over(self, logits, best)
         tokens = [choose(row) for row in range(ROOT, len(logits) - 1)]
         return lambda row: tokens[row + 1]
 
@@ -214,13 +214,13 @@ def processors_miss_the_path(patch: Patch) -> None:
     """Processors see the text as it was before the forward, at every row of it."""
     over = Chooser.over
 
-    def stale(self: Chooser, logits: Tensor) -> Callable[[int], int]:
+    def stale(self: Chooser, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
         known = self.transcript.ids.clone()
         processors = self.processors
 
         def choose(row: int) -> int:
             self.processors = lambda ids, scores: processors(known, scores)
-            token = over(self, logits)(row)
+            token = over(self, logits, best)(row)
             self.processors = processors
             return token
 
@@ -232,7 +232,7 @@ def processors_miss_the_path(patch: Patch) -> None:
 def logits_are_the_rows_before(patch: Patch) -> None:
     """Behind a draft row stands the choice that belongs to the row before it."""
     over = Chooser.over
-    patch.setattr(Chooser, "over", lambda self, logits: lambda row: over(self, logits)(max(row - 1, ROOT)))
+    patch.setattr(Chooser, "over", lambda self, *given: lambda row: over(self, *given)(max(row - 1, ROOT)))
 
 
 def compiled_position_is_the_slot(patch: Patch) -> None:

@@ -113,7 +113,7 @@ def test_a_warm_table_saves_forwards_and_changes_no_text(make: Any) -> None:
     table = RunnersUp()
     witnesses = [Witness(make(table)) for _ in range(2)]
     for witness in witnesses:
-        output = generate(tiny_model(), prompt_of(3), drafter=partial(forwarded, witness), **GREEDY)
+        output = generate(tiny_model(), prompt_of(3), drafter=partial(forwarded, witness), rows=32, **GREEDY)
         assert isinstance(output, Tensor)
         assert output.tolist() == plain("llama", "greedy").tolist()
     cold, warm = (witness.sights for witness in witnesses)
@@ -131,7 +131,7 @@ def asked(language_model: LanguageModel, **settings: Any) -> int:
 
 
 def test_a_tenants_table_neither_learns_from_others_nor_serves_them() -> None:
-    language_model = LanguageModel(tiny_model(), byte_tokenizer())
+    language_model = LanguageModel(tiny_model(), byte_tokenizer(), rows=32)
     assert language_model.runners_up is not None
     ours, theirs = RunnersUp(), RunnersUp()
     cold = asked(language_model, recycling=ours)
@@ -144,7 +144,7 @@ def test_a_tenants_table_neither_learns_from_others_nor_serves_them() -> None:
 
 
 def test_a_language_model_remembers_until_it_is_cleared() -> None:
-    language_model = LanguageModel(tiny_model(), byte_tokenizer())
+    language_model = LanguageModel(tiny_model(), byte_tokenizer(), rows=32)
     assert language_model.runners_up is not None
     cold = asked(language_model)
     assert asked(language_model) < cold
@@ -154,7 +154,7 @@ def test_a_language_model_remembers_until_it_is_cleared() -> None:
 
 def test_recycling_can_be_switched_off_for_a_request_and_for_all() -> None:
     table = RunnersUp()
-    on, off = (LanguageModel(tiny_model(), byte_tokenizer(), recycling=each) for each in (table, False))
+    on, off = (LanguageModel(tiny_model(), byte_tokenizer(), rows=32, recycling=each) for each in (table, False))
     asked(on, recycling=False)
     assert table.size == 0
     assert off.runners_up is None
