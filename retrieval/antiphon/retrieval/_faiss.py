@@ -1,4 +1,4 @@
-"""FAISS, imported late and in the one order that works, and its GPU. Says what is missing; knows nothing of settings."""
+"""FAISS, imported late and in the one order that works, and its GPU; says what is missing. Knows no settings."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class OnGpu:
         faiss = import_faiss()
         if not faiss.get_num_gpus():  # FAISS itself would make an empty index of it
             raise RuntimeError(
-                "A GPU is asked for, but FAISS finds none here: it needs a GPU and pip install 'antiphon[retrieval-gpu]' "
-                "in the place of 'antiphon[retrieval]'."
+                "A GPU is asked for, but FAISS finds none here: it needs a GPU, and "
+                "pip install 'antiphon[retrieval-gpu]' in the place of 'antiphon[retrieval]'."
             )
         options = faiss.GpuClonerOptions()
         options.useFloat16 = True  # else the tables of 64 sub-quantisers do not fit a GPU's shared memory

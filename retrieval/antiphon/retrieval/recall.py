@@ -45,7 +45,9 @@ class Sample:
         return Sample(self.queries[which], self.own[which], self.nearest[which])
 
 
-def sample(vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0, faiss: bool = True) -> Sample:
+def sample(
+    vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0, faiss: bool = True
+) -> Sample:
     """``count`` of the vectors as queries, or those that are given instead; exact search says what they should find.
 
     Vectors of the corpus lie nearer to their neighbours than questions do, so what is found for them flatters a little.
@@ -65,6 +67,8 @@ def _others(rows: NDArray[np.int64], own: np.int64) -> NDArray[np.int64]:
 
 def _recall(found: Sequence[NDArray[np.int64]], nearest: Sequence[NDArray[np.int64]], k: int) -> float:
     shares = [
-        np.isin(true[:k], rows[:k]).sum() / len(true[:k]) for rows, true in zip(found, nearest, strict=True) if len(true)
+        np.isin(true[:k], rows[:k]).sum() / len(true[:k])
+        for rows, true in zip(found, nearest, strict=True)
+        if len(true)
     ]
     return float(np.mean(shares)) if shares else 1.0

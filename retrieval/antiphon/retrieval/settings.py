@@ -65,7 +65,7 @@ def choose(name: str | Setting, count: int, dim: int, *, gpu: bool = False) -> S
     if name in ("flat", "Flat"):
         return Setting(name, "Flat", why="exact search was asked for")
     if name == "compact":
-        return _compact(name, count, dim, "asked for", gpu)
+        return _compact(name, count, dim, "it was asked for", gpu)
     return _paper(count, dim) if name == "paper" else Setting(name, name, why="this factory string was asked for")
 
 
@@ -77,7 +77,9 @@ def _compact(name: str, count: int, dim: int, why: str, gpu: bool) -> Setting:
     pieces = max(1, rotated // piece)
     codes = f"PQ{pieces}" if gpu else f"PQ{pieces}x4fsr"
     graph = "_HNSW32" if lists >= _GRAPH_LISTS and not gpu else ""
-    reason = f"{why}: {lists:,} lists near 4 * sqrt({count:,}), with at least {PER_LIST} vectors for each"
+    reason = (
+        f"{why}; {lists:,} lists: a power of two near 4 * sqrt({count:,}), with {PER_LIST} vectors or more for each"
+    )
     return Setting(name, f"IVF{lists}{graph},{codes}", rotated, None, _RESCORED, reason)
 
 

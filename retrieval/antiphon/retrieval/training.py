@@ -14,7 +14,7 @@ from antiphon.retrieval.description import Description
 from antiphon.retrieval.recall import Sample, sample
 from antiphon.retrieval.rotation import principal_rotation
 from antiphon.retrieval.settings import NAMES, Setting
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval.vectors import Vectors
 
 TARGET = 0.95
 """The recall at 100 that probes are chosen for."""
@@ -35,7 +35,7 @@ def train(
     queries: Vectors | None = None,
     gpu: bool = False,
 ) -> FaissIndex:
-    """The index that ``setting`` describes, over all the vectors, with as many probes as ``target`` needs.
+    """The index that ``setting`` describes, over vectors of length 1, with as many probes as ``target`` needs.
 
     ``queries`` are real questions, of shape (n, dim), that the probes are chosen by; without them vectors of the corpus
     are taken, and the aim is .02 higher. The same vectors give the same index. A GPU searches; it does not train.
@@ -45,7 +45,6 @@ def train(
         RuntimeError: a GPU is asked for and FAISS finds none.
         ValueError: FAISS has no such setting, or there are too few vectors for it; says how many it needs.
     """
-    vectors = normalized(vectors)
     index = empty_index(setting, *vectors.shape)
     trained_on = _train(index, vectors, setting)
     for first in range(0, len(vectors), _BLOCK):
@@ -70,7 +69,7 @@ def empty_index(setting: Setting, count: int, dim: int) -> Any:
     """
     faiss = import_faiss()
     index = _from_factory(setting.factory, setting.rotated or dim)
-    needed = max(_needs(index), 1)
+    needed = _needs(index)
     if count < needed:
         raise ValueError(
             f"The setting {setting.name!r} is trained on {needed:,} vectors at least, and there are {count:,}; "
@@ -94,18 +93,27 @@ def _from_factory(factory: str, dim: int) -> Any:
     lists = inverted_lists(index)
     if lists is not None and lists.nlist < 1:
         raise ValueError(f"The setting {factory!r} has no list; an inverted file needs at least 1.")
-    for trainer in (lists, getattr(lists, "pq", None), getattr(index, "pq", None)):
-        if trainer is not None:
-            trainer.cp.min_points_per_centroid = 1  # else FAISS writes warnings past everyone to standard error
-            trainer.cp.seed = _SEED
+    for part in (lists, index):
+        _steady(part)
     return index
+
+
+def _steady(part: Any) -> None:
+    """Seeds fixed, nothing written past everyone to standard error, and no minutes spent on what no search uses."""
+    for trainer in (part, getattr(part, "pq", None)):
+        if hasattr(trainer, "cp"):
+            trainer.cp.min_points_per_centroid = 1  # what is too few we have said ourselves
+            trainer.cp.seed = _SEED
+    if hasattr(part, "do_polysemous_training"):
+        part.do_polysemous_training = False  # a factory string turns it on; it only renumbers codes
 
 
 def _needs(index: Any) -> int:
     """How many vectors FAISS refuses to train with less of: one for each list, and for each code of a quantiser."""
     lists = inverted_lists(index)
     quantisers = [getattr(each, "pq", None) for each in (lists, index)]
-    return max([lists.nlist if lists is not None else 0, *(pq.ksub for pq in quantisers if pq is not None)])
+    codes = [pq.ksub for pq in quantisers if pq is not None] + [256 for _ in _learned_rotations(index)]
+    return max([1 if lists is None else lists.nlist, *codes])
 
 
 def _train(index: Any, vectors: Vectors, setting: Setting) -> int:
@@ -122,8 +130,29 @@ def _train(index: Any, vectors: Vectors, setting: Setting) -> int:
         linear.is_trained = True
     elif index.is_trained:
         return 0
+    learned = [(rotation, _quantiser_of(rotation)) for rotation in _learned_rotations(index)]
+    for rotation, quantiser in learned:
+        rotation.pq = quantiser
     index.train(chosen)
+    for rotation, _ in learned:
+        rotation.pq = None  # it belongs to us, and FAISS would go on pointing to it
     return len(chosen)
+
+
+def _learned_rotations(index: Any) -> list[Any]:
+    """The OPQ matrices before an index."""
+    faiss = import_faiss()
+    chain = index.chain if isinstance(index, faiss.IndexPreTransform) else None
+    steps = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size() if chain else 0)]
+    return [step for step in steps if isinstance(step, faiss.OPQMatrix)]
+
+
+def _quantiser_of(rotation: Any) -> Any:
+    """What an OPQ matrix learns with: its own, made in secret, would warn hundreds of times."""
+    quantiser = import_faiss().ProductQuantizer(rotation.d_out, rotation.M, 8)
+    quantiser.cp.min_points_per_centroid = 1
+    quantiser.cp.seed = _SEED
+    return quantiser
 
 
 def _tuned(made: FaissIndex, exact: Sample, aim: float) -> Description:

@@ -13,7 +13,7 @@ from antiphon.retrieval.description import Description
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
 from antiphon.retrieval.training import empty_index, train
-from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors
+from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex
 """An index of this machine: exact, or trained."""
@@ -30,11 +30,14 @@ def vector_index(
     ``queries`` are real questions, of shape (n, dim), that the probes of an approximate index are chosen by.
 
     Raises:
-        ValueError: there is no such setting, or there are too few vectors for it.
+        TypeError: the vectors are not an array of floats.
+        ValueError: they are not of shape (n, dim), or one is zero or not a number; there is no such setting, or there
+            are too few vectors for it.
         ImportError: FAISS is needed and not installed; says the command.
         RuntimeError: a GPU is asked for and FAISS finds none.
     """
-    suited = prepared(setting, *vectors.shape, gpu=gpu) if getattr(vectors, "ndim", 0) == 2 else Setting("flat", "Flat")
+    vectors = normalized(vectors)
+    suited = prepared(setting, *vectors.shape, gpu=gpu)
     if suited.is_flat:
         return FlatIndex(vectors, gpu=gpu)
     return train(vectors, suited, queries=queries, gpu=gpu)

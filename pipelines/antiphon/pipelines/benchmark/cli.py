@@ -150,6 +150,57 @@ def retrieval(
     console.out.print(_table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
 
 
+@app.command()
+def index(
+    vectors: Annotated[int, typer.Option(help="So many synthetic vectors, in clusters.")] = 100_000,
+    dim: Annotated[int, typer.Option(help="Numbers in a synthetic vector.")] = 1024,
+    texts: Annotated[Path | None, typer.Option(help="Instead: every line of the files in this folder.")] = None,
+    vectors_file: Annotated[
+        Path | None, typer.Option(help="Instead: a .npy file of vectors; with --texts it is made if it is not there.")
+    ] = None,
+    embedder: Annotated[str, typer.Option(help="For --texts: minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    queries: Annotated[int, typer.Option(help="So many of the vectors are held out and searched for.")] = 400,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="flat, auto, compact, paper or a FAISS factory string; may be repeated.",
+            show_default="flat, paper, auto, and compact with more and fewer second looks",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what vector indexes find of the exact nearest, how fast, and how much memory they take."""
+    from antiphon.pipelines.benchmark import indexing
+
+    console.quiet_libraries()
+    with console.progress_bars() as report:
+        all_of_them = indexing.load(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
+        searched, asked = indexing.held_out(all_of_them, queries)
+        del all_of_them  # the figure of memory counts every copy
+        chosen = indexing.settings(*searched.shape, setting or ())
+        figures = [each.as_dict() for each in indexing.measure(searched, asked, chosen, report=report)]
+    count, dim = searched.shape
+    if as_json:
+        typer.echo(json.dumps({"vectors": count, "dim": dim, "queries": queries, "settings": figures}))
+        return
+    console.out.print(_table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))
+
+
+INDEXING = {
+    "setting": "setting",
+    "factory": "index",
+    "probes": "probes",
+    "recall@100": "recall@100",
+    "recall@10": "recall@10",
+    "queries_per_second": "queries\na second",
+    "milliseconds": "ms, one\nalone",
+    "build_seconds": "build, s",
+    "bytes_per_vector": "bytes\na vector",
+    "disk_bytes_per_vector": "on disk",
+    "peak_gib": "peak so far,\nGiB",
+}
+
+
 def _load_tokenizer(name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
@@ -200,7 +251,7 @@ def _exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
 def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -> Table:
     table = Table(title=title)
     for heading in columns.values():
-        table.add_column(heading, justify="left" if heading in ("drafter", "method") else "right")
+        table.add_column(heading, justify="left" if heading in ("drafter", "method", "setting", "index") else "right")
     for figure in figures:
         table.add_row(*(_shown(figure[key]) for key in columns))
     return table

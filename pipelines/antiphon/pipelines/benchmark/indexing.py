@@ -1,0 +1,232 @@
+"""Vector indexes compared: what each finds of the exact answer, how fast, and what it holds. Trains no model.
+
+Every index is built, saved, opened again from its files, and searched there: what a user of it would have.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from antiphon.retrieval.recall import Sample, sample
+from antiphon.retrieval.settings import Setting, choose
+from antiphon.retrieval.vectors import Vectors, normalized
+
+if TYPE_CHECKING:
+    from antiphon.retrieval import Embedder
+
+SPECTRUM = -0.6
+"""Axis ``i`` of the synthetic vectors has a spread of i^-0.6: 90 % of the variance of 1,024 lies in about 220."""
+
+_BLOCK = 65_536
+_PER_CLUSTER = 50
+_SECONDS = 2.0  # of searching, at least, for a figure of speed
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFigures:
+    """One setting: recall against exact search on held-out queries, speed, and size.
+
+    ``queries_per_second`` are searched one batch after another for the 100 best, ``milliseconds`` is one query alone;
+    ``build_seconds`` is training, adding and choosing probes. Bytes a vector: in memory, and on disk beside it.
+    ``peak_gib`` is the most memory that the whole process had held so far, mapped files included.
+    """
+
+    setting: str
+    factory: str
+    lists: int | None
+    probes: int | None
+    rescored: int
+    recall_10: float
+    recall_100: float
+    queries_per_second: float
+    milliseconds: float
+    build_seconds: float
+    bytes_per_vector: float
+    disk_bytes_per_vector: float
+    peak_gib: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures, rounded."""
+        figures = {name: getattr(self, name) for name in self.__slots__}
+        figures |= {"recall@10": round(self.recall_10, 4), "recall@100": round(self.recall_100, 4)}
+        for name, digits in _DIGITS.items():
+            figures[name] = round(figures[name], digits)
+        return {name: figure for name, figure in figures.items() if name not in ("recall_10", "recall_100")}
+
+
+_DIGITS = {
+    "queries_per_second": 1,
+    "milliseconds": 3,
+    "build_seconds": 2,
+    "bytes_per_vector": 1,
+    "disk_bytes_per_vector": 1,
+    "peak_gib": 3,
+}
+
+
+def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[Setting]:
+    """Flat, the paper's setting, ours as chosen by itself and for any size, and ours with more and no second looks.
+
+    The paper's is left out for vectors that it cannot cut into 64 pieces. ``names`` are compared instead if given.
+    """
+    if names:
+        return [choose(name, count, dim) for name in names]
+    auto, compact = choose("auto", count, dim), choose("compact", count, dim)
+    papers = [choose("paper", count, dim)] if dim % 64 == 0 else []
+    ours = [auto, compact] if auto.is_flat else [auto]
+    looks = [replace(compact, name=f"compact, k * {times}", rescored=times) for times in (0, 8)]
+    return [choose("flat", count, dim), *papers, *ours, *looks]
+
+
+def measure(
+    vectors: Vectors, queries: Vectors, chosen: Sequence[Setting], *, report: Progress | None = None
+) -> list[IndexFigures]:
+    """Every setting over the same vectors, by the same held-out queries, of shape (n, dim)."""
+    tell = report or (lambda stage, done, total: None)
+    truth = sample(vectors, 0, queries=queries)
+    figures = []
+    for done, setting in enumerate(chosen):
+        tell("measure", done, len(chosen))
+        figures.append(_measured(vectors, truth, setting))
+    tell("measure", len(chosen), len(chosen))
+    return figures
+
+
+def load(
+    texts: Path | None, file: Path | None, embedder: str, *, count: int, dim: int, report: Progress | None = None
+) -> Vectors:
+    """Vectors of texts or of a file, or synthetic ones; texts that were embedded into ``file`` once are read from it.
+
+    Raises:
+        FileNotFoundError: there is no such folder or file.
+        ValueError: the file holds no array of vectors, or ``count`` or ``dim`` is no size.
+    """
+    if file is not None and (file.exists() or texts is None):
+        vectors: Vectors = np.load(file, allow_pickle=False)
+        return normalized(vectors)
+    if texts is None:
+        return synthetic(count, dim)
+    from antiphon.retrieval import resolve
+
+    made = embedded(texts, resolve(embedder), report=report)
+    if file is not None:
+        np.save(file, made, allow_pickle=False)
+    return made
+
+
+def synthetic(count: int, dim: int, *, seed: int = 0) -> Vectors:
+    """Vectors of shape (count, dim) and length 1 in clusters of about 50, with a falling spectrum; made block by block.
+
+    Raises:
+        ValueError: ``count`` or ``dim`` is below 1.
+    """
+    if count < 1 or dim < 1:
+        raise ValueError(f"{count} vectors of {dim} numbers; both are whole numbers from 1.")
+    draw = np.random.default_rng(seed)
+    spread = (np.arange(1, dim + 1) ** SPECTRUM).astype(np.float32)
+    centres = draw.standard_normal((max(1, count // _PER_CLUSTER), dim), np.float32)
+    vectors = np.empty((count, dim), np.float32)
+    for first in range(0, count, _BLOCK):
+        block = vectors[first : first + _BLOCK]
+        draw.standard_normal(out=block, dtype=np.float32)
+        block += centres[draw.integers(len(centres), size=len(block))]
+        block *= spread
+        block /= np.linalg.norm(block, axis=1, keepdims=True)
+    return vectors
+
+
+def embedded(folder: Path, embedder: Embedder, *, report: Progress | None = None) -> Vectors:
+    """The vectors of all different lines of the files in a folder, of shape (lines, dim).
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: no file of it can be read.
+    """
+    from antiphon.retrieval import load_documents
+
+    tell = report or (lambda stage, done, total: None)
+    documents = load_documents([folder], progress=report).documents
+    lines = sorted({line.strip() for document in documents for line in document.text.splitlines()} - {""})
+    lines.sort(key=len)  # texts of like length to a batch
+    blocks = []
+    for first in range(0, len(lines), 1024):
+        tell("embed", first, len(lines))
+        blocks.append(embedder.embed_documents(lines[first : first + 1024]))
+    tell("embed", len(lines), len(lines))
+    return np.concatenate(blocks)
+
+
+def held_out(vectors: Vectors, count: int, *, seed: int = 0) -> tuple[Vectors, Vectors]:
+    """All vectors but ``count`` of them in a random order, and these as queries.
+
+    Raises:
+        ValueError: that would leave none, or there is none to hold out.
+    """
+    if not 0 < count < len(vectors):
+        raise ValueError(f"{count} queries of {len(vectors)} vectors; some must be left to search, and some to ask.")
+    order = np.random.default_rng(seed).permutation(len(vectors))
+    return vectors[order[count:]], vectors[order[:count]]
+
+
+def _measured(vectors: Vectors, truth: Sample, setting: Setting) -> IndexFigures:
+    from antiphon.retrieval.vector_files import describe, open_vectors, read_vectors, vector_index, write_vectors
+
+    with TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        index = vector_index(vectors, setting)
+        build_seconds = time.perf_counter() - began
+        write_vectors(Path(folder), index)
+        description = describe(index, setting)
+        del index
+        opened = open_vectors(Path(folder), read_vectors(Path(folder)), description)
+        at_10, at_100 = truth.recalls(opened.search, 10, 100)
+        alone = iter(range(10**9))
+        return IndexFigures(
+            setting=setting.name,
+            factory=description.factory,
+            lists=description.lists,
+            probes=description.probes,
+            rescored=description.rescored,
+            recall_10=at_10,
+            recall_100=at_100,
+            queries_per_second=len(truth.queries) / _seconds(lambda: opened.search(truth.queries, 100)),
+            milliseconds=1000 * _seconds(lambda: opened.search(_one(truth.queries, next(alone)), 100)),
+            build_seconds=build_seconds,
+            bytes_per_vector=description.bytes_per_vector,
+            disk_bytes_per_vector=description.disk_bytes_per_vector,
+            peak_gib=peak_gib(),
+        )
+
+
+def _one(queries: Vectors, number: int) -> Vectors:
+    return queries[number % len(queries)][None, :]
+
+
+def _seconds(search: Callable[[], object]) -> float:
+    """The mean time of a search, repeated for two seconds after one that is not counted."""
+    search()
+    began, times = time.perf_counter(), 0
+    while times == 0 or time.perf_counter() - began < _SECONDS:
+        search()
+        times += 1
+    return (time.perf_counter() - began) / times
+
+
+def peak_gib() -> float:
+    """The most memory that this process has held, in GiB; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)
