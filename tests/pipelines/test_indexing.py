@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.pipelines.benchmark import indexing
+from antiphon.pipelines.benchmark import indexing, vector_sets
 from antiphon.retrieval import HashEmbedder
 
 
@@ -16,26 +16,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_synthetic_vectors_are_of_length_1_in_clusters_with_a_falling_spectrum() -> None:
-    vectors = indexing.synthetic(2000, 64)
+    vectors = vector_sets.synthetic(2000, 64)
     assert (vectors.shape, vectors.dtype) == ((2000, 64), np.float32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     spread = vectors.std(axis=0)
     assert spread[:4].mean() / spread[-4:].mean() == pytest.approx((2.5 / 62.5) ** -0.6, rel=0.35)
     nearest = np.sort(vectors @ vectors[0])[-2]
     assert nearest > 0.5, "a vector has neighbours"
-    assert np.array_equal(vectors, indexing.synthetic(2000, 64))
+    assert np.array_equal(vectors, vector_sets.synthetic(2000, 64))
     with pytest.raises(ValueError, match="0 vectors of 64 numbers; both are whole numbers from 1"):
-        indexing.synthetic(0, 64)
+        vector_sets.synthetic(0, 64)
 
 
 def test_queries_are_held_out() -> None:
-    vectors = indexing.synthetic(100, 8)
-    searched, asked = indexing.held_out(vectors, 10)
+    vectors = vector_sets.synthetic(100, 8)
+    before = {row.tobytes() for row in vectors}
+    searched, asked = vector_sets.held_out(vectors, 10)
     assert (len(searched), len(asked)) == (90, 10)
-    assert {row.tobytes() for row in vectors} == {row.tobytes() for row in np.concatenate([searched, asked])}
+    assert {row.tobytes() for row in np.concatenate([searched, asked])} == before
     for count in (0, 100):
         with pytest.raises(ValueError, match=f"{count} queries of 100 vectors"):
-            indexing.held_out(vectors, count)
+            vector_sets.held_out(vectors, count)
 
 
 def test_the_settings_that_are_compared() -> None:
@@ -54,7 +55,7 @@ def test_the_settings_that_are_compared() -> None:
 
 
 def test_figures_tell_settings_apart() -> None:
-    searched, asked = indexing.held_out(indexing.synthetic(1000, 64), 20)
+    searched, asked = vector_sets.held_out(vector_sets.synthetic(1000, 64), 20)
     steps: list[tuple[str, int, int]] = []
     chosen = indexing.settings(*searched.shape, ["flat", "compact", "IVF16,PQ4"])
     flat, compact, coarse = indexing.measure(searched, asked, chosen, report=lambda *step: steps.append(step))
@@ -70,10 +71,10 @@ def test_texts_are_embedded_line_by_line_once_and_kept(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("one bee\n\ntwo bees\none bee\n")
     kept = tmp_path / "kept.npy"
-    vectors = indexing.load(tmp_path / "docs", kept, "hash", count=1, dim=1)
+    vectors = vector_sets.load(tmp_path / "docs", kept, "hash", count=1, dim=1)
     assert np.allclose(vectors, HashEmbedder().embed_documents(["one bee", "two bees"]))
     (tmp_path / "docs" / "a.txt").unlink()
-    assert np.allclose(indexing.load(tmp_path / "docs", kept, "hash", count=1, dim=1), vectors)
-    assert np.allclose(indexing.load(None, kept, "hash", count=1, dim=1), vectors)
+    assert np.allclose(vector_sets.load(tmp_path / "docs", kept, "hash", count=1, dim=1), vectors)
+    assert np.allclose(vector_sets.load(None, kept, "hash", count=1, dim=1), vectors)
     with pytest.raises(FileNotFoundError):
-        indexing.load(None, tmp_path / "gone.npy", "hash", count=1, dim=1)
+        vector_sets.load(None, tmp_path / "gone.npy", "hash", count=1, dim=1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from antiphon.retrieval import FaissIndex, FlatIndex, IndexCorrupt, IndexMismatch, Setting, choose, vector_index
 from antiphon.retrieval.description import Description
+from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.recall import sample
 from antiphon.retrieval.rotation import principal_rotation
-from antiphon.retrieval.training import empty_index
 from antiphon.retrieval.vector_files import LocalVectors, describe, open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vectors import Vectors
 from tests.retrieval.test_vectors import BAD

@@ -99,4 +99,4 @@ def _paper(count: int, dim: int) -> Setting:
 
 def _power_of_two(wanted: float, *, at_most: float) -> int:
     """The power of two nearest to ``wanted`` by its logarithm, and no more than ``at_most``; at least 1."""
-    return max(1, min(2 ** round(log2(max(1, wanted))), 2 ** int(log2(max(1, at_most)))))
+    return min(1 << round(log2(max(1, wanted))), 1 << int(log2(max(1, at_most))))

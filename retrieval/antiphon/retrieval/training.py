@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 from antiphon.retrieval._faiss import import_faiss
 from antiphon.retrieval.ann import FaissIndex, inverted_lists
 from antiphon.retrieval.description import Description
+from antiphon.retrieval.factory import SEED, empty_index, learned_rotations, quantiser_of
 from antiphon.retrieval.recall import Sample, sample
 from antiphon.retrieval.rotation import principal_rotation
-from antiphon.retrieval.settings import NAMES, Setting
+from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.vectors import Vectors
 
 TARGET = 0.95
@@ -22,7 +22,6 @@ TARGET = 0.95
 _MARGIN = 0.02  # aimed higher where vectors of the corpus stand in for questions: these are easier to answer
 _ENOUGH = 0.005  # where the target is out of reach, so much less recall is worth fewer probes
 _SAMPLED = 256
-_SEED = 1
 _BLOCK = 65_536
 _PER_LIST, _TRAINED = 64, 65_536  # vectors to train on: enough for each list, and for the quantiser
 
@@ -50,7 +49,7 @@ def train(
     for first in range(0, len(vectors), _BLOCK):
         index.add(vectors[first : first + _BLOCK])
     made = FaissIndex(index, vectors, _described(index, vectors, setting, trained_on), gpu=gpu)
-    exact = sample(vectors, _SAMPLED, queries=queries, seed=_SEED)
+    exact = sample(vectors, _SAMPLED, queries=queries, seed=SEED)
     tuning, held_out = exact.halves() if len(exact.queries) > 1 else (exact, exact)
     aim = target if queries is not None else min(1.0, target + _MARGIN)
     if inverted_lists(index) is not None:
@@ -60,99 +59,27 @@ def train(
     return made.described(replace(made.description, recall_10=at_10, recall_100=at_100, sampled=sampled))
 
 
-def empty_index(setting: Setting, count: int, dim: int) -> Any:
-    """The untrained FAISS index of a setting, once ``count`` vectors are known to suffice for it.
-
-    Raises:
-        ImportError: FAISS is not installed; says the command.
-        ValueError: FAISS has no such setting for vectors of ``dim`` numbers, or it needs more of them.
-    """
-    faiss = import_faiss()
-    index = _from_factory(setting.factory, setting.rotated or dim)
-    needed = _needs(index)
-    if count < needed:
-        raise ValueError(
-            f"The setting {setting.name!r} is trained on {needed:,} vectors at least, and there are {count:,}; "
-            "use the setting 'auto'."
-        )
-    if not setting.rotated:
-        return index
-    return faiss.IndexPreTransform(faiss.LinearTransform(dim, setting.rotated, False), index)
-
-
-def _from_factory(factory: str, dim: int) -> Any:
-    faiss = import_faiss()
-    try:
-        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)  # without the metric it would be L2
-    except RuntimeError as error:
-        reason = re.sub(r"^.*(?:\.cpp:\d+: |exception )", "", str(error).strip(), flags=re.DOTALL)
-        raise ValueError(
-            f"There is no setting {factory!r} for vectors of {dim} numbers: choose {', '.join(NAMES)} or a factory "
-            f"string of FAISS, such as 'IVF1024,PQ64' (FAISS says: {reason})."
-        ) from error
-    lists = inverted_lists(index)
-    if lists is not None and lists.nlist < 1:
-        raise ValueError(f"The setting {factory!r} has no list; an inverted file needs at least 1.")
-    for part in (lists, index):
-        _steady(part)
-    return index
-
-
-def _steady(part: Any) -> None:
-    """Seeds fixed, nothing written past everyone to standard error, and no minutes spent on what no search uses."""
-    for trainer in (part, getattr(part, "pq", None)):
-        if hasattr(trainer, "cp"):
-            trainer.cp.min_points_per_centroid = 1  # what is too few we have said ourselves
-            trainer.cp.seed = _SEED
-    if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # a factory string turns it on; it only renumbers codes
-
-
-def _needs(index: Any) -> int:
-    """How many vectors FAISS refuses to train with less of: one for each list, and for each code of a quantiser."""
-    lists = inverted_lists(index)
-    quantisers = [getattr(each, "pq", None) for each in (lists, index)]
-    codes = [pq.ksub for pq in quantisers if pq is not None] + [256 for _ in _learned_rotations(index)]
-    return max([1 if lists is None else lists.nlist, *codes])
-
-
 def _train(index: Any, vectors: Vectors, setting: Setting) -> int:
     """Train on a sample; returns of how many vectors. An index without anything to learn needs none."""
     lists = inverted_lists(index)
     wanted = max(_TRAINED, _PER_LIST * (lists.nlist if lists is not None else 0))
     chosen = vectors
     if wanted < len(vectors):
-        chosen = vectors[np.sort(np.random.default_rng(_SEED).choice(len(vectors), wanted, replace=False))]
+        chosen = vectors[np.sort(np.random.default_rng(SEED).choice(len(vectors), wanted, replace=False))]
     if setting.rotated:
         faiss = import_faiss()
         linear = faiss.downcast_VectorTransform(index.chain.at(0))
-        faiss.copy_array_to_vector(principal_rotation(chosen, setting.rotated, seed=_SEED).ravel(), linear.A)
+        faiss.copy_array_to_vector(principal_rotation(chosen, setting.rotated, seed=SEED).ravel(), linear.A)
         linear.is_trained = True
     elif index.is_trained:
         return 0
-    learned = [(rotation, _quantiser_of(rotation)) for rotation in _learned_rotations(index)]
+    learned = [(rotation, quantiser_of(rotation)) for rotation in learned_rotations(index)]
     for rotation, quantiser in learned:
         rotation.pq = quantiser
     index.train(chosen)
     for rotation, _ in learned:
         rotation.pq = None  # it belongs to us, and FAISS would go on pointing to it
     return len(chosen)
-
-
-def _learned_rotations(index: Any) -> list[Any]:
-    """The OPQ matrices before an index."""
-    faiss = import_faiss()
-    chain = index.chain if isinstance(index, faiss.IndexPreTransform) else None
-    steps = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size() if chain else 0)]
-    return [step for step in steps if isinstance(step, faiss.OPQMatrix)]
-
-
-def _quantiser_of(rotation: Any) -> Any:
-    """What an OPQ matrix learns with: its own, made in secret, would warn hundreds of times."""
-    quantiser = import_faiss().ProductQuantizer(rotation.d_out, rotation.M, 8)
-    quantiser.cp.min_points_per_centroid = 1
-    quantiser.cp.seed = _SEED
-    return quantiser
 
 
 def _tuned(made: FaissIndex, exact: Sample, aim: float) -> Description:

@@ -10,9 +10,10 @@ import numpy as np
 from antiphon.retrieval._faiss import import_faiss, require_gpu
 from antiphon.retrieval.ann import FaissIndex, Rows, load_faiss
 from antiphon.retrieval.description import Description
+from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
-from antiphon.retrieval.training import empty_index, train
+from antiphon.retrieval.training import train
 from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex

@@ -170,13 +170,12 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Measure what vector indexes find of the exact nearest, how fast, and how much memory they take."""
-    from antiphon.pipelines.benchmark import indexing
+    from antiphon.pipelines.benchmark import indexing, vector_sets
 
     console.quiet_libraries()
     with console.progress_bars() as report:
-        all_of_them = indexing.load(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
-        searched, asked = indexing.held_out(all_of_them, queries)
-        del all_of_them  # the figure of memory counts every copy
+        all_of_them = vector_sets.load(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
+        searched, asked = vector_sets.held_out(all_of_them, queries)
         chosen = indexing.settings(*searched.shape, setting or ())
         figures = [each.as_dict() for each in indexing.measure(searched, asked, chosen, report=report)]
     count, dim = searched.shape
