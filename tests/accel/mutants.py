@@ -12,8 +12,10 @@ from torch import Tensor
 
 from antiphon.accel import cache, decode
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import CompiledModel
 from antiphon.accel.draft import ROOT, Accepted, Draft
 from antiphon.accel.sampling import Chooser
+from antiphon.accel.slots import PLACES, POSITIONS
 from antiphon.accel.tree import Reach, Tree, mask, plant
 
 Patch = pytest.MonkeyPatch
@@ -231,6 +233,45 @@ def logits_are_the_rows_before(patch: Patch) -> None:
     """Behind a draft row stands the choice that belongs to the row before it."""
     over = Chooser.over
     patch.setattr(Chooser, "over", lambda self, logits: lambda row: over(self, logits)(max(row - 1, ROOT)))
+
+
+def compiled_position_is_the_slot(patch: Patch) -> None:
+    """In compiled steps a row's rotary position is the slot that it is written to."""
+    make = CompiledModel._plan
+
+    def slotted(self: CompiledModel, *given: Any) -> Any:
+        plan = make(self, *given)
+        plan[POSITIONS] = plan[PLACES]
+        return plan
+
+    patch.setattr(CompiledModel, "_plan", slotted)
+
+
+def rejected_slots_are_seen(patch: Patch) -> None:
+    """In compiled steps the slots of rejected rows are shown to later rows, as long as nobody writes to them."""
+    keep = CompiledModel.keep
+
+    def indulgent(self: CompiledModel, path: Sequence[int]) -> None:
+        keep(self, path)
+        self._seen[self._fed[1]] = True
+
+    patch.setattr(CompiledModel, "keep", indulgent)
+
+
+def kept_slots_are_written_again(patch: Patch) -> None:
+    """In compiled steps the slots of accepted rows are free, too."""
+    keep = CompiledModel.keep
+
+    def generous(self: CompiledModel, path: Sequence[int]) -> None:
+        keep(self, path)
+        self._free += self._fed[1]
+
+    patch.setattr(CompiledModel, "keep", generous)
+
+
+def memory_is_not_handed_over(patch: Patch) -> None:
+    """A text that comes back to its memory does not look whether another one has had it in between."""
+    patch.setattr(CompiledModel, "leave", lambda self: None)
 
 
 Choose = Callable[[int], int]

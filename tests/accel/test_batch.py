@@ -69,7 +69,7 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
         for seed, (p, tail) in enumerate(zip(prompts, expected, strict=True))
     ]
     assert shares_forwards(model)
-    output = generate(model, **batch, **SETTINGS, drafter=Planted(witnesses))
+    output = generate(model, **batch, **SETTINGS, rows=32, drafter=Planted(witnesses))
     assert isinstance(output, Tensor)
     assert output[:, width:].tolist() == expected
     for witness, prompt, tail in zip(witnesses, prompts, expected, strict=True):

@@ -106,14 +106,6 @@ def test_rows_go_as_deep_as_asked() -> None:
     assert max(drafted(pure(depth=3), [100], text).depths) == 3
 
 
-def test_rows_below_the_least_chance_are_left_out() -> None:
-    text = [1, 2, 3, 4, 5, 6, 7, 8]
-    everything = drafted(Blend(), [1, 2], text)
-    draft = drafted(Blend(least=0.2), [1, 2], text)
-    assert draft.tokens == everything.tokens[: len(draft)]
-    assert min(draft.chances) >= 0.2 > everything.chances[len(draft)]
-
-
 def test_of_a_frequent_token_only_the_newest_places_count() -> None:
     reference = [token for new in range(10, 30) for token in (1, new)]
     assert drafted(pure(most=3, depth=1), [1], reference).tokens == (27, 28, 29)
@@ -154,7 +146,6 @@ def test_adding_the_answer_equals_building_anew(seed: int) -> None:
         ({"most": 0}, "most 0"),
         ({"escape": 0.0}, "escape is 0.0"),
         ({"common": -1}, "common is -1"),
-        ({"least": 1.5}, "least is 1.5"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -148,8 +148,8 @@ def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, fa
     torch.manual_seed(5)
     with warned(kind, family):
         output: Any = generate(
-            model, PROMPT, past_key_values=memory, drafter=lambda: drafter, on_step=steps.append, max_new_tokens=NEW,
-            **DETAILED, **MODES[mode],
+            model, PROMPT, past_key_values=memory, rows=32, drafter=lambda: drafter, on_step=steps.append,
+            max_new_tokens=NEW, **DETAILED, **MODES[mode],
         )  # fmt: skip
     assert output.sequences.tolist() == expected.sequences.tolist()
     tolerance = 5e-3 if kind == "fp8" else 2e-4  # one key in thousands may round to another of the 256 codes
@@ -218,7 +218,7 @@ def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list
         if speaker == "p":
             output = model.generate(ids, **options)
         else:
-            output = generate(model, ids, drafter=lambda: Thicket(truth, 4, VOCABULARY), **options)
+            output = generate(model, ids, rows=32, drafter=lambda: Thicket(truth, 4, VOCABULARY), **options)
         ids = torch.cat([output, torch.tensor([[7, 9, 11]])], dim=1)
     text: list[int] = ids[0].tolist()
     return text
@@ -252,7 +252,7 @@ def test_padded_prompts_and_prompts_read_in_chunks_give_the_same_text(
     with warned(kind, family):
         output: Any = generate(
             model, prompt, past_key_values=KINDS[kind](model.config, size),
-            drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+            rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
         )  # fmt: skip
     assert output.tolist() == expected.tolist()
 
@@ -300,7 +300,7 @@ def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, 
     options[name] = memory
     with pytest.warns(UserWarning, match="rewound") if level == "plain" else torch.no_grad():
         output: Any = generate(
-            model, PROMPT, drafter=lambda: Thicket(text, 2, VOCABULARY), on_step=steps.append, **options
+            model, PROMPT, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), on_step=steps.append, **options
         )
     assert output.tolist() == expected.tolist()
     assert rewindable(memory, traits_of(model).level)[0] == level
@@ -314,7 +314,7 @@ def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
     text = model.generate(PROMPT, **options)[0].tolist()
     output: Any = generate(
         model, PROMPT, past_key_values=full_static(model.config, LENGTH + 23),
-        drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+        rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
     )  # fmt: skip
     assert output[0].tolist() == text
 
@@ -324,5 +324,5 @@ def test_cache_implementation_static_is_the_static_cache() -> None:
     options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
     expected = model.generate(PROMPT, **options)
     text = expected[0].tolist()
-    output: Any = generate(model, PROMPT, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
+    output: Any = generate(model, PROMPT, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
     assert output.tolist() == expected.tolist()

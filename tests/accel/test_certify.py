@@ -49,7 +49,7 @@ def test_it_holds_for_plain_and_for_drafted_outputs(family: str, dtype: torch.dt
     plain = decoded(model)
     text = plain[0].tolist()
     options: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None}
-    drafted = generate(model, PROMPT, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
+    drafted = generate(model, PROMPT, rows=32, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
     assert isinstance(drafted, Tensor)
     for output in (plain, drafted):
         certificate = certify(model, output, LENGTH)

@@ -104,7 +104,7 @@ def test_nothing_never_drafts() -> None:
 
 def test_drafters_go_by_their_names() -> None:
     assert drafter_named("trie") is Trie
-    with pytest.raises(ValueError, match="no drafter named 'bushel'; choose one of nothing, copying, trie, blend"):
+    with pytest.raises(ValueError, match="no drafter named 'bushel'; choose one of nothing, copying, trie, recycling"):
         drafter_named("bushel")
 
 

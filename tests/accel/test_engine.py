@@ -32,7 +32,7 @@ def plain(model: Any, **options: Any) -> list[int]:
 
 def ours(model: Any, text: list[int], depth: int = 7, **options: Any) -> tuple[list[int], list[Step]]:
     steps: list[Step] = []
-    settings = {"eos_token_id": None, "max_new_tokens": 40, "do_sample": False} | options
+    settings = {"eos_token_id": None, "max_new_tokens": 40, "do_sample": False, "rows": 32} | options
     output = generate(model, PROMPT, drafter=lambda: Oracle(text, depth), on_step=steps.append, **settings)
     assert isinstance(output, Tensor)
     return output[0].tolist(), steps
@@ -183,7 +183,7 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
     expected = model.generate(PROMPT, **options)  # type: ignore[operator]
     torch.manual_seed(1)
     text = expected.sequences[0].tolist()
-    output = generate(model, PROMPT, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
+    output = generate(model, PROMPT, rows=32, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
     assert isinstance(output, GenerateDecoderOnlyOutput)
     assert output.sequences.tolist() == expected.sequences.tolist()
     for mine, theirs in [(output.scores, expected.scores), (output.logits, expected.logits)]:
@@ -249,7 +249,7 @@ def test_left_padding_is_seen_by_nobody(family: str) -> None:
     }
     expected = model.generate(padded, **options)  # type: ignore[operator]
     text = expected[0].tolist()
-    output = generate(model, padded, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
+    output = generate(model, padded, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
 
@@ -260,13 +260,14 @@ def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) ->
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 20}
     text = plain(model, max_new_tokens=40)
     first = generate(
-        model, PROMPT, drafter=lambda: Thicket(text, 3, VOCABULARY), return_dict_in_generate=True, **options
+        model, PROMPT, rows=32, drafter=lambda: Thicket(text, 3, VOCABULARY), return_dict_in_generate=True, **options
     )
     assert isinstance(first, GenerateDecoderOnlyOutput)
     second = generate(
         model,
         first.sequences,
         past_key_values=first.past_key_values,
+        rows=32,
         drafter=lambda: Thicket(text, 4, VOCABULARY),
         attention_mask=torch.ones_like(first.sequences),  # else a pad token in the text would count as padding
         **options,

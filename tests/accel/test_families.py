@@ -80,7 +80,7 @@ def test_left_padding_is_seen_by_no_family(family: str) -> None:
         "max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True,
     }  # fmt: skip
     expected = model.generate(padded, **options)[0].tolist()
-    output: Any = generate(model, padded, drafter=lambda: Thicket(expected, 2, VOCABULARY), **options)
+    output: Any = generate(model, padded, rows=32, drafter=lambda: Thicket(expected, 2, VOCABULARY), **options)
     assert output[0].tolist() == expected
 
 

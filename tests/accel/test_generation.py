@@ -126,8 +126,8 @@ def ours(mode: str, text: list[int], prompt: Tensor = PROMPT, **options: Any) ->
     settings = {"max_new_tokens": 24, "eos_token_id": None} | MODES[mode] | options
     torch.manual_seed(5)
     if mode == "greedy":
-        return generate(model(), prompt, drafter=lambda: Thicket(text, 2, VOCABULARY), **settings)
-    return model().generate(prompt, custom_generate=Decoder(lambda: Thicket(text, 2, VOCABULARY)), **settings)
+        return generate(model(), prompt, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **settings)
+    return model().generate(prompt, custom_generate=Decoder(lambda: Thicket(text, 2, VOCABULARY), rows=32), **settings)
 
 
 @pytest.mark.parametrize(("name", "mode"), ROWS)
@@ -280,7 +280,7 @@ def test_stop_strings_end_the_text_wherever_they_are_set(
         options = settings
     torch.manual_seed(5)
     output: Any = generate(
-        model(), PROMPT, drafter=lambda: Thicket(text, 2, VOCABULARY), tokenizer=tokenizer, **options
+        model(), PROMPT, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), tokenizer=tokenizer, **options
     )
     assert output.tolist() == expected.tolist()
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from antiphon.accel.traits import declared
-from tests.accel import mutants, test_contract, test_engine, test_families
+from tests.accel import mutants, test_compiled, test_contract, test_engine, test_families
 
 ALIKE = test_contract.test_text_and_logits_are_plain_decodings
 CACHED = test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill
+COMPILED = test_compiled.test_text_and_logits_are_plain_decodings
 PADDED = test_engine.test_left_padding_is_seen_by_nobody
 
 
@@ -75,6 +76,10 @@ ROWS = [
     ),
     Row(mutants.processors_miss_the_path, ALIKE, ("oracle", "llama", "penalised")),
     Row(mutants.logits_are_the_rows_before, ALIKE, ("oracle", "llama", "greedy")),
+    Row(mutants.compiled_position_is_the_slot, COMPILED, ("llama", "sdpa", "greedy")),
+    Row(mutants.rejected_slots_are_seen, COMPILED, ("llama", "sdpa", "greedy")),
+    Row(mutants.kept_slots_are_written_again, COMPILED, ("llama", "sdpa", "greedy")),
+    Row(mutants.memory_is_not_handed_over, test_compiled.test_texts_that_take_turns_share_a_memory_and_nothing_in_it),
 ]
 
 

@@ -240,6 +240,7 @@ def test_the_same_seed_draws_the_same_text_with_and_without_drafts(temperature: 
     output = generate(
         model,
         PROMPT,
+        rows=32,
         drafter=lambda: Thicket(text, 2, VOCABULARY),
         on_step=lambda step: accepted.append(step.accepted),
         eos_token_id=None,

@@ -1,66 +1,193 @@
-"""The cost of a step is measured on real forwards, of as many rows as the model can verify."""
+"""The cost of a step is measured on real forwards, of as many rows as the model can verify, and kept for next time."""
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from antiphon.accel import cost_store
+from antiphon.accel.cost_store import describe, file_of, load, save, step_cost
 from antiphon.accel.probe import traits_of
+from antiphon.accel.running_cost import RunningCost
 from antiphon.accel.step_cost import StepCost, measure
 from antiphon.accel.tiny import tiny_model
 
-COST = StepCost(context=100, seconds={1: 0.5, 2: 0.75, 4: 1.0})
+COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
 
 
-@pytest.mark.parametrize(("rows", "ratio"), [(1, 1.0), (2, 1.5), (3, 1.75), (4, 2.0)])
-def test_a_ratio_is_in_plain_steps_and_lies_on_the_line_between_two_that_were_measured(rows: int, ratio: float) -> None:
-    assert COST.ratio(rows) == ratio
+@pytest.mark.parametrize(("rows", "seconds"), [(1, 1.0), (2, 1.5), (3, 1.75), (4, 2.0), (6, 2.5)])
+def test_between_what_was_measured_lies_a_line_and_beyond_the_last_it_goes_on(rows: int, seconds: float) -> None:
+    assert COST.curve(100, rows)[-1] == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("rows", [0, 5])
-def test_what_was_not_measured_is_not_made_up(rows: int) -> None:
-    with pytest.raises(ValueError, match=f"rows is {rows}; from 1 to 4 were measured"):
-        COST.ratio(rows)
+@pytest.mark.parametrize(("context", "rows", "seconds"), [(200, 4, 4.0), (150, 4, 3.0), (150, 1, 1.25), (300, 1, 2.0)])
+def test_contexts_are_on_a_line_too(context: int, rows: int, seconds: float) -> None:
+    assert COST.curve(context, rows)[-1] == pytest.approx(seconds)
 
 
-def test_a_cost_in_json_has_milliseconds_and_ratios_by_rows() -> None:
-    assert COST.as_dict() == {"context": 100, "rows": [1, 2, 4], "ms": [500, 750, 1000], "ratio": [1.0, 1.5, 2.0]}
+def test_rows_that_a_longer_context_lacks_keep_their_ratio_to_the_shorter_one() -> None:
+    assert COST.curve(200, 2)[-1] == pytest.approx(1.5 * (1.5 + (2.0 - 1.5) / 3))
+    assert COST.ratio(4, 200) == pytest.approx(4.0 / 1.5)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2"])
-def test_every_number_of_rows_is_fed_as_often_as_asked_after_the_context(family: str) -> None:
+def test_a_cost_in_json_has_milliseconds_and_ratios_by_context_and_rows() -> None:
+    assert COST.as_dict() == {
+        "100": {"rows": [1, 2, 4], "ms": [1000, 1500, 2000], "ratio": [1.0, 1.5, 2.0]},
+        "200": {"rows": [1, 4], "ms": [1500, 4000], "ratio": [1.0, 2.667]},
+    }
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2", "zamba2", "llama4"])
+def test_every_number_of_rows_is_fed_after_every_context(family: str) -> None:
     model = tiny_model(family)
     traits_of(model)
     fed: list[int] = []
     model.register_forward_hook(lambda *call: fed.append(call[2]["input_ids"].shape[1]), with_kwargs=True)
-    cost = measure(model, rows=(2, 6), context=50, repeats=3)
-    assert cost.context == 50
-    assert list(cost.seconds) == [1, 2, 6]
-    assert all(seconds > 0 for seconds in cost.seconds.values())
-    assert fed[0] == 50
-    once = 1 + 3  # a first time that does not count, and three that do
-    replays = 2 * once if family == "mamba2" else 0  # drafts that nobody accepts: one more forward of the root each
-    assert sorted(fed[1:]) == [1] * (once + replays) + [2] * once + [6] * once
+    cost = measure(model, rows=(2, 6), contexts=(20, 90), seconds=20)
+    assert {context: list(row) for context, row in cost.seconds.items()} == {20: [1, 2, 6], 90: [1, 2, 6]}
+    assert all(seconds > 0 for row in cost.seconds.values() for seconds in row.values())
+    assert fed[:2] == [16, 16], "most of a context is not read"
+    assert all(fed.count(rows) >= 2 * 2 for rows in (1, 2, 6)), "one forward of a kind is not enough"
+    assert fed.count(6) <= 2 * 6
+
+
+def test_a_longer_context_is_really_there() -> None:
+    model = tiny_model("llama", max_position_embeddings=4096)
+    seen: list[int] = []
+    model.register_forward_pre_hook(
+        lambda *call: seen.append(call[2]["past_key_values"].get_seq_length()), with_kwargs=True
+    )
+    measure(model, rows=(2,), contexts=(64, 1024), seconds=0)
+    assert {64, 1024} <= {length - length % 64 for length in seen}
+
+
+def test_where_time_is_short_a_plain_step_and_the_first_kinds_of_rows_are_measured_all_the_same() -> None:
+    assert {k: list(v) for k, v in measure(tiny_model(), seconds=0).seconds.items()} == {64: [1, 2, 32]}
 
 
 def test_a_model_that_verifies_nothing_costs_what_a_plain_step_costs() -> None:
-    assert list(measure(tiny_model("mamba"), context=20, repeats=1).seconds) == [1]
+    assert list(measure(tiny_model("mamba"), contexts=(20,)).seconds[20]) == [1]
 
 
 @pytest.mark.parametrize(
-    ("positions", "context", "counts"), [(512, 300, [1, 8, 32]), (72, 34, [1, 8, 32]), (16, 1, [1, 8])]
+    ("positions", "context", "counts"), [(512, 300, [1, 8, 32]), (72, 22, [1, 8, 32]), (30, 1, [1, 8])]
 )
 def test_no_row_stands_where_the_model_has_no_position(positions: int, context: int, counts: list[int]) -> None:
     model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # it fails beyond its table
-    cost = measure(model, rows=(8, 32), context=300, repeats=1)
-    assert (cost.context, list(cost.seconds)) == (context, counts)
+    cost = measure(model, rows=(8, 32), contexts=(300,))
+    assert {key: list(row) for key, row in cost.seconds.items()} == {context: counts}
 
 
 def test_no_row_stands_beyond_a_switch_of_rotary_frequencies() -> None:
-    cost = measure(tiny_model("phi3-longrope"), rows=(8,), context=300, repeats=1)
-    assert cost.context + 8 + 4 == 52
+    cost = measure(tiny_model("phi3-longrope"), rows=(8,), contexts=(300,))
+    assert {key: list(row) for key, row in cost.seconds.items()} == {52 - 8 - 2 * 6: [1, 8]}
 
 
-@pytest.mark.parametrize("options", [{"context": 0}, {"repeats": 0}, {"rows": (0, 4)}, {"rows": ()}])
-def test_what_cannot_be_measured_is_refused_by_name(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))} is 0; at least 1 is needed"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"contexts": (0,)}, r"contexts is \(0,\)"),
+        ({"contexts": ()}, r"contexts is \(\)"),
+        ({"rows": (0, 4)}, r"rows is \(0, 4\)"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         measure(tiny_model(), **options)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_cost_is_measured_once_for_all_processes(cache: Path) -> None:
+    first = step_cost(tiny_model())
+    (path,) = (cache / "antiphon" / "step-costs").iterdir()
+    model = tiny_model()  # another object, as in another process
+    fed: list[object] = []
+    model.register_forward_hook(lambda *call: fed.append(call))
+    assert step_cost(model).seconds == first.seconds
+    assert fed == []
+    assert step_cost(model, anew=True).seconds != first.seconds
+    assert load(path, describe(model)) is not None
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"seconds": {}}', '{"seconds": {"64": {"2": 1.0}}}', "\x00"])
+def test_a_file_that_is_not_whole_is_measured_again(cache: Path, content: str) -> None:
+    model = tiny_model()
+    path = file_of(describe(model))
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    cost = step_cost(model)
+    assert 1 in cost.seconds[64]
+    assert json.loads(path.read_text())["key"] == describe(model)
+
+
+def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path) -> None:
+    key = describe(tiny_model())
+    others = [describe(tiny_model("gpt2")), describe(tiny_model(intermediate_size=80))]
+    others.append(describe(tiny_model(attn_implementation="eager")))
+    half: Any = tiny_model()
+    others.append(describe(half.to(torch.bfloat16)))
+    assert len({file_of(each) for each in [key, *others]}) == 5
+    assert describe(tiny_model(seed=5)) == key, "weights do not change what a forward costs"
+    save(file_of(key), key, COST)
+    assert load(file_of(key), others[0]) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self")
+    assert 1 in step_cost(tiny_model()).seconds[64]
+
+
+def test_a_cost_given_by_hand_is_believed() -> None:
+    model = tiny_model()
+    cost_store.assume(model, COST)
+    assert step_cost(model) is COST
+
+
+def running() -> RunningCost:
+    return RunningCost(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
+
+
+def test_what_slows_every_forward_alike_changes_no_ratio() -> None:
+    cost = running()
+    for _ in range(400):
+        for rows in (1, 8):
+            cost.observe(rows, 64, 3.0)
+    assert cost.correction(8) == pytest.approx(cost.correction(1), rel=0.02)
+
+
+def test_a_wrong_curve_is_corrected_by_what_steps_really_cost() -> None:
+    cost = running()
+    for _ in range(100):
+        cost.observe(1, 64, 1.0)
+        cost.observe(8, 64, 2.0)
+    seconds = cost.seconds(64, 8)
+    assert 1.7 < seconds[7] / seconds[0] < 2.2
+
+
+def test_neither_the_first_forward_of_a_shape_nor_a_pause_counts_for_much() -> None:
+    cost = running()
+    cost.observe(8, 64, 100.0)
+    assert cost.correction(8) == 1.0
+    cost.observe(8, 64, 100.0)
+    assert cost.correction(8) < 1.06
+
+
+def test_a_correction_that_is_not_renewed_fades() -> None:
+    cost = running()
+    for _ in range(50):
+        cost.observe(1, 64, 1.0)
+        cost.observe(8, 64, 2.0)
+    before = cost.correction(8) / cost.correction(1)
+    for _ in range(1500):
+        cost.observe(1, 64, 1.0)
+    assert cost.correction(8) / cost.correction(1) < 1.1 < before

@@ -24,7 +24,7 @@ def doctor(*arguments: object) -> Result:
 
 
 def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny_folder: Path) -> None:
-    shown = doctor(tiny_folder, "--context", 20)
+    shown = doctor(tiny_folder)
     assert shown.exit_code == 0, shown.stderr
     card = " ".join(shown.stdout.split())
     assert "level tree (any draft: branches share one forward)" in card
@@ -34,21 +34,23 @@ def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny
     assert "layers 2 full_attention: looks back to the start" in card
     assert "context 1,024 tokens" in card
     assert "heads 2 query heads to each key head" in card
-    assert "One forward after 20 tokens" in card
+    assert "packing yes: their keys are read once, not copied" in card
+    assert "compiling yes: steps of fixed shapes, by itself on a GPU" in card
+    assert "One forward after 64 and 918 tokens" in card
     assert [line.split()[0] for line in shown.stdout.splitlines() if re.match(r" +\d+ ", line)] == [
-        "1", "2", "4", "8", "16", "32",
+        "1", "2", "4", "8", "16", "32", "64",
     ]  # fmt: skip
     assert shown.stdout.splitlines()[-1] == "→ Nothing to mend."
 
 
 def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
-    shown = doctor(tiny_folder, "--context", 20, "--json")
+    shown = doctor(tiny_folder, "--json")
     assert shown.exit_code == 0, shown.stderr
     (line,) = shown.stdout.splitlines()
     found = json.loads(line)
     assert found["name"] == str(tiny_folder)
-    assert (found["level"], found["groups"], found["cost"]["context"]) == ("tree", 2, 20)
-    assert len(found["cost"]["ratio"]) == len(found["cost"]["rows"]) == 6
+    assert (found["level"], found["groups"], list(found["cost"])) == ("tree", 2, ["64", "918"])
+    assert [row["rows"][0] for row in found["cost"].values()] == [row["ratio"][0] for row in found["cost"].values()]
 
 
 def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> None:
@@ -58,7 +60,7 @@ def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> Non
     for family in ("phi3-longrope", "llama-dynamic"):
         tiny_model(family).save_pretrained(tmp_path / family)
         byte_tokenizer().save_pretrained(tmp_path / family)
-        cards[family] = " ".join(doctor(tmp_path / family, "--context", 4).stdout.split())
+        cards[family] = " ".join(doctor(tmp_path / family).stdout.split())
     assert "change at 52 tokens: no draft reaches over it; the cache is rebuilt there, once" in cards["phi3-longrope"]
     assert "change with every token from 52 on: no draft goes there" in cards["llama-dynamic"]
     assert "→ Keep prompt and answer within 52 tokens" in cards["llama-dynamic"]
@@ -70,7 +72,6 @@ def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> Non
         (("smolm2",), "did you mean 'smollm2'?"),
         (("./nowhere",), "There is no model folder './nowhere'"),
         (("empty",), "is no model folder: it has no config.json"),
-        (("MODEL", "--context", "0"), "context is 0; at least 1 is needed"),
         (("MODEL", "--device", "abacus"), "There is no device 'abacus' here"),
         (("MODEL", "--markdown"), "--markdown is the table of families; give --families as well."),
     ],

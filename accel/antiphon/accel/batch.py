@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.batched_model import BatchedModel
+from antiphon.accel.budget import Budget
 from antiphon.accel.draft import EMPTY, Draft, trim
 from antiphon.accel.probe import shares_forwards, traits_of
 from antiphon.accel.run import Run
@@ -28,6 +29,7 @@ class _Seat:
     """A text's place in a batch, and the steps that nobody has asked for yet."""
 
     run: Run
+    budget: Budget
     steps: deque[Step] = field(default_factory=deque)
 
 
@@ -51,7 +53,7 @@ class Batch:
 
     def add(self, run: Run) -> Iterator[Step]:
         """The steps of one more text. Asking for one runs forwards for all; dropping the iterator ends the text."""
-        seat = _Seat(run)
+        seat = _Seat(run, run.budget)
         self._waiting.append(seat)
         return self._steps(seat)
 
@@ -89,14 +91,18 @@ class Batch:
 
     def _verify(self) -> None:
         started = perf_counter()
-        drafts = [self._draft(index, seat.run) for index, seat in enumerate(self._seats)]
+        drafts = [self._draft(index, seat) for index, seat in enumerate(self._seats)]
+        rows, length = len(drafts) * (1 + max(map(len, drafts))), max(self.memory.lengths)
         drafted = perf_counter()
         logits = self.memory.forward([seat.run.transcript.tokens[-1] for seat in self._seats], drafts)
         self.memory.keep(self._accept(self._seats, drafts, logits, started, drafted))
+        self._seats[0].budget.spent(rows, length, perf_counter() - drafted)  # one cost for all: they share the model
 
-    def _draft(self, index: int, run: Run) -> Draft:
-        draft = run.drafter.propose(run.transcript.tokens, run.rows)
-        return trim(draft, run.rows, min(run.stop.room - 1, self.memory.reachable(index)))
+    def _draft(self, index: int, seat: _Seat) -> Draft:
+        run, budget = seat.run, seat.budget
+        draft = run.drafter.propose(run.transcript.tokens, budget.rows)
+        draft = trim(draft, budget.rows, min(run.stop.room - 1, self.memory.reachable(index)))
+        return budget.trim(draft, self.memory.lengths[index], len(self._seats))
 
     def _accept(
         self, seats: Sequence[_Seat], drafts: Sequence[Draft], logits: Sequence[Tensor], started: float, drafted: float
@@ -108,6 +114,7 @@ class Batch:
             run = seat.run
             accepted = walk(draft, run.chooser.over(rows), run.stop.commit)
             run.drafter.observe(draft, accepted, rows)
+            seat.budget.learn(accepted)
             paths.append(accepted.path)
             seat.steps.append(
                 Step(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
+from antiphon.accel.attention import lent
 from antiphon.accel.draft import Draft, Tokens
+from antiphon.accel.growing import GrowingCache
+from antiphon.accel.packed import PACKED
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
@@ -26,12 +30,12 @@ class BatchedModel:
     def __init__(self, model: PreTrainedModel, traits: Traits) -> None:
         self.model = model
         self.traits = traits
-        self.cache = DynamicCache()
+        self.cache = GrowingCache()
         self.lengths: list[int] = []
 
     def admit(self, prompts: Sequence[Tokens], chunk: int | None = None) -> list[Tensor]:
         """Read the prompts of further texts, ``chunk`` tokens at a time; the logits after each, of shape (1, vocab)."""
-        fresh = DynamicCache()
+        fresh = GrowingCache()
         longest = max(map(len, prompts))
         ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
         lasts = [len(prompt) - 1 for prompt in prompts]
@@ -101,7 +105,7 @@ class BatchedModel:
         for layer in self._layers:
             layer.keys, layer.values = layer.keys[..., :width, :], layer.values[..., :width, :]
 
-    def _join(self, fresh: DynamicCache, longest: int) -> None:
+    def _join(self, fresh: GrowingCache, longest: int) -> None:
         """Put another cache's texts below this one's, both widened to the same number of slots."""
         if not self.lengths:
             self.cache = fresh
@@ -114,15 +118,16 @@ class BatchedModel:
                 mine.keys = torch.cat([_widened(mine.keys, width), _widened(other.keys, width)])
                 mine.values = torch.cat([_widened(mine.values, width), _widened(other.values, width)])
 
-    def _run(self, cache: DynamicCache, ids: Tensor, positions: Tensor, mask: Any, places: list[int]) -> Tensor:
+    def _run(self, cache: GrowingCache, ids: Tensor, positions: Tensor, mask: Any, places: list[int]) -> Tensor:
         """Logits at the ``places`` of what is fed, of shape (texts, places, vocab)."""
         device = self.model.device
         arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": cache, "use_cache": True}
         if self.traits.keeps_logits:
             arguments["logits_to_keep"] = torch.tensor(places, device=device)
-        outputs = self.model(
-            input_ids=ids.to(device), position_ids=positions.to(device), attention_mask=mask, **arguments
-        )
+        with lent(self.model, PACKED) if self.traits.packs and mask is not None else nullcontext():
+            outputs = self.model(
+                input_ids=ids.to(device), position_ids=positions.to(device), attention_mask=mask, **arguments
+            )
         logits: Tensor = outputs.logits
         return logits if self.traits.keeps_logits else logits[:, places]
 

@@ -6,6 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,8 +14,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from antiphon.accel.attention import lent
 from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
+from antiphon.accel.growing import let_grow
+from antiphon.accel.packed import PACKED
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
@@ -42,11 +46,13 @@ class CachedModel:
         self.model = model
         self.traits = traits
         self.cache = DynamicCache(config=model.config) if cache is None else cache
+        let_grow(self.cache)
         self.padding = padding
         self.bucket = bucket
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
+        self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
 
@@ -89,6 +95,7 @@ class CachedModel:
     def rebuild(self, context: Tokens) -> Tensor:
         """Forget everything and read ``context`` again; the logits after its last token, of shape (1, vocab)."""
         self.cache = DynamicCache(config=self.model.config)
+        let_grow(self.cache)
         self.length = 0
         self.capacity = None
         return self.prefill(context)
@@ -132,7 +139,9 @@ class CachedModel:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(device)
         input_ids = torch.tensor([[*pending, *draft.tokens, *[pending[-1]] * pads]], device=device)
-        outputs = self.model(input_ids=input_ids, attention_mask=self._mask(tree, len(depths)), **arguments)
+        seen = self._mask(tree, len(depths))
+        with lent(self.model, PACKED) if self.traits.packs and tree is not None else nullcontext():
+            outputs = self.model(input_ids=input_ids, attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
 

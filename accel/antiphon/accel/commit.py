@@ -28,7 +28,7 @@ def rewindable(cache: Cache, level: Level) -> tuple[Level, str]:
         return level, ""
     if getattr(cache, "offloading", False):
         return "plain", "its layers are moved to the CPU and back (offloading)"
-    appending = {layer.__name__ for layer in (*TREE_LAYERS, GrowingLayer)}
+    appending = TREE_LAYERS | {GrowingLayer.__name__}
     states = STATE_LAYERS if level == "replay" or cache.is_croppable else frozenset[str]()
     also = {"tree": {FP8, StaticLayer.__name__}, "linear": {FP8} | states, "replay": states}[level]
     others = sorted({type(layer).__name__ for layer in cache.layers} - appending - also)

@@ -1,14 +1,17 @@
-"""The loop: draft, one forward, walk, keep. Yields one Step per forward."""
+"""The loop: draft, weigh, one forward, walk, keep. Yields one Step per forward."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import torch
 
+from antiphon.accel.budget import Budget
 from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import EMPTY, Drafter, Tokens
+from antiphon.accel.compiled import CompiledModel
+from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens, padded
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
 from antiphon.accel.stopping import Stop
@@ -17,16 +20,16 @@ from antiphon.accel.verify import walk
 
 @torch.no_grad()
 def decode(
-    cached: CachedModel,
+    cached: CachedModel | CompiledModel,
     drafter: Drafter,
     chooser: Chooser,
     stop: Stop,
+    budget: Budget,
     *,
     references: Sequence[Tokens] = (),
-    rows: int = 32,
     prefill_chunk: int | None = None,
 ) -> Iterator[Step]:
-    """Decode until ``stop`` says so, with at most ``rows`` draft rows beside the root in each forward.
+    """Decode until ``stop`` says so, with the draft rows that the ``budget`` keeps beside the root in each forward.
 
     The first step reads what the cache does not hold yet of the prompt and emits one token; every further one emits
     the accepted path and the model's own next token. The text is the chooser's alone, whatever the drafter guesses.
@@ -36,11 +39,15 @@ def decode(
     drafter.begin(tuple(context), references)
     drafted = perf_counter()
     draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
+    fed = length = 0
     while True:
         forwarded = perf_counter()
-        accepted = walk(draft, chooser.over(logits), stop.commit)
+        accepted = walk(draft, chooser.over(logits, cached.best), stop.commit)
         cached.keep(accepted.path)
         walked = perf_counter()
+        if fed:  # neither a prompt nor a text read anew
+            budget.spent(fed, length, walked - drafted)
+        budget.learn(accepted)
         drafter.observe(draft, accepted, logits)
         ended = perf_counter()
         yield Step(
@@ -48,6 +55,7 @@ def decode(
             drafted=len(draft),
             accepted=len(accepted.path),
             seconds=ended - started,
+            padded=max(fed - 1 - len(draft), 0),
             draft_seconds=(drafted - started) + (ended - walked),
             forward_seconds=forwarded - drafted,
             finish=stop.finish,
@@ -57,8 +65,17 @@ def decode(
         started = perf_counter()
         if cached.must_rebuild(context):
             drafted = started
-            draft, logits = EMPTY, cached.rebuild(context)
+            draft, logits, fed = EMPTY, cached.rebuild(context), 0
         else:
-            draft = cached.fit(drafter.propose(context, rows), rows, stop.room - 1)
+            length = cached.length
+            proposed = cached.fit(drafter.propose(context, budget.rows), budget.rows, stop.room - 1)
+            draft = budget.trim(proposed, length)
+            filled = _fill(cached, draft, context[-1], budget.pads(draft, length), stop.room - 1)
+            fed = 1 + len(filled)
             drafted = perf_counter()
-            logits = cached.forward(context[-1:], draft)
+            logits = cached.forward(context[-1:], filled)[: 1 + len(draft)]
+
+
+def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:
+    """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
+    return cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads else draft

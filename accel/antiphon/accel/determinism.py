@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.attention import EXACT, attending, implementation_of
+from antiphon.accel.attention import EXACT, attending, implementation_of, lent
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens
+from antiphon.accel.growing import GrowingLayer
 from antiphon.accel.probe import traits_of
 from antiphon.accel.traits import TREE_LAYERS, Traits
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 GRAIN = 8
 """Forwards are filled up to a multiple of so many rows."""
+
+STEADY_ROWS = 32
+"""The largest draft where forwards have one shape and nothing else is asked for."""
 
 SHAPE = Draft((0,) * 6, (ROOT, ROOT, 1, 1, ROOT, 3), (1.0,) * 6)
 PATH = (1, 3, 5)
@@ -35,17 +39,20 @@ PREFIXES = (9, 50)
 _proven: WeakKeyDictionary[PreTrainedModel, set[tuple[torch.dtype, str, int]]] = WeakKeyDictionary()
 
 
-def bucket_of(deterministic: bool | int, rows: int) -> int:
+def bucket_of(deterministic: bool | int, rows: int | None) -> int:
     """How many rows every forward after the prefill has; 0 where that is left to the draft.
 
-    ``True`` gives 1 + ``rows``, rounded up to a multiple of 8, a number gives itself: runs with different ``rows``
-    are then comparable too.
+    ``True`` gives 1 + ``rows`` (32 where that is None), rounded up to a multiple of 8, a number gives itself: runs
+    with different ``rows`` are then comparable too.
 
     Raises:
         ValueError: a draft of ``rows`` rows and its root would not fit.
     """
     if isinstance(deterministic, bool):
-        return -(-(1 + rows) // GRAIN) * GRAIN if deterministic else 0
+        largest = STEADY_ROWS if rows is None else rows
+        return -(-(1 + largest) // GRAIN) * GRAIN if deterministic else 0
+    if rows is None:
+        return deterministic
     if deterministic <= rows:
         raise ValueError(f"deterministic is {deterministic}; a forward with {rows} draft rows has at least {rows + 1}.")
     return deterministic
@@ -63,7 +70,8 @@ def settled(model: PreTrainedModel, bucket: int, cache: Cache | None = None) -> 
     if not bucket:
         return traits_of(model)
     if cache is not None and (
-        getattr(cache, "offloading", False) or not all(type(layer) in TREE_LAYERS for layer in cache.layers)
+        getattr(cache, "offloading", False)
+        or not all(type(layer).__name__ in TREE_LAYERS | {GrowingLayer.__name__} for layer in cache.layers)
     ):
         raise ValueError(f"Deterministic decoding needs a DynamicCache; past_key_values is a {type(cache).__name__}.")
     proven = _proven.setdefault(model, set())
@@ -78,7 +86,7 @@ def settled(model: PreTrainedModel, bucket: int, cache: Cache | None = None) -> 
 def exactly(model: PreTrainedModel, steps: Iterator[Step]) -> Iterator[Step]:
     """The same steps, with the model attending exactly while one is made and as before in between."""
     while True:
-        with attending(model, EXACT):
+        with lent(model, EXACT):
             step = next(steps, None)
         if step is None:
             return

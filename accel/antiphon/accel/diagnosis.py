@@ -10,8 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import obstacle
+from antiphon.accel.cost_store import step_cost
 from antiphon.accel.probe import traits_of
-from antiphon.accel.step_cost import StepCost, measure
+from antiphon.accel.step_cost import StepCost
 from antiphon.accel.traits import HALF, MASKABLE, Level, RopeSwitch, Traits
 from antiphon.accel.tree import Reach
 
@@ -36,7 +38,9 @@ class Diagnosis:
     """The facts about one loaded model.
 
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
-    head, None where the cache holds none. ``positions`` is where its context ends, in tokens.
+    head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
+    draft's mask, and is empty where they are; ``compiling`` says the same of compiled steps. ``positions`` is
+    where its context ends, in tokens.
     """
 
     model: str
@@ -52,6 +56,8 @@ class Diagnosis:
     rope: RopeSwitch | None
     positions: int | None
     groups: int | None
+    packing: str
+    compiling: str
     cost: StepCost
     advice: tuple[str, ...]
 
@@ -60,8 +66,8 @@ class Diagnosis:
         return asdict(self) | {"cost": self.cost.as_dict()}
 
 
-def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
-    """Probe the model, measure its steps after ``context`` tokens, and say what follows.
+def diagnose(model: PreTrainedModel) -> Diagnosis:
+    """Probe the model, measure its steps anew (the figures replace those that were kept), and say what follows.
 
     Raises:
         ValueError: the model is not a causal language model with a key-value cache.
@@ -81,7 +87,9 @@ def diagnose(model: PreTrainedModel, *, context: int = 256) -> Diagnosis:
         rope=traits.rope,
         positions=traits.positions,
         groups=_groups(model, traits),
-        cost=measure(model, context=context),
+        packing=traits.packing,
+        compiling=obstacle(model, traits, CachedModel(model, traits).cache) or "",
+        cost=step_cost(model, anew=True),
         advice=tuple(_advice(model, traits)),
     )
 

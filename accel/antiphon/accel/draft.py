@@ -127,7 +127,7 @@ def trim(draft: Draft, rows: int, depth: int) -> Draft:
         above = ranks[parent][0] if parent != ROOT else -1.0
         ranks.append((max(-draft.chances[row], above), row))
     kept = sorted(row for _, row in heapq.nsmallest(max(rows, 0), (r for r in ranks if depths[r[1]] <= depth)))
-    return _select(draft, kept)
+    return select(draft, kept)
 
 
 def likeliest_chain(draft: Draft) -> Draft:
@@ -138,7 +138,7 @@ def likeliest_chain(draft: Draft) -> Draft:
     while row in children:
         row = max(children[row].values(), key=lambda child: (draft.chances[child], -child))
         path.append(row)
-    return _select(draft, path)
+    return select(draft, path)
 
 
 def merge(*drafts: Draft) -> Draft:
@@ -163,7 +163,18 @@ def merge(*drafts: Draft) -> Draft:
     return Draft(tuple(tokens), tuple(parents), tuple(chances))
 
 
-def _select(draft: Draft, kept: Sequence[int]) -> Draft:
+def padded(draft: Draft, token: int, pads: int) -> Draft:
+    """The draft with so many rows more that nobody accepts or reads: they only make its forward larger."""
+    return Draft(
+        draft.tokens + (token,) * pads,
+        draft.parents + (ROOT,) * pads,
+        draft.chances + (0.0,) * pads,
+        draft.probes + pads,
+    )
+
+
+def select(draft: Draft, kept: Sequence[int]) -> Draft:
+    """Only these rows, ascending; with a row its parent has to be kept."""
     place = {row: index for index, row in enumerate(kept)} | {ROOT: ROOT}
     return Draft(
         tuple(draft.tokens[row] for row in kept),

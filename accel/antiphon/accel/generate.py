@@ -31,27 +31,37 @@ class Decoder:
     """Drafted, exact decoding for `model.generate(**inputs, custom_generate=decoder, references=[...])`.
 
     The output is what `generate` would have returned without it (see `generate` for streamers and stop strings, which
-    transformers does not hand on to callables). ``drafter`` makes a fresh drafter for each request, ``rows`` bounds a
-    draft, ``tokenizer`` is needed where references are texts, and ``on_step`` is told of every forward.
+    transformers does not hand on to callables). ``drafter`` makes a fresh drafter for each request, ``tokenizer`` is
+    needed where references are texts, and ``on_step`` is told of every forward.
+
+    ``rows`` fixes how many rows of a draft are verified at most. With None each step verifies those that pay, by what
+    forwards of this model cost and by what drafts have been worth: the model is measured once, in under two seconds,
+    and the figures are kept in the user's cache.
 
     In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
     them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the
-    same number of rows, 1 + ``rows`` rounded up to a multiple of 8 (or the number that it is), and attends to each of
-    them by itself, which costs time. The model is given that attention for each step and gets its own back after it.
+    same number of rows, 1 + ``rows`` (32) rounded up to a multiple of 8 (or the number that it is), and attends to
+    each of them by itself, which costs time. The model is given that attention for each step and gets its own back
+    after it.
+
+    ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, False never, and
+    True on any device, out of code that `torch.compile` has made (see `antiphon.accel.compiled`).
     """
 
     def __init__(
         self,
         drafter: DrafterFactory = Blend,
         *,
-        rows: int = 32,
+        rows: int | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         on_step: Callable[[Step], None] | None = None,
         deterministic: bool | int = False,
+        compiled: bool | None = None,
     ) -> None:
         self.drafter = drafter
         self.rows = checked_rows(rows)
         self.bucket = bucket_of(deterministic, rows)
+        self.compiled = compiled
         self.tokenizer = tokenizer
         self.on_step = on_step
 
@@ -68,7 +78,9 @@ class Decoder:
         """Called by `generate` with what it has prepared."""
         request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
         refuse(request)
-        return _finish(request, self.drafter, self.rows, references, self.tokenizer, self.on_step, self.bucket)
+        return _finish(
+            request, self.drafter, self.rows, references, self.tokenizer, self.on_step, self.bucket, self.compiled
+        )
 
 
 def stream(
@@ -77,18 +89,19 @@ def stream(
     *,
     references: Sequence[Reference] = (),
     drafter: DrafterFactory = Blend,
-    rows: int = 32,
+    rows: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | Sequence[str] | None = None,
     generator: torch.Generator | None = None,
     deterministic: bool | int = False,
+    compiled: bool | None = None,
     **arguments: Any,
 ) -> Iterator[Step]:
     """Decode lazily: one Step per forward, its ``tokens`` as plain ids; closing the iterator stops generating.
 
     Takes what `model.generate` takes (sampling parameters, processors, criteria, cache, ...). A ``generator`` draws
     from its own stream of random numbers instead of torch's global one. The last step says why it ``finish``-ed.
-    ``deterministic`` is `Decoder`'s.
+    ``deterministic`` and ``compiled`` are `Decoder`'s.
 
     Raises:
         ValueError: an option that this decoder does not offer (beams, no cache, embeddings, batches), named; or the
@@ -98,7 +111,7 @@ def stream(
     if len(request.input_ids) > 1:
         raise ValueError(f"A stream is of one text, and these are {len(request.input_ids)}; use `generate`.")
     bucket = bucket_of(deterministic, checked_rows(rows))
-    return Run(request, drafter, rows, references, tokenizer, generator, bucket=bucket).steps()
+    return Run(request, drafter, rows, references, tokenizer, generator, bucket=bucket, compiled=compiled).steps()
 
 
 def generate(
@@ -107,18 +120,20 @@ def generate(
     *,
     references: Sequence[Any] = (),
     drafter: DrafterFactory = Blend,
-    rows: int = 32,
+    rows: int | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | Sequence[str] | None = None,
     on_step: Callable[[Step], None] | None = None,
     deterministic: bool | int = False,
+    compiled: bool | None = None,
     **arguments: Any,
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """`model.generate` with drafts: the same arguments, the same output, fewer forwards.
 
     Other than `custom_generate`, it carries ``streamer`` (the prompt first, then token by token) and ``stop_strings``
-    with their ``tokenizer``; ``deterministic`` is `Decoder`'s, and decodes the texts of a batch one by one.
+    with their ``tokenizer``; ``deterministic`` is `Decoder`'s, and decodes the texts of a batch one by one; so is
+    ``compiled``, for a text alone.
 
     A batch of texts, padded on the left, shares its forwards; ``references`` is then one list for each text. Texts end
     at different steps, so processors and criteria are asked text by text, each with copies of its own; samples follow
@@ -127,7 +142,7 @@ def generate(
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
     bucket = bucket_of(deterministic, checked_rows(rows))
     if streamer is None:
-        return _finish(request, drafter, rows, references, tokenizer, on_step, bucket)
+        return _finish(request, drafter, rows, references, tokenizer, on_step, bucket, compiled)
     if len(request.input_ids) > 1:
         raise ValueError(f"A streamer is for one text, and these are {len(request.input_ids)}; generate them without.")
 
@@ -138,7 +153,7 @@ def generate(
             streamer.put(torch.tensor([token]))
 
     streamer.put(request.input_ids.cpu())
-    output = _finish(request, drafter, rows, references, tokenizer, put, bucket)
+    output = _finish(request, drafter, rows, references, tokenizer, put, bucket, compiled)
     streamer.end()
     return output
 
@@ -146,16 +161,17 @@ def generate(
 def _finish(
     request: Request,
     drafter: DrafterFactory,
-    rows: int,
+    rows: int | None,
     references: Sequence[Any],
     tokenizer: PreTrainedTokenizerBase | None,
     on_step: Callable[[Step], None] | None,
     bucket: int,
+    compiled: bool | None,
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """Decode every text of a request to its end: together where the model can share forwards, else one by one."""
     shares = share_out(references, request)
     runs = [
-        Run(part, drafter, rows, own, tokenizer, bucket=bucket)
+        Run(part, drafter, rows, own, tokenizer, bucket=bucket, compiled=compiled)
         for part, own in zip(split(request), shares, strict=True)
     ]
     for steps in steps_of(request.model, runs):

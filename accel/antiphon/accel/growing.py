@@ -1,19 +1,19 @@
-"""A cache that is written in place into buffers that double, not copied once for every token. Knows no drafts."""
+"""A cache that is written in place into buffers with room, not copied once for every token. Knows no drafts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import Tensor
-from transformers import DynamicCache, PretrainedConfig
+from transformers import Cache, DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-SMALLEST = 64
-"""How many tokens the first buffer holds at least."""
+ROOM = 64
+"""For how many further tokens a new buffer has room at least; a long one has room for an eighth more than it holds."""
 
 
 class Buffer:
-    """Memory for states of shape (..., tokens, size) that grows by doubling; what is held stands at its front."""
+    """Memory for states of shape (..., tokens, size) that grows by an eighth; what is held stands at its front."""
 
     def __init__(self) -> None:
         self.memory: Tensor | None = None
@@ -29,7 +29,7 @@ class Buffer:
         total = length + fresh.shape[-2]
         memory = self.memory
         if memory is None or not _holds(memory, held, fresh, total):
-            memory = fresh.new_empty((*fresh.shape[:-2], max(2 * total, SMALLEST), fresh.shape[-1]))
+            memory = fresh.new_empty((*fresh.shape[:-2], total + max(total // 8, ROOM), fresh.shape[-1]))
             if held is not None:
                 memory[..., :length, :] = held
             self.memory = memory
@@ -71,12 +71,24 @@ class GrowingCache(DynamicCache):
     """A `DynamicCache` that does not copy its full-attention layers at every step; pass it as `past_key_values=`.
 
     `DynamicCache` concatenates, which copies every key and value for every token. Here a token costs its own row, and
-    memory for at most twice the tokens is held. Sliding, chunked and recurrent layers are those of `DynamicCache`,
-    whose size is bounded. For inference alone: its tensors are written in place, and a crop reuses their memory.
+    eight rows' copy in the long run, for an eighth more memory. Sliding, chunked and recurrent layers are those of
+    `DynamicCache`, whose size is bounded. For inference alone: its tensors are written in place, and a crop reuses
+    their memory.
     """
 
     def __init__(self, config: PretrainedConfig | None = None) -> None:
         super().__init__(config=config)
-        self.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in self.layers]
-        if config is None:
-            self.layer_class_to_replicate = GrowingLayer
+        _replace_layers(self)
+
+
+def let_grow(cache: Cache) -> None:
+    """Have a `DynamicCache` that is still empty written in place as well; any other cache stays as it is."""
+    is_empty = not any(getattr(layer, "is_initialized", True) for layer in cache.layers)
+    if type(cache) is DynamicCache and is_empty and not cache.offloading:
+        _replace_layers(cache)
+
+
+def _replace_layers(cache: Cache) -> None:
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    if cache.layer_class_to_replicate is DynamicLayer:
+        cache.layer_class_to_replicate = GrowingLayer

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
@@ -17,7 +17,7 @@ from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import Blend, drafter_named
+from antiphon.accel.drafters import Blend, Recycling, RunnersUp, drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Message, encode
 from antiphon.accel.parameters import Parameters, Settings, check, texts
@@ -31,16 +31,20 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "Completion", "LanguageModel", "Message", "Stream", "Usage"]
 
 
-CPU_LEAST = 0.1
-"""On a CPU a draft row costs 3 to 10 % of a plain step, so the default drafter leaves out rows of a smaller chance."""
-
-
 class LanguageModel:
     """A causal model that continues texts and answers messages, drafting from the references it is given.
 
-    What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; on a CPU the default
-    drafter also leaves out rows that are unlikely to pay (`CPU_LEAST`). Any number of requests may run at once, from
-    any threads: they take turns forward by forward.
+    What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; with None every step
+    verifies the rows that pay. For that the model's forwards are measured when it is first asked (under two seconds;
+    the figures are kept in the user's cache). Any number of requests may run at once, from any threads: they take
+    turns forward by forward.
+
+    The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
+    that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
+    instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
+    tenants that must not learn of each other tables of their own, here or with each request.
+
+    ``deterministic`` and ``compiled`` are those of `antiphon.accel.generate.Decoder`.
     """
 
     def __init__(
@@ -49,17 +53,23 @@ class LanguageModel:
         tokenizer: PreTrainedTokenizerBase,
         *,
         drafter: str | DrafterFactory = "blend",
-        rows: int = 32,
+        rows: int | None = None,
         name: str | None = None,
         deterministic: bool = False,
+        recycling: bool | RunnersUp = True,
+        compiled: bool | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
         self.rows = rows
+        self.compiled = compiled
         check_causal(model, self.name)
-        check("rows", rows, isinstance(rows, int) and rows >= 0, "0 (plain decoding) or more")
-        self._drafter = _factory(drafter, model.device)
+        check(
+            "rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more"
+        )
+        self._drafter = _named(drafter)
+        self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         self._turns = Turns()
         self._bucket = bucket_of(bool(deterministic), rows)
         if self._bucket:
@@ -75,8 +85,10 @@ class LanguageModel:
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
         drafter: str | DrafterFactory = "blend",
-        rows: int = 32,
+        rows: int | None = None,
         deterministic: bool = False,
+        recycling: bool | RunnersUp = True,
+        compiled: bool | None = None,
         **model_kwargs: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -89,12 +101,20 @@ class LanguageModel:
             ValueError: what lies there is no causal language model, or the device or drafter is unknown.
             OSError: nothing lies there, or the hub cannot be reached.
         """
-        factory = _factory(drafter, None)  # an unknown one is refused before anything is loaded
+        drafter = _named(drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(
             name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
         )
-        name = str(name_or_path)
-        return cls(model, tokenizer, drafter=factory, rows=rows, name=name, deterministic=deterministic)
+        return cls(
+            model,
+            tokenizer,
+            drafter=drafter,
+            rows=rows,
+            name=str(name_or_path),
+            deterministic=deterministic,
+            recycling=recycling,
+            compiled=compiled,
+        )
 
     @property
     def context_window(self) -> int | None:
@@ -161,8 +181,7 @@ class LanguageModel:
     def _run(self, prompt: str | Sequence[Message], references: Sequence[str], settings: Settings) -> Run:
         """One request, ready to be decoded."""
         sources = texts("references", references)
-        drafter, rows = settings.drafter, settings.rows
-        factory = self._drafter if drafter is None else _factory(drafter, self.model.device)
+        rows = settings.rows
         tokens = encode(prompt, self.tokenizer)
         generator = self._generator(settings.seed) if settings.is_sampled else None
         request = prepare(
@@ -174,7 +193,28 @@ class LanguageModel:
         )
         rows = self.rows if rows is None else rows
         bucket = bucket_of(self._bucket or False, rows)
-        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket)
+        factory = self._factory(settings)
+        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket, compiled=self.compiled)
+
+    def _factory(self, settings: Settings) -> DrafterFactory:
+        """The request's drafter, with the runners-up that it may use."""
+        given = settings.recycling
+        table = self.runners_up if given is None or given is True else self._own(given)
+        factory = self._drafter if settings.drafter is None else _named(settings.drafter)
+        if factory is Blend:
+            return partial(Blend, recycling=False if table is None else table)
+        return partial(Recycling, table) if factory is Recycling else factory
+
+    def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
+        """The same table, unless it is another model's; None for False."""
+        if table is False:
+            return None
+        if table.model not in ("", self.name):
+            raise ValueError(
+                f"recycling is a table of runners-up of {table.model!r}, and this is {self.name!r}; give each model a "
+                "table of its own."
+            )
+        return table
 
     def _stream(self, run: Run, steps: Iterator[Step], settings: Settings) -> Stream:
         return Stream(
@@ -271,6 +311,5 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
     return list(completion)
 
 
-def _factory(drafter: str | DrafterFactory, device: torch.device | None) -> DrafterFactory:
-    factory = drafter_named(drafter) if isinstance(drafter, str) else drafter
-    return partial(Blend, least=CPU_LEAST) if factory is Blend and device and device.type == "cpu" else factory
+def _named(drafter: str | DrafterFactory) -> DrafterFactory:
+    return drafter_named(drafter) if isinstance(drafter, str) else drafter

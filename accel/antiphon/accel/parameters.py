@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.drafters.runners_up import RunnersUp
 
 
 class Parameters(TypedDict, total=False):
@@ -22,6 +23,7 @@ class Parameters(TypedDict, total=False):
     seed: int | None
     drafter: str | DrafterFactory | None
     rows: int | None
+    recycling: bool | RunnersUp | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Settings:
     ``temperature`` 0 is greedy; above it the next token is drawn after ``top_k`` (0: all), ``top_p`` and ``min_p`` have
     cut the distribution, from a random state of this request's own: the same ``seed`` gives the same text, with and
     without drafts, and torch's global state is never touched. The text ends before the first ``stop`` string.
-    ``drafter`` and ``rows`` replace the language model's own.
+    ``drafter``, ``rows`` and ``recycling`` (False: none; a table: this one) replace the language model's own.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -48,6 +50,7 @@ class Settings:
     seed: int | None = None
     drafter: str | DrafterFactory | None = None
     rows: int | None = None
+    recycling: bool | RunnersUp | None = None
 
     def __post_init__(self) -> None:
         tokens, top_k, seed = self.max_new_tokens, self.top_k, self.seed

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.batched_model import BatchedModel
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
+from antiphon.accel.packed import obstacle
 from antiphon.accel.traits import HALF, Traits, declared
 
 PREFIX = 8
@@ -69,13 +70,24 @@ def _settle(model: PreTrainedModel, traits: Traits) -> Traits:
         return replace(traits, level="plain", reason="it is in training mode; call model.eval() first")
     if traits.cache_argument is None:
         raise ValueError(f"{type(model).__name__} keeps no key-value cache; decode it with model.generate alone.")
-    if traits.level == "tree" and not _holds(model, traits, _TREE, _error):
-        traits = replace(traits, level="linear", reason="a branching draft changed its logits in the numeric probe")
+    if traits.level == "tree":
+        traits = _packing(model, traits)
+        if not traits.packs and not _holds(model, traits, _TREE, _error):
+            traits = replace(traits, level="linear", reason="a branching draft changed its logits in the numeric probe")
     if traits.level == "replay" and _crops(model, traits):
         traits = replace(traits, level="linear", reason="its state is convolutional alone, which crops as keys do")
     if traits.level in ("linear", "replay") and not _holds(model, traits, chain([0] * 4), _error):
         return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
     return traits
+
+
+def _packing(model: PreTrainedModel, traits: Traits) -> Traits:
+    """Let trees be attended by packing where that is of use, and where a branching draft holds with it."""
+    reason = obstacle(model)
+    packing = replace(traits, packs=True, packing="")
+    if reason is None and _holds(model, packing, _TREE, _error):
+        return packing
+    return replace(traits, packing=reason or "with it a branching draft changed the logits in the numeric probe")
 
 
 def _holds(model: PreTrainedModel, traits: Traits, shape: Draft, error: _Error) -> bool:

@@ -98,10 +98,10 @@ def prepare(
     return request
 
 
-def checked_rows(rows: int) -> int:
+def checked_rows(rows: int | None) -> int | None:
     """How many rows a draft may have, or an error that says what it must be."""
-    if not isinstance(rows, int) or rows < 0:
-        raise ValueError(f"rows is {rows!r}; a draft has 0 rows (plain decoding) or more.")
+    if rows is not None and (not isinstance(rows, int) or rows < 0):
+        raise ValueError(f"rows is {rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
     return rows
 
 

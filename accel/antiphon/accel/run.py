@@ -10,9 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from antiphon.accel.budget import Budget, budget_for
 from antiphon.accel.cache import CachedModel, cache_of
+from antiphon.accel.compiled import CompiledModel, compiled_or_plain, until_left
 from antiphon.accel.decode import decode
-from antiphon.accel.determinism import exactly, settled
+from antiphon.accel.determinism import STEADY_ROWS, exactly, settled
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.request import Reference, Request, checked_rows, encode
 from antiphon.accel.sampling import Chooser
@@ -34,23 +36,25 @@ class Run:
         self,
         request: Request,
         drafter: DrafterFactory,
-        rows: int,
+        rows: int | None,
         references: Sequence[Reference],
         tokenizer: PreTrainedTokenizerBase | None,
         generator: torch.Generator | None = None,
         *,
         bucket: int = 0,
+        compiled: bool | None = None,
     ) -> None:
         config = request.config
         detailed = bool(config.return_dict_in_generate)
         vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
         self.request = request
-        self.rows = checked_rows(rows)
+        self.rows = min(STEADY_ROWS, bucket - 1) if bucket and rows is None else checked_rows(rows)
         self.bucket = bucket
+        self.compiled = compiled
         self.prefill_chunk: int | None = config.prefill_chunk_size
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
-        self.cached: CachedModel | None = None
+        self.cached: CachedModel | CompiledModel | None = None
         self.transcript = Transcript(request.input_ids)
         self.chooser = Chooser(
             self.transcript,
@@ -67,22 +71,28 @@ class Run:
         """Every token so far but left padding."""
         return self.transcript.tokens[self.request.padding :]
 
+    @property
+    def budget(self) -> Budget:
+        """Who decides how many rows are verified; the first one of a model may have to measure it."""
+        return budget_for(self.request.model, self.drafter, self.rows)
+
     def steps(self) -> Iterator[Step]:
         """Decode this text alone, with a ``bucket`` deterministically."""
         request = self.request
         cache = cache_of(request.model, dict(request.arguments))
         traits = settled(request.model, self.bucket, cache)
-        self.cached = CachedModel(request.model, traits, cache, padding=request.padding, bucket=self.bucket)
+        plain = CachedModel(request.model, traits, cache, padding=request.padding, bucket=self.bucket)
+        self.cached = plain if self.bucket else compiled_or_plain(plain, self.compiled)
         steps = decode(
             self.cached,
             self.drafter,
             self.chooser,
             self.stop,
+            self.budget,
             references=self.references,
-            rows=self.rows,
             prefill_chunk=self.prefill_chunk,
         )
-        return exactly(request.model, steps) if self.bucket else steps
+        return exactly(request.model, steps) if self.bucket else until_left(self.cached, steps)
 
     def output(self) -> Tensor | GenerateDecoderOnlyOutput:
         """What `generate` returns, once every step is done; the cache is that of a text decoded alone."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
+from antiphon.accel.best import argmax
 from antiphon.accel.transcript import Transcript
 
 
@@ -39,12 +40,15 @@ class Chooser:
         self.scores: list[Tensor] | None = [] if keep_scores else None
         self.logits: list[Tensor] | None = [] if keep_logits else None
 
-    def over(self, logits: Tensor) -> Callable[[int], int]:
-        """How to choose after each row of one forward; ``logits`` has shape (1 + rows, vocab), the root's first."""
+    def over(self, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
+        """How to choose after each row of one forward; ``logits`` has shape (1 + rows, vocab), the root's first.
+
+        ``best`` is their argmax, of shape (1 + rows,), where the forward has already taken it.
+        """
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
             return lambda row: self._choose(logits[row + 1 : row + 2])
-        best: list[int] = logits.argmax(dim=-1).tolist()  # one copy from the device for all rows
-        return lambda row: best[row + 1]
+        tokens = (argmax(logits) if best is None else best).tolist()  # one copy from the device for all rows
+        return lambda row: int(tokens[row + 1])
 
     def _choose(self, row: Tensor) -> int:
         ids = self.transcript.ids

@@ -11,7 +11,10 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward: what it emitted, what it verified and what it took (seconds)."""
+    """One forward: what it emitted, what it verified and what it took (seconds).
+
+    ``padded`` counts rows that made the forward cheaper by making it larger; they are not drafted.
+    """
 
     tokens: tuple[int, ...]
     drafted: int
@@ -20,6 +23,7 @@ class Step:
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
     finish: FinishReason | None = None
+    padded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

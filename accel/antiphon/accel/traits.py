@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from antiphon.accel.attention import EXACT, implementation_of
 from antiphon.accel.tree import Reach
@@ -18,7 +17,8 @@ Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 """What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
 from a snapshot of the recurrent state; or nothing, which is plain decoding."""
 
-TREE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
+DUMMY = "DummyLayer"  # by name, as all of these: not every release of transformers has every class to import
+TREE_LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", DUMMY})
 STATE_ALONE = "LinearAttentionLayer"
 STATE_LAYERS = frozenset({STATE_ALONE, "LinearAttentionAndFullAttentionLayer"})
 BOOLEAN = ("sdpa", EXACT)
@@ -46,6 +46,7 @@ class Traits:
     ``kinds`` names the kind of every layer, ``states`` the kinds that keep recurrent or convolutional state.
     ``reaches`` maps each kind that attends to how far it looks and ``first`` to the index of its first layer; a model
     with one such kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
+    ``packs`` says whether its trees are attended by `antiphon.accel.packed`, and ``packing`` why not.
     """
 
     level: Level
@@ -60,6 +61,8 @@ class Traits:
     first: Mapping[str, int] = field(default_factory=dict)
     positions: int | None = None
     rope: RopeSwitch | None = None
+    packs: bool = False
+    packing: str = "no tree is verified"
 
     @property
     def takes_booleans(self) -> bool:
@@ -107,7 +110,7 @@ def declared(model: PreTrainedModel) -> Traits:
 
 def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]) -> tuple[Level, str]:
     kinds = {type(layer).__name__ for layer in layers}
-    unknown = kinds - {layer.__name__ for layer in TREE_LAYERS} - STATE_LAYERS
+    unknown = kinds - TREE_LAYERS - STATE_LAYERS
     if kinds & STATE_LAYERS and not unknown:
         return "replay", f"it keeps recurrent or convolutional state ({', '.join(sorted(kinds & STATE_LAYERS))})"
     if unknown:
@@ -130,7 +133,7 @@ def _reaches(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, Reach
     reaches: dict[str, Reach] = {}
     first: dict[str, int] = {}
     for index, (kind, layer) in enumerate(zip(kinds, layers, strict=False)):
-        if kind in reaches or isinstance(layer, DummyLayer) or type(layer).__name__ == STATE_ALONE:
+        if kind in reaches or type(layer).__name__ in (DUMMY, STATE_ALONE):
             continue
         width = getattr(layer, "sliding_window", None)
         reaches[kind] = Reach(chunk=width) if kind == "chunked_attention" else Reach(window=width)

@@ -23,6 +23,7 @@ TOLERANCE = 2e-4
 """How far a logit may lie from plain decoding's in float32: rounding stays far below it, a wrong mask far above."""
 
 PROMPT_TOKENS, NEW_TOKENS = 40, 48
+ROWS = 32
 ORACLE_DEPTH = 5
 EVERY_ROW = 3
 """In so many first steps the rows that are not accepted are compared as well."""
@@ -131,7 +132,7 @@ def _try(
     start = prompt.shape[1]
     references = [plain.text[start : start + 20], plain.text[start + 15 : start + 40]]
     torch.manual_seed(3)
-    output: Any = generate(model, prompt, references=references, drafter=lambda: witness, **options)
+    output: Any = generate(model, prompt, references=references, drafter=lambda: witness, rows=ROWS, **options)
     same = output[0].tolist() == plain.text
     error = _error(model, plain, witness.sights, start) if same else float("inf")
     return Trial(same, len(plain.text) - start, len(witness.sights), error)

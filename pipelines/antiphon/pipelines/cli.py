@@ -104,7 +104,10 @@ def ask(
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
     drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
-    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
@@ -159,7 +162,10 @@ def certify(
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
     drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
-    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
+    ] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
     ] = False,
@@ -208,7 +214,6 @@ def demo(
 @app.command()
 def doctor(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
-    context: Annotated[int, typer.Option(help="Measure forwards after so many tokens.")] = 256,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
@@ -230,7 +235,7 @@ def doctor(
 
     loaded = load_language_model(model, device=device).model
     with console.err.status("Examining"):
-        diagnosis = diagnose(loaded, context=context)
+        diagnosis = diagnose(loaded)
     if as_json:
         typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
         return

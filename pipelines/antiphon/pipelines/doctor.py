@@ -51,6 +51,8 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
         "context": f"{positions:,} tokens" if positions else "its configuration sets no end",
         "rotary": _rope(diagnosis.rope),
         "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
+        "packing": f"no: {packing}" if (packing := diagnosis.packing) else "yes: their keys are read once, not copied",
+        "compiling": f"no: {why}" if (why := diagnosis.compiling) else "yes: steps of fixed shapes, by itself on a GPU",
     }
 
 
@@ -64,12 +66,17 @@ def _rope(rope: RopeSwitch | None) -> str:
 
 
 def _costs(diagnosis: Diagnosis) -> Table:
-    cost = diagnosis.cost
-    table = Table(title=f"One forward after {cost.context:,} tokens", box=SIMPLE)
-    for heading in ("rows", "ms", "plain steps"):
+    measured = diagnosis.cost.seconds
+    contexts = " and ".join(f"{context:,}" for context in measured)
+    table = Table(title=f"One forward after {contexts} tokens", box=SIMPLE)
+    for heading in ("rows", *("ms", "plain steps") * len(measured)):
         table.add_column(heading, justify="right")
-    for rows, seconds in cost.seconds.items():
-        table.add_row(str(rows), f"{1000 * seconds:.2f}", f"{cost.ratio(rows):.2f}")
+    for rows in sorted({count for row in measured.values() for count in row}):
+        costs = [
+            (f"{1000 * row[rows]:.2f}", f"{row[rows] / row[1]:.2f}") if rows in row else ("", "")
+            for row in measured.values()
+        ]
+        table.add_row(str(rows), *(figure for pair in costs for figure in pair))
     table.caption = "A draft pays where it brings more tokens than its forward costs plain steps."
     return table
 

@@ -6,9 +6,17 @@ from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.nothing import Nothing
+from antiphon.accel.drafters.recycling import Recycling
+from antiphon.accel.drafters.runners_up import RunnersUp
 from antiphon.accel.drafters.trie import Trie
 
-DRAFTERS: dict[str, DrafterFactory] = {"nothing": Nothing, "copying": Copying, "trie": Trie, "blend": Blend}
+DRAFTERS: dict[str, DrafterFactory] = {
+    "nothing": Nothing,
+    "copying": Copying,
+    "trie": Trie,
+    "recycling": Recycling,
+    "blend": Blend,
+}
 """Every drafter under the name that a command line gives it."""
 
 
@@ -23,4 +31,4 @@ def drafter_named(name: str) -> DrafterFactory:
     return DRAFTERS[name]
 
 
-__all__ = ["DRAFTERS", "Blend", "Copying", "Nothing", "Trie", "drafter_named"]
+__all__ = ["DRAFTERS", "Blend", "Copying", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import log
 from typing import TYPE_CHECKING
 
-from antiphon.accel.draft import ROOT, Accepted, Draft, Tokens
-from antiphon.accel.drafters.occurrences import END, Occurrences
+from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Tokens
+from antiphon.accel.drafters.occurrences import Occurrences
+from antiphon.accel.drafters.runners_up import RunnersUp, contexts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +21,12 @@ NEWEST = 2048
 VERSATILE = 0.5
 """How often one of the 32 most versatile tokens comes next where no known place goes on: 0.42 to 0.53, measured."""
 
-_Branch = tuple[float, int, int, int, Sequence[int], float, int]
-"""A row to be: minus its chance, its order, its parent, its token, the places that agree, their weight, its depth."""
+FAINT = 0.001
+"""A guess of a smaller chance is never a row: drafts of 64 rows end at about 0.008, and waiting guesses cost time."""
+
+_Branch = tuple[float, int, int, int, int, Sequence[int], float, int]
+"""A row to be: minus its chance, its order, its parent and the token there, its token, the places that agree, their
+weight, its depth."""
 
 
 class Blend:
@@ -34,9 +39,10 @@ class Blend:
     agreeing tokens. That product is the row's chance, a cautious one: on recorded answers, rows of chance c held in
     1.1 c to 1.5 c of the cases, whatever c. Rows go ``depth`` tokens deep.
 
-    What the known places leave open goes to the ``common`` most versatile tokens of the texts (Kneser and Ney's lower
-    order): rows to spare guess the next token among them. Where rows are not free, ``least`` leaves out all rows of a
-    smaller chance.
+    What the known places leave open goes to the model's own runners-up (see `RunnersUp`), below every row, and what
+    these leave open below the root to the ``common`` most versatile tokens of the texts (Kneser and Ney's lower order).
+    ``recycling`` says which runners-up: True those of this request alone, a table those that it holds and will hold
+    from other requests, False none.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -51,7 +57,7 @@ class Blend:
         most: int = 64,
         escape: float = 2.0,
         common: int = 32,
-        least: float = 0.0,
+        recycling: bool | RunnersUp = True,
     ) -> None:
         if base <= 1:
             raise ValueError(f"base is {base}; a longer match must weigh more, so it needs to be over 1.")
@@ -61,11 +67,11 @@ class Blend:
             raise ValueError(f"escape is {escape}; something is always left open, so it needs to be over 0.")
         if common < 0:
             raise ValueError(f"common is {common}; it needs to be 0 (no such rows) or more.")
-        if not 0 <= least <= 1:
-            raise ValueError(f"least is {least}; a chance lies between 0 and 1.")
         self.base, self.longest, self.depth = base, longest, depth
-        self.most, self.escape, self.common, self.least = most, escape, common, least
+        self.most, self.escape, self.common = most, escape, common
         self._log_base = log(base)
+        self._table = RunnersUp() if recycling is True else None if recycling is False else recycling
+        self._forgets = recycling is True
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
@@ -77,6 +83,9 @@ class Blend:
         self._occurrences.extend(prompt)
         self._read = len(prompt)
         self._rank()
+        self._tail = tuple(prompt[-2:])
+        if self._table is not None and self._forgets:
+            self._table.clear()
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """A tree of at most ``budget`` rows, the likeliest first."""
@@ -84,15 +93,19 @@ class Blend:
         self._read = max(self._read, len(context))
         if len(self._occurrences.tokens) > 2 * self._ranked:
             self._rank()
-        return self._grow(self._weigh(context), budget)
+        return self._grow(self._weigh(context), context, budget)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Nothing: the context given to ``propose`` tells all."""
+        """Learn what the model found likely after every row."""
+        if self._table is not None:
+            self._table.learn(self._tail, draft, logits)
+            self._tail = (*self._tail, *accepted.tokens)[-2:]
 
     def _rank(self) -> None:
         """Rank the versatile tokens; done again whenever the texts have doubled, so its cost per token is bounded."""
         self._ranked = len(self._occurrences.tokens)
-        self._versatile = self._occurrences.most_versatile(self.common) if self.common else []
+        versatile = self._occurrences.most_versatile(self.common) if self.common else []
+        self._versatile = {token: VERSATILE * share for token, share in versatile}
 
     def _weigh(self, context: Tokens) -> dict[int, float]:
         weights: dict[int, float] = {}
@@ -101,43 +114,25 @@ class Blend:
             weights.update(dict.fromkeys(places[-self.most :], self.base**matched))  # longer matches overwrite
         return weights
 
-    def _grow(self, weights: dict[int, float], rows: int) -> Draft:
+    def _grow(self, weights: dict[int, float], context: Tokens, rows: int) -> Draft:
         """The ``rows`` likeliest rows, best first; equal chances go by which was found first."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
-        text, heap = self._occurrences.tokens, self._roots(weights)
-        while heap and len(tokens) < rows:
-            negative, _, parent, token, places, weight, depth = heappop(heap)
-            if -negative < self.least:
-                break
-            row = len(tokens)
-            tokens.append(token)
-            parents.append(parent)
-            chances.append(-negative)
-            if not places or depth >= self.depth:
-                continue
-            negative *= self._trust(weight, depth)
-            followers = [text[place + depth] for place in places]
-            if followers.count(followers[0]) < len(followers):
-                for branch in self._branches(weights, row, places, depth, -negative / weight):
-                    heappush(heap, branch)
-            elif followers[0] != END:  # nearly always: a path that goes on as one
-                heappush(heap, (negative, next(self._order), row, followers[0], places, weight, depth + 1))
-        return Draft(tuple(tokens), tuple(parents), tuple(chances))
-
-    def _roots(self, weights: dict[int, float]) -> list[_Branch]:
-        """The first row of every path: tokens that followed the last one, then versatile tokens for what is left."""
         self._order = count()
-        total = sum(weights.values())
-        trust = self._trust(total, 0) if weights else 0.0
-        branches = self._branches(weights, ROOT, weights, 0, trust / total) if weights else []
-        known = {branch[3] for branch in branches}
-        for token, share in self._versatile:
-            if token not in known:
-                branches.append((-(1 - trust) * VERSATILE * share, next(self._order), ROOT, token, (), 0.0, 1))
-        heapify(branches)
-        return branches
+        [(before, last)] = contexts(context[-2:], EMPTY)
+        heap = self._branches(weights, ROOT, (-1.0, 0, ROOT, before, last, list(weights), sum(weights.values()), 0))
+        heapify(heap)
+        while heap and len(tokens) < rows:
+            branch = heappop(heap)
+            row = len(tokens)
+            parents.append(branch[2])
+            tokens.append(branch[4])
+            chances.append(-branch[0])
+            if branch[-1] < self.depth:
+                for child in self._branches(weights, row, branch):
+                    heappush(heap, child)
+        return Draft(tuple(tokens), tuple(parents), tuple(chances))
 
     def _trust(self, weight: float, depth: int) -> float:
         """The chance that a row goes on as one of its places does, after m agreeing tokens: m / (m + escape).
@@ -147,12 +142,28 @@ class Blend:
         agreed = log(weight) / self._log_base + depth
         return agreed / (agreed + self.escape)
 
-    def _branches(
-        self, weights: dict[int, float], parent: int, places: Iterable[int], depth: int, scale: float
-    ) -> list[_Branch]:
-        """The children of a row, their chances in proportion to the weight of the places that agree."""
+    def _branches(self, weights: dict[int, float], row: int, branch: _Branch) -> list[_Branch]:
+        """The children of a row: the tokens at its places, by weight, and guesses at what these leave open."""
+        negative, _, _, before, last, places, weight, depth = branch
+        guesses = self._guesses(row, before, last)
+        trust = self._trust(weight, depth) if places else 0.0
         branches: list[_Branch] = []
         for token, group in self._occurrences.continuations(places, depth).items():
-            weight = sum([weights[place] for place in group], 0.0)
-            branches.append((-scale * weight, next(self._order), parent, token, group, weight, depth + 1))
+            agreeing = sum([weights[place] for place in group])
+            share = trust * agreeing / weight + (1 - trust) * guesses.pop(token, 0.0)
+            branches.append((negative * share, next(self._order), row, last, token, group, agreeing, depth + 1))
+        negative *= 1 - trust
+        for token, guess in guesses.items():
+            if negative * guess < -FAINT:
+                branches.append((negative * guess, next(self._order), row, last, token, (), 0.0, depth + 1))
         return branches
+
+    def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:
+        """What comes next where no place knows: the model's runners-up, and below the root versatile tokens too."""
+        guesses = {} if self._table is None else self._table.after(before, last)
+        if row == ROOT:
+            left = 1 - sum(guesses.values())
+            for token, share in self._versatile.items():
+                if token not in guesses:
+                    guesses[token] = left * share
+        return guesses

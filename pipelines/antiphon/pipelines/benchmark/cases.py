@@ -46,10 +46,14 @@ def load_cases(
         raise ValueError(f"passages is {passages}; a question is asked over 0 passages or more.")
     if file is None:
         return _demo_cases(language_model, task, limit, DEMO_PASSAGES if passages is None else passages)
-    samples = load_samples(file, task=task, limit=limit)
+    return [case_of(language_model, sample, passages) for sample in load_samples(file, task=task, limit=limit)]
+
+
+def case_of(language_model: LanguageModel, sample: Sample, passages: int | None = None) -> Case:
+    """A sample as it was recorded, or with ``passages`` asked anew over the first so many of its references."""
     if passages is None:
-        return [Case(sample.prompt, sample.references) for sample in samples]
-    return [asked(language_model, sample.query, _recorded(sample)[:passages]) for sample in samples]
+        return Case(sample.prompt, sample.references)
+    return asked(language_model, sample.query, _recorded(sample)[:passages])
 
 
 def asked(language_model: LanguageModel, question: str, passages: Sequence[Passage]) -> Case:

@@ -11,14 +11,19 @@ from rich.table import Table
 
 from antiphon.accel.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark.replay import Tokenizer
+from antiphon.pipelines.benchmark import index_cli, speed_cli
+from antiphon.pipelines.benchmark.loading import load_tokenizer
+from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
+from antiphon.pipelines.benchmark.tables import shown, table
 
 if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.drafting import Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
+for command in (speed_cli.speed, speed_cli.floor, speed_cli.record, speed_cli.page, index_cli.index):
+    app.command()(command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
 
@@ -38,14 +43,15 @@ def replay(
     """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
     factories = {drafter: drafter_named(drafter)} if drafter else DRAFTERS
     samples = load_samples(file, task=task, limit=limit)
-    loaded = _load_tokenizer(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     figures = [
         {"drafter": name, "rows": rows, "samples": len(samples)}
         | replay_samples(samples, loaded, factory, rows).as_dict()
         for name, factory in factories.items()
     ]
     if as_json:
-        typer.echo(json.dumps(figures[0] if drafter else {"drafters": figures}))
+        facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": rows}
+        typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
         return
     columns = {
         "drafter": "drafter",
@@ -55,7 +61,7 @@ def replay(
         "tokens": "tokens",
         "draft_ms_per_step": "drafting, ms per step",
     }
-    console.out.print(_table(f"{len(samples)} answers, at most {rows} rows", columns, figures))
+    console.out.print(table(f"{len(samples)} answers, at most {rows} rows", columns, figures))
 
 
 @app.command()
@@ -147,67 +153,7 @@ def retrieval(
         typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
         return
     names = ("method", "recall@5", "mrr", "ndcg@10")
-    console.out.print(_table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
-
-
-@app.command()
-def index(
-    vectors: Annotated[int, typer.Option(help="So many synthetic vectors, in clusters.")] = 100_000,
-    dim: Annotated[int, typer.Option(help="Numbers in a synthetic vector.")] = 1024,
-    texts: Annotated[Path | None, typer.Option(help="Instead: every line of the files in this folder.")] = None,
-    vectors_file: Annotated[
-        Path | None, typer.Option(help="Instead: a .npy file of vectors; with --texts it is made if it is not there.")
-    ] = None,
-    embedder: Annotated[str, typer.Option(help="For --texts: minilm, bge-m3, a folder or a hub name.")] = "minilm",
-    queries: Annotated[int, typer.Option(help="So many of the vectors are held out and searched for.")] = 400,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="flat, auto, compact, paper or a FAISS factory string; may be repeated.",
-            show_default="flat, paper, auto, and compact with more and fewer second looks",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure what vector indexes find of the exact nearest, how fast, and how much memory they take."""
-    from antiphon.pipelines.benchmark import indexing, vector_sets
-
-    console.quiet_libraries()
-    with console.progress_bars() as report:
-        all_of_them = vector_sets.load(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
-        searched, asked = vector_sets.held_out(all_of_them, queries)
-        chosen = indexing.settings(*searched.shape, setting or ())
-        figures = [each.as_dict() for each in indexing.measure(searched, asked, chosen, report=report)]
-    count, dim = searched.shape
-    if as_json:
-        typer.echo(json.dumps({"vectors": count, "dim": dim, "queries": queries, "settings": figures}))
-        return
-    console.out.print(_table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))
-
-
-INDEXING = {
-    "setting": "setting",
-    "factory": "index",
-    "probes": "probes",
-    "recall@100": "recall@100",
-    "recall@10": "recall@10",
-    "queries_per_second": "queries\na second",
-    "milliseconds": "ms, one\nalone",
-    "build_seconds": "build, s",
-    "bytes_per_vector": "bytes\na vector",
-    "disk_bytes_per_vector": "on disk",
-    "peak_gib": "peak so far,\nGiB",
-}
-
-
-def _load_tokenizer(name: str) -> Tokenizer:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"No tokenizer can be loaded from {name}; give its folder or its name on the hub.") from error
-    return tokenizer
+    console.out.print(table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
 
 
 def _drafting_table(report: Report) -> Table:
@@ -216,7 +162,7 @@ def _drafting_table(report: Report) -> Table:
     columns |= {f"build_ms_{size}": f"index\n{size:,}" for size in report.sizes}
     figures = [cost.as_dict() for cost in report.costs]
     title = f"Milliseconds per step of {report.rows} rows, and per 1,000 tokens of index, by reference tokens"
-    return _table(title, columns | {"build_ratio": "index\nratio"}, figures)
+    return table(title, columns | {"build_ratio": "index\nratio"}, figures)
 
 
 EXACTNESS = {
@@ -243,20 +189,5 @@ def _exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
     for figure in figures:
         table.add_column(figure["dtype"], justify="right")
     for key, heading in EXACTNESS.items():
-        table.add_row(heading, *(_shown(figure[key]) for figure in figures))
+        table.add_row(heading, *(shown(figure[key]) for figure in figures))
     return table
-
-
-def _table(title: str, columns: dict[str, str], figures: list[dict[str, Any]]) -> Table:
-    table = Table(title=title)
-    for heading in columns.values():
-        table.add_column(heading, justify="left" if heading in ("drafter", "method", "setting", "index") else "right")
-    for figure in figures:
-        table.add_row(*(_shown(figure[key]) for key in columns))
-    return table
-
-
-def _shown(value: float | str | None) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "-", True: "yes", False: "no"}[value]
-    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

@@ -1,4 +1,9 @@
-"""Recorded answers: what a model was asked, what it had to read, what it answered. Knows nothing of tokens."""
+"""Recorded answers: what a model was asked, what it had to read, what it answered. Knows nothing of tokens.
+
+A file of them is JSONL, one object a line: ``id``, ``task``, ``query`` (the question by itself), ``references`` (a list
+of the texts that the model was given to read), ``prompt`` (the whole text that it was given), ``response`` (what it
+said); other keys are passed over.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+SHIPPED = {
+    "python-docs": Path(__file__).parents[1] / "data" / "python-docs" / "answers.jsonl",
+    "translation": Path(__file__).parents[1] / "data" / "translation.jsonl",
+}
+"""Samples that ship with the package: forty questions about the Python documentation, asked over three passages each
+and answered by the reader; and translations, in which there is next to nothing to copy."""
 
 TEXTS = ("id", "task", "query", "prompt", "response")
 
@@ -25,13 +37,18 @@ class Sample:
 def load_samples(path: str | Path, *, task: str | None = None, limit: int | None = None) -> list[Sample]:
     """The samples of a JSONL file in their order: those of one ``task`` if it is given, at most ``limit`` of them.
 
+    One of `SHIPPED` is found by its name, unless there is a file of that name.
+
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a line is not a sample (it is named by its number), or no sample is left.
     """
     path = Path(path)
+    path = path if path.is_file() else SHIPPED.get(str(path), path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}; give a JSONL file of recorded answers.")
+        raise FileNotFoundError(
+            f"There is no file {path}; give a JSONL file of recorded answers, or {' or '.join(SHIPPED)}."
+        )
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; a replay needs at least 1 sample.")
     samples: list[Sample] = []

@@ -1,0 +1,111 @@
+"""Step costs that outlast the process: one small JSON file for each model, machine and setting, in the user's cache.
+
+Knows nothing of what they are used for. A file that cannot be read is measured again, one that cannot be written is
+done without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import transformers
+from platformdirs import user_cache_dir
+from transformers import PreTrainedModel
+
+from antiphon.accel.attention import implementation_of
+from antiphon.accel.step_cost import StepCost, measure
+
+_costs: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], StepCost]] = WeakKeyDictionary()
+
+
+def step_cost(model: PreTrainedModel, *, anew: bool = False) -> StepCost:
+    """What a forward of this model costs: as it was measured here before, or measured now (under two seconds).
+
+    It is kept for as long as the model lives, and in a file for the next process. ``anew`` measures in any case.
+
+    Raises:
+        ValueError: the model is not a causal language model with a key-value cache.
+    """
+    known = _costs.setdefault(model, {})
+    setting = (implementation_of(model), model.dtype, str(model.device), torch.get_num_threads(), model.training)
+    if anew or setting not in known:
+        key = describe(model)
+        path = file_of(key)
+        cost = None if anew else load(path, key)
+        if cost is None:
+            cost = measure(model)
+            save(path, key, cost)
+        known[setting] = cost
+    return known[setting]
+
+
+def assume(model: PreTrainedModel, cost: StepCost) -> None:
+    """Take this for what a forward of the model costs in its present setting, instead of measuring it."""
+    setting = (implementation_of(model), model.dtype, str(model.device), torch.get_num_threads(), model.training)
+    _costs.setdefault(model, {})[setting] = cost
+
+
+def describe(model: PreTrainedModel) -> dict[str, str]:
+    """All that a cost depends on."""
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    return {
+        "config": hashlib.sha256(model.config.to_json_string().encode()).hexdigest(),
+        "parameters": str(model.num_parameters()),
+        "attention": implementation_of(model),
+        "devices": ", ".join([*devices, *_hardware()]),
+        "dtype": str(model.dtype),
+        "training": str(model.training),
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def file_of(key: dict[str, str]) -> Path:
+    """Where the cost of what ``key`` describes is kept."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return Path(user_cache_dir("antiphon")) / "step-costs" / f"{digest[:32]}.json"
+
+
+def load(path: Path, key: dict[str, str]) -> StepCost | None:
+    """The cost in a file, or None where there is none that is whole and of this key."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        seconds = {
+            int(context): {int(rows): float(spent) for rows, spent in row.items()}
+            for context, row in found["seconds"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values())
+    return StepCost(seconds) if is_whole and found.get("key") == key else None
+
+
+def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
+    """Write the file whole or not at all; a cache that cannot be written, or is full, is done without."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"key": key, "seconds": cost.seconds}, file)
+                file.flush()
+                os.fsync(descriptor)
+            Path(beside).replace(path)
+        finally:
+            Path(beside).unlink(missing_ok=True)
+
+
+def _hardware() -> list[str]:
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return [platform.processor() or platform.machine(), torch.backends.cpu.get_cpu_capability()]

@@ -1,0 +1,74 @@
+"""Attention that reads shared keys and values once: the query heads of a group become rows of one head.
+
+Grouped-query models let several query heads share one head of keys and values. Under a tree's mask, transformers first
+copies these for every query head, over the whole context and in every layer. Knows masks, keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from antiphon.accel.attention import BIASES, Attention, attending, implementation_of
+
+PACKED = "antiphon_packed"
+"""The name under which transformers knows this attention."""
+
+MOST = 128
+"""From so many rows on, attention itself costs more than the copies: a prompt is read by "sdpa"."""
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> Attention:
+    """Attend as "sdpa" does, and without copies of the keys and values where a mask is the same for all heads.
+
+    ``query`` has shape (batch, heads, rows, size), ``key`` and ``value`` (batch, key heads, slots, size), and the mask
+    (batch, 1, rows, slots). The output has shape (batch, rows, heads, size). What packing cannot do (one query head
+    to each key head, masks by head, biases, no mask) is left to "sdpa".
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    batch, heads, rows, size = query.shape
+    is_shared = attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[1] == 1
+    if groups == 1 or rows > MOST or not is_shared or any(options.get(name) is not None for name in BIASES):
+        sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
+        return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
+    output = scaled_dot_product_attention(
+        query.reshape(batch, heads // groups, groups * rows, size),
+        key,
+        value,
+        attn_mask=attention_mask.repeat(1, 1, groups, 1),  # type: ignore[union-attr]  # `is_shared` has seen it
+        dropout_p=dropout,
+        scale=scaling,
+    )
+    return output.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+
+
+def obstacle(model: PreTrainedModel) -> str | None:
+    """Why packing has nothing to offer this model, or None where it has."""
+    implementation = implementation_of(model)
+    if implementation != "sdpa":
+        return f"its attention implementation is {implementation!r}, and packing stands in for 'sdpa'"
+    if all(getattr(module, "num_key_value_groups", 1) == 1 for module in model.modules()):
+        return "every query head has keys and values of its own"
+    with attending(model, PACKED):
+        if implementation_of(model) != PACKED:
+            return "it does not let itself be given another attention"
+    return None
+
+
+AttentionInterface.register(PACKED, packed_attention)
+AttentionMaskInterface.register(PACKED, sdpa_mask)

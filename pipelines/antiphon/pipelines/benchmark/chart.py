@@ -1,0 +1,52 @@
+"""A chart of speed-ups, for those who look first. Knows figures and no models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".png", ".svg")
+PLAIN, PEER, OURS = "#8c8c8c", "#c8963c", "#2a6f97"
+
+
+def check_chart(path: Path) -> None:
+    """Refuse, before anything is measured, a chart that could not be drawn.
+
+    Raises:
+        ValueError: the file's name ends in neither .png nor .svg.
+        ImportError: matplotlib is missing.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"The chart {path} would be of an unknown kind; its name needs to end in {' or '.join(SUFFIXES)}."
+        )
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ImportError("A chart is drawn with the package matplotlib; run: pip install 'antiphon[bench]'") from None
+
+
+def draw(methods: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """One bar for each method, as long as it is faster than plain decoding; PNG or SVG by the file's name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.2 + 0.42 * len(methods)), layout="constrained")
+    axes = figure.subplots()
+    names = [str(each["method"]) for each in methods]
+    places = range(len(methods), 0, -1)
+    bars = axes.barh(places, [each["speedup"] for each in methods], color=[_color(name) for name in names])
+    axes.bar_label(
+        bars, [f"{each['speedup']:.2f}×  {each['tokens_per_s']:.1f} tokens/s" for each in methods], padding=4
+    )
+    axes.axvline(1, color=PLAIN, linewidth=1)
+    axes.set_yticks(places, names)
+    axes.set_xlim(0, 1.3 * max(each["speedup"] for each in methods))
+    axes.set_xlabel("times as fast as transformers' greedy decoding, prefill left out")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def _color(name: str) -> str:
+    return PLAIN if name == "hf-greedy" else PEER if name.startswith("hf-") else OURS

@@ -1,0 +1,58 @@
+"""What a benchmark runs on: a model that is named, or only its shape, and tokenizers. Measures nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from antiphon.pipelines.benchmark.replay import Tokenizer
+from antiphon.pipelines.benchmark.shapes import SHAPES, shaped
+from antiphon.pipelines.embedded import EMBEDDED, resolve_model
+from antiphon.pipelines.preparation import load_language_model
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer in a folder, of a hub name, or of an embedded model.
+
+    Raises:
+        ValueError: none can be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    place = resolve_model(name) if name in EMBEDDED else name
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"No tokenizer can be loaded from {name}; give its folder or its name on the hub.") from error
+    return tokenizer
+
+
+def load_model_or_shape(
+    name: str, *, tokenizer: str | None = None, device: str | None = None, dtype: Any = "auto"
+) -> LanguageModel:
+    """The model of that name, or one of that shape with the tokenizer that is named (by default SmolLM2's).
+
+    Raises:
+        ValueError: there is no such model, shape, device or tokenizer, the tokenizer does not fit, or one is given for
+            a model that has its own.
+    """
+    if name in SHAPES:
+        return _shaped(name, load_tokenizer(tokenizer or "smollm2"), device, dtype)
+    if tokenizer is not None:
+        raise ValueError(f"{name} has a tokenizer of its own; --tokenizer is for a shape: {', '.join(SHAPES)}.")
+    return load_language_model(name, device=device, dtype=dtype)
+
+
+def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> LanguageModel:
+    import torch
+
+    from antiphon.accel import LanguageModel
+    from antiphon.accel.loading import choose_device, choose_dtype
+
+    place = choose_device(device)
+    if dtype == "auto":
+        chosen = choose_dtype(torch.bfloat16, place)
+        dtype = torch.bfloat16 if chosen == "auto" else chosen
+    return LanguageModel(shaped(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)

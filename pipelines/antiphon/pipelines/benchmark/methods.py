@@ -1,0 +1,269 @@
+"""Ways to decode one prompt, each through its own public interface, and what it took. Knows no files and no tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.stats import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from antiphon.accel import LanguageModel
+    from antiphon.accel.draft import Accepted, Draft, Drafter, DrafterFactory, Tokens
+
+GREEDY = "hf-greedy"
+PROMPT_LOOKUP: dict[str, dict[str, int]] = {
+    "hf-lookup": {"prompt_lookup_num_tokens": 10},
+    "hf-lookup-n3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
+}
+"""Prompt lookup of transformers: 10 tokens with its defaults, and the n=3 k=10 of its author."""
+
+PEERS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt in token ids, the texts that drafts may come from, and the answer to replay, where one is."""
+
+    prompt: tuple[int, ...]
+    references: tuple[str, ...] = ()
+    answer: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One job decoded once; times are seconds of the wall clock.
+
+    ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
+    counted begins after it. ``reading`` is what was done for drafts before it, such as an index of the references: it
+    counts as decoding, for plain decoding has no use for it. A first draft that rides in the prefill's forward, as
+    prompt lookup's does, is free. ``forward`` is spent in the model itself, where a forward is done when it returns
+    (None elsewhere); ``drafting`` and ``looping`` are what our own steps say of their drafter, and of everything
+    that is not their forward.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: float
+    first: float
+    steps: int
+    drafted: int
+    reading: float = 0.0
+    drafting: float | None = None
+    forward: float | None = None
+    looping: float | None = None
+
+    @property
+    def decoding(self) -> float:
+        """Seconds of the decoding phase."""
+        return self.seconds - self.first + self.reading
+
+
+class Method(Protocol):
+    """A way to decode under the name that a command line gives it; ``is_ours`` says whether drafts are this package's.
+
+    Calling it decodes one job greedily, ``limit`` new tokens at most.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job and say what it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class HuggingFace:
+    """`model.generate` of transformers, greedy, with further ``arguments`` of its own."""
+
+    name: str
+
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job; forwards are watched by hooks, and the first token by a stopping criterion."""
+        model: Any = language_model.model
+        clock = _Clock(model.device)
+        criteria = StoppingCriteriaList([clock])
+        inputs = _inputs(model, job, limit)
+        with _Watch(model) as watch:
+            started = perf_counter()
+            output = model.generate(**inputs, **PEERS[self.name], stopping_criteria=criteria)
+            tokens = output[0, len(job.prompt) :].tolist()
+            seconds = perf_counter() - started
+        return Run(
+            tokens=tuple(tokens),
+            seconds=seconds,
+            first=clock.first - started,
+            steps=len(watch.forwards) - 1,
+            drafted=sum(forward.drafted for forward in watch.forwards[1:]),
+            forward=watch.seconds_after(clock.first),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """`antiphon.accel.generate` with one drafter and ``rows`` draft rows, or as many as the budget says (None)."""
+
+    name: str
+    drafter: DrafterFactory
+    rows: int | None
+
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job; every step says itself what it took."""
+        from antiphon.accel.generate import generate
+
+        steps: list[Step] = []
+        times: list[float] = []
+
+        def note(step: Step) -> None:
+            steps.append(step)
+            times.append(perf_counter())
+
+        model: Any = language_model.model
+        inputs = _inputs(model, job, limit)
+        drafter = self.drafter if job.answer is None else lambda: _Unlearned(self.drafter())
+        options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
+        with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
+            started = perf_counter()
+            generate(model, **inputs, references=job.references, on_step=note, **options)
+            seconds = perf_counter() - started
+        later = steps[1:]
+        return Run(
+            tokens=tuple(token for step in steps for token in step.tokens),
+            seconds=seconds,
+            first=times[0] - started,
+            steps=len(later),
+            drafted=sum(step.drafted for step in later),
+            reading=steps[0].draft_seconds,
+            drafting=sum(step.draft_seconds for step in later),
+            forward=None if watch is None else watch.seconds_after(times[0]),
+            looping=sum(step.seconds - step.forward_seconds for step in later),
+        )
+
+
+NAMES = (*PEERS, *DRAFTERS)
+"""Every method under the name that a command line gives it."""
+
+
+def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
+    """The methods of those names, plain decoding by transformers before all others, each once.
+
+    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
+
+    Raises:
+        ValueError: there is no method of a name, or its rows are no number.
+    """
+    return tuple(_method(name, rows) for name in dict.fromkeys((GREEDY, *names)))
+
+
+def rows_named(rows: str) -> int | None:
+    """How many rows a command line asks for: a number, or None for "auto".
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if rows == "auto":
+        return None
+    if not rows.isdigit():
+        raise ValueError(f"rows is {rows!r}; give a number, or auto for as many as pay.")
+    return int(rows)
+
+
+def _method(name: str, rows: int | None) -> Method:
+    base, _, own = name.partition(":")
+    if base in PEERS and not own:
+        return HuggingFace(name)
+    if base not in DRAFTERS:
+        raise ValueError(
+            f"There is no method {name!r}; choose from {', '.join(NAMES)}, or a drafter with rows: blend:16."
+        )
+    return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
+
+
+def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
+    ids = torch.tensor([job.prompt], device=model.device)
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": limit,
+        "do_sample": False,
+        "num_beams": 1,
+    }
+
+
+class _Unlearned:
+    """A drafter that is shown no logits: those of a model that is led know what comes next."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+        self._drafter.begin(prompt, references)
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        return self._drafter.propose(context, budget)
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+        self._drafter.observe(draft, accepted, logits[:0, :0])
+
+
+class _Clock(StoppingCriteria):
+    """Never stops; remembers when the first tokens were there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.first = 0.0
+        self._never = torch.zeros(1, dtype=torch.bool, device=device)
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        if not self.first:
+            if self._never.is_cuda:
+                torch.cuda.synchronize(self._never.device)
+            self.first = perf_counter()
+        return self._never
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """When a forward began, the seconds that it took, and the rows beside the first that it gave logits for."""
+
+    started: float
+    seconds: float
+    drafted: int
+
+
+class _Watch:
+    """Watches every forward of a model by hooks that time and count: nothing that a compiled forward may have."""
+
+    def __init__(self, model: Any) -> None:
+        self.forwards: list[_Forward] = []
+        self._is_timed = model.device.type == "cpu"
+        self._started = 0.0
+        self._hooks = (model.register_forward_pre_hook(self._begin), model.register_forward_hook(self._end))
+
+    def seconds_after(self, moment: float) -> float | None:
+        """Seconds in the forwards that began after a moment; None on a device that works on when they return."""
+        if not self._is_timed:
+            return None
+        return sum(forward.seconds for forward in self.forwards if forward.started >= moment)
+
+    def __enter__(self) -> _Watch:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _begin(self, model: Any, args: Any) -> None:
+        self._started = perf_counter()
+
+    def _end(self, model: Any, args: Any, output: Any) -> None:
+        seconds = perf_counter() - self._started
+        self.forwards.append(_Forward(self._started, seconds, output.logits.shape[1] - 1))

@@ -1,0 +1,68 @@
+"""Recordings of one's own: questions asked of an index, written as the samples that benchmarks read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from antiphon.pipelines.benchmark.samples import Sample
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.answer import AnswerStream
+    from antiphon.pipelines.rag import Rag
+
+Report = Callable[[str, int, int], None]
+
+
+def recorded(
+    rag: Rag, questions: Sequence[str], *, name: str, max_new_tokens: int = 256, report: Report | None = None
+) -> Iterator[Sample]:
+    """What a model answers to each question: a sample whose references are the passages that were found.
+
+    The prompt is the whole text that the model was given, with the special tokens written out.
+
+    Raises:
+        ValueError: the tokenizer reads a prompt otherwise than it wrote it, so that a text cannot stand for it.
+    """
+    for number, question in enumerate(questions, start=1):
+        if report is not None:
+            report("Asking", number - 1, len(questions))
+        with rag.stream(question, max_new_tokens=max_new_tokens) as stream:
+            for _ in stream:
+                pass
+        yield Sample(
+            id=f"{name}-{number:03}",
+            task="rag",
+            query=question,
+            references=tuple(passage.text for passage in stream.passages),
+            prompt=_prompt_text(rag, stream),
+            response=stream.answer.text,
+        )
+    if report is not None:
+        report("Asking", len(questions), len(questions))
+
+
+def as_line(sample: Sample) -> str:
+    """The sample as one line of JSON."""
+    return json.dumps(asdict(sample), ensure_ascii=False)
+
+
+def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
+    from antiphon.accel.messages import encode
+
+    tokenizer = rag.language_model.tokenizer
+    content = stream.prompt.content
+    if isinstance(content, str):
+        return content
+    tokens = encode(content, tokenizer)
+    written = str(tokenizer.decode(tokens))
+    # The tokenizer puts a beginning of sequence before any text, and the chat template may have written one.
+    for text in (written, written.removeprefix(tokenizer.bos_token or "")):
+        if encode(text, tokenizer) == tokens:
+            return text
+    raise ValueError(
+        f"The tokenizer of {rag.language_model.name!r} reads its own prompt in other tokens; a recording of it would "
+        "replay something else. Record with another model."
+    )

@@ -1,0 +1,365 @@
+"""Compiled steps: the same text and logits from fixed shapes and fixed slots, in one graph for each number of rows.
+
+Most tests run the steps as they are, which is what a GPU captures; a few have `torch.compile` trace them.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+
+from antiphon.accel import compiled, slots
+from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import CompiledModel, compiled_or_plain
+from antiphon.accel.draft import EMPTY
+from antiphon.accel.generate import generate, stream
+from antiphon.accel.language_model import LanguageModel
+from antiphon.accel.probe import traits_of
+from antiphon.accel.slots import BUCKETS
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import PAD, VOCABULARY, byte_tokenizer, tiny_model
+from tests.accel.oracles import expect_plain_logits, longest_path
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+LENGTH = PROMPT.shape[1]
+OPTIONS: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30},
+    "penalised": {"do_sample": False, "repetition_penalty": 1.5},
+}
+
+
+@contextmanager
+def as_they_are() -> Iterator[None]:
+    """Steps that nobody traces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda step, **options: step)
+        yield
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every graph that `torch.compile` makes; its backend runs them as they are."""
+    made: list[Any] = []
+
+    def noting(graph: Any, inputs: Any) -> Any:
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(slots, "BACKEND", noting)
+    return made
+
+
+@cache
+def model_of(family: str, implementation: str = "sdpa") -> Any:
+    return tiny_model(family, seed=11, attn_implementation=implementation)
+
+
+def truth(model: Any, **options: Any) -> list[int]:
+    torch.manual_seed(3)
+    text: list[int] = model.generate(PROMPT, **(OPTIONS | options))[0].tolist()
+    return text
+
+
+def ours(model: Any, drafter: Any, **options: Any) -> Any:
+    torch.manual_seed(3)
+    return generate(model, PROMPT, drafter=lambda: drafter, **({"compiled": True, "rows": 32} | OPTIONS | options))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("family", "implementation"),
+    [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("qwen3", "sdpa"), ("phi", "sdpa"), ("gptj", "eager")],
+)
+def test_text_and_logits_are_plain_decodings(family: str, implementation: str, mode: str) -> None:
+    model = model_of(family, implementation)
+    text = truth(model, **MODES[mode])
+    witness = Witness(Thicket(text, 1, VOCABULARY))
+    with as_they_are():
+        output = ours(model, witness, **MODES[mode])
+    assert output[0].tolist() == text
+    expect_plain_logits(model, text, witness.sights)
+    assert len(witness.sights) < 30
+    assert model not in compiled._failures
+
+
+@as_they_are()
+def test_left_padding_is_seen_by_nobody() -> None:
+    model = model_of("gpt2")
+    padded = torch.cat([torch.full((1, 7), PAD), PROMPT], dim=1)
+    options = OPTIONS | {"attention_mask": (padded != PAD).long(), "pad_token_id": PAD}
+    text = model.generate(padded, **options)[0].tolist()
+    witness = Witness(Thicket(text, 2, VOCABULARY))
+    output: Any = generate(model, padded, drafter=lambda: witness, compiled=True, **options)
+    assert output[0].tolist() == text
+    expect_plain_logits(model, text, witness.sights, padding=7)
+
+
+def in_slots(model: Any, prompt: list[int]) -> CompiledModel:
+    cached = CompiledModel(CachedModel(model, traits_of(model)), compiles=False)
+    with torch.no_grad():
+        cached.prefill(prompt)
+    cached.keep(())
+    return cached
+
+
+def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_that_of_a_fresh_prefill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "SMALLEST", 128)
+    model = tiny_model(seed=11)
+    text = truth(model)
+    thicket = Thicket(text, 7, VOCABULARY)
+    cached = in_slots(model, text[:LENGTH])
+    with torch.no_grad():
+        while cached.length < LENGTH + 30:
+            known = text[: cached.length + 1]
+            draft = thicket.propose(known, 16)
+            cached.forward(known[-1:], draft)
+            cached.keep(longest_path(draft, text[len(known) :]))
+            assert sorted(cached._order + cached._free) == list(range(128))
+            assert cached._seen.nonzero()[0].tolist() == sorted(cached._order)
+        assert cached._order != sorted(cached._order)  # accepted rows lie where they were written
+        fresh = CachedModel(model, traits_of(model))
+        fresh.prefill(text[: cached.length])
+    layers: list[tuple[Any, Any]] = list(zip(cached.cache.layers, fresh.cache.layers, strict=True))
+    for mine, other in layers:
+        torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-4)
+
+
+def sizes_of(model: Any) -> list[int]:
+    return sorted(memory.size for memory in slots._memories[model].values())
+
+
+@as_they_are()
+def test_rejected_rows_use_up_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "SMALLEST", 128)
+    model = tiny_model(seed=11)
+    text = truth(model, max_new_tokens=80)
+    assert ours(model, Liar(text, 7), max_new_tokens=80, rows=7)[0].tolist() == text  # 79 steps of 8 rows
+    assert sizes_of(model) == [256]
+
+
+@as_they_are()
+def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "SMALLEST", 64)
+    monkeypatch.setattr(compiled, "AHEAD", 0)
+    model = tiny_model(seed=11)
+    text = truth(model, max_new_tokens=160)
+    witness = Witness(Thicket(text, 2, VOCABULARY))
+    assert ours(model, witness, max_new_tokens=160)[0].tolist() == text
+    assert sizes_of(model) == [128, 256]
+    expect_plain_logits(model, text, witness.sights)
+
+
+@as_they_are()
+def test_texts_that_take_turns_share_a_memory_and_nothing_in_it() -> None:
+    model: Any = tiny_model(seed=11)
+    prompts = [PROMPT, PROMPT.flip(1)]
+    texts = [model.generate(prompt, **OPTIONS)[0].tolist() for prompt in prompts]
+    turns: list[Iterator[Step]] = [
+        stream(model, prompt, drafter=partial(Thicket, text, 5, VOCABULARY), compiled=True, **OPTIONS)
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+    said: list[list[int]] = [prompt[0].tolist() for prompt in prompts]
+    ended = 0
+    while ended < 2:
+        ended = 0
+        for steps, text in zip(turns, said, strict=True):
+            step = next(steps, None)
+            text += step.tokens if step else ()
+            ended += step is None
+    assert said == texts
+    assert len(sizes_of(model)) == 1
+
+
+def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself() -> None:
+    model = tiny_model(seed=11)
+    text = truth(model)
+    one, other = in_slots(model, text[:LENGTH]), in_slots(model, text[: LENGTH + 4])
+    with torch.no_grad():
+        first = one.forward(text[LENGTH : LENGTH + 1], EMPTY)
+        second = other.forward(text[LENGTH + 4 : LENGTH + 5], EMPTY)
+        assert (one.is_midway, other.is_midway) == (True, False)
+        one.keep(())
+        other.keep(())
+        assert int(first.argmax()) == text[LENGTH + 1]
+        assert int(second.argmax()) == text[LENGTH + 5]
+        assert int(other.forward(text[LENGTH + 5 : LENGTH + 6], EMPTY).argmax()) == text[LENGTH + 6]
+        assert other.is_midway
+        other.keep(())
+        assert int(one.forward(text[LENGTH + 1 : LENGTH + 2], EMPTY).argmax()) == text[LENGTH + 2]
+
+
+@as_they_are()
+def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
+    model: Any = tiny_model(seed=11)
+    text = truth(model)
+    first = ours(model, Thicket(text, 3, VOCABULARY), max_new_tokens=20, return_dict_in_generate=True)
+    memory = first.past_key_values
+    assert type(memory) is DynamicCache
+    assert memory.get_seq_length() == LENGTH + 19
+    second: Any = generate(
+        model, first.sequences, past_key_values=memory, drafter=lambda: Oracle(text, 5), compiled=True,
+        **OPTIONS | {"max_new_tokens": 14},
+    )  # fmt: skip
+    assert memory.get_seq_length() == LENGTH + 33
+    third = model.generate(second, past_key_values=memory, **OPTIONS | {"max_new_tokens": 14})
+    assert third[0].tolist() == text
+
+
+@as_they_are()
+def test_a_stream_that_is_closed_leaves_its_tokens_in_the_callers_cache() -> None:
+    model: Any = tiny_model(seed=11)
+    memory = DynamicCache(config=model.config)
+    steps = stream(model, PROMPT, past_key_values=memory, compiled=True, **OPTIONS)
+    said = [token for _, step in zip(range(5), steps, strict=False) for token in step.tokens]
+    assert memory.get_seq_length() == 0
+    steps.close()  # type: ignore[attr-defined]
+    assert memory.get_seq_length() == LENGTH + len(said) - 1
+
+
+def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks(graphs: list[Any]) -> None:
+    model: Any = tiny_model(seed=11, num_hidden_layers=1)
+    text = truth(model)
+    for seed in (1, 2, 3):
+        witness = Witness(Thicket(text, seed, VOCABULARY))
+        assert ours(model, witness, rows=7)[0].tolist() == text
+        expect_plain_logits(model, text, witness.sights)
+    used = {min(size for size in BUCKETS if size > len(sight.draft)) for sight in witness.sights[1:]}
+    assert used == {1, 4, 8}
+    assert len(graphs) == len(used)
+    before = len(graphs)
+    texts = [
+        stream(model, PROMPT, drafter=lambda: Thicket(text, 3, VOCABULARY), rows=7, compiled=True, **OPTIONS)
+        for _ in range(2)
+    ]
+    assert [one.tokens for one, _ in zip(*texts, strict=True)] == [sight.accepted.tokens for sight in witness.sights]
+    assert len(graphs) == before
+    assert model not in compiled._failures
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="inductor needs a compiler")
+def test_inductor_compiles_a_step() -> None:
+    model = tiny_model(seed=11, num_hidden_layers=1)
+    text = truth(model)
+    witness = Witness(Oracle(text, 3))
+    assert ours(model, witness, max_new_tokens=9)[0].tolist() == text[: LENGTH + 9]  # two steps of four rows
+    expect_plain_logits(model, text[: LENGTH + 9], witness.sights)
+    assert model not in compiled._failures
+
+
+def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no room for code\nand more lines")
+
+    monkeypatch.setattr(slots, "BACKEND", broken)
+    model = tiny_model(seed=11)
+    text = truth(model)
+    with pytest.warns(UserWarning, match="decoded without compiled steps: compiling failed: .*no room for code"):
+        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
+    assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
+    assert "no room" in str(compiled.obstacle(model, traits_of(model), CachedModel(model, traits_of(model)).cache))
+
+
+def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(seed=11)
+
+    def careless(step: Any, **options: Any) -> Any:
+        return lambda model: tuple(output.roll(1, dims=0) for output in step(model))
+
+    monkeypatch.setattr(torch, "compile", careless)
+    text = truth(model)
+    with pytest.warns(UserWarning, match="gave other logits"):
+        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("asked", [None, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gpu_replays_its_steps_and_says_the_same(mode: str, asked: bool | None) -> None:
+    model: Any = tiny_model(seed=11).to("cuda")  # type: ignore[arg-type]
+    options: dict[str, Any] = OPTIONS | MODES[mode] | {"output_logits": True, "return_dict_in_generate": True}
+    torch.manual_seed(3)
+    expected = model.generate(PROMPT.to("cuda"), **options)
+    text = expected.sequences[0].tolist()
+    torch.manual_seed(3)
+    output: Any = generate(
+        model, PROMPT.to("cuda"), drafter=lambda: Thicket(text, 1, VOCABULARY), compiled=asked, **options
+    )
+    assert output.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
+    assert len(sizes_of(model)) == 1
+    assert model not in compiled._failures
+
+
+OBSTACLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "not all of its layers look back to the start": ("gemma3", lambda model: None),
+    "its rotary frequencies change": ("llama-dynamic", lambda model: None),
+    "it verifies no trees": ("bloom", lambda model: None),
+    "its cache is a StaticCache of other layers": ("llama", lambda model: StaticCache(model.config, max_cache_len=90)),
+}
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+def test_what_cannot_be_compiled_is_decoded_as_ever_and_named_where_it_was_asked_for(reason: str) -> None:
+    family, make = OBSTACLES[reason]
+    model: Any = tiny_model(family)
+    text = truth(model)
+    with pytest.warns(UserWarning, match=reason):
+        assert ours(model, Oracle(text, 5), past_key_values=make(model))[0].tolist() == text
+    assert ours(model, Oracle(text, 5), past_key_values=make(model), compiled=None)[0].tolist() == text
+
+
+def test_on_a_cpu_nothing_is_compiled_unasked() -> None:
+    model = model_of("llama")
+    plain = CachedModel(model, traits_of(model))
+    assert compiled_or_plain(plain, None) is plain
+    assert compiled_or_plain(plain, False) is plain
+
+
+@as_they_are()
+def test_a_language_model_says_the_same_in_compiled_steps_from_several_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = tiny_model(seed=11)
+    asked = [f"What is {n}?" for n in range(4)]
+    plain, mine = (LanguageModel(model, byte_tokenizer(), compiled=each) for each in (False, True))
+    with ThreadPoolExecutor(4) as threads:
+        said = list(threads.map(lambda text: mine.generate(text, max_new_tokens=30, references=[text * 3]).text, asked))
+    assert said == [plain.generate(text, max_new_tokens=30).text for text in asked]
+    assert len(sizes_of(model)) == 1
+
+
+@as_they_are()
+def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
+    model: Any = tiny_model(seed=11)
+    text = truth(model)
+    with torch.inference_mode():
+        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
+    assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
+    assert model not in compiled._failures
+
+
+def test_a_model_that_is_dropped_takes_its_memory_along() -> None:
+    import gc
+    from weakref import ref
+
+    model = tiny_model(seed=11)
+    cached = in_slots(model, truth(model)[:LENGTH])
+    with torch.no_grad():
+        cached.forward([5], EMPTY)
+    gone = ref(model)
+    del model, cached
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,164 @@
+"""Packed attention: the same numbers without copies, for one forward at a time, and only where it can."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from antiphon.accel import packed
+from antiphon.accel.adversary import Thicket, Witness
+from antiphon.accel.attention import implementation_of
+from antiphon.accel.batch import Batch
+from antiphon.accel.generate import generate
+from antiphon.accel.packed import MOST, PACKED, obstacle, packed_attention
+from antiphon.accel.probe import traits_of
+from antiphon.accel.tiny import VOCABULARY, tiny_model
+from tests.accel.oracles import expect_plain_logits
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+
+
+def states(heads: int, groups: int, rows: int, slots: int = 50, batch: int = 1) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """A module as attention sees it, and random queries, keys and values of size 16."""
+    random = torch.Generator().manual_seed(rows)
+    shared = (batch, heads // groups, slots, 16)
+    query, key, value = (torch.randn(s, generator=random) for s in ((batch, heads, rows, 16), shared, shared))
+    return SimpleNamespace(num_key_value_groups=groups, is_causal=True, training=False), query, key, value
+
+
+def masked(rows: int, slots: int = 50, *, heads: int = 1, batch: int = 1) -> Tensor:
+    """Another mask for every row, and for every text of a batch."""
+    seen = torch.rand((batch, heads, rows, slots), generator=torch.Generator().manual_seed(7)) < 0.6
+    seen[..., 0] = True
+    return seen
+
+
+def sdpa(*given: Any, **options: Any) -> Tensor:
+    output, _ = AttentionInterface()["sdpa"](*given, **options)
+    return output  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(4, 2), (9, 3), (14, 7), (8, 8)])
+@pytest.mark.parametrize("rows", [1, 2, 9, 33])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_every_row_of_every_head_is_what_sdpa_gives(heads: int, groups: int, rows: int, batch: int) -> None:
+    given = states(heads, groups, rows, batch=batch)
+    mask = masked(rows, batch=batch)
+    output, _ = packed_attention(*given, mask, scaling=0.3)
+    torch.testing.assert_close(output, sdpa(*given, mask, scaling=0.3), atol=2e-6, rtol=1e-5)
+
+
+# What packing cannot do, as changes to a call that it can.
+LEFT: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "no mask": lambda: (*states(4, 2, 9), None),
+    "a prompt": lambda: (*states(4, 2, MOST + 1, 200), masked(MOST + 1, 200)),
+    "a mask by head": lambda: (*states(4, 2, 9), masked(9, heads=4)),
+    "one query head to each key head": lambda: (*states(4, 1, 9), masked(9)),
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_the_rest_is_left_to_sdpa_bit_by_bit(left: str) -> None:
+    given = LEFT[left]()
+    assert torch.equal(packed_attention(*given)[0], sdpa(*given))
+
+
+def test_a_bias_reaches_sdpa() -> None:
+    given = (*states(4, 2, 9), masked(9))
+    bias = torch.randn((1, 4, 9, 50), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(packed_attention(*given, position_bias=bias)[0], sdpa(*given, position_bias=bias))
+
+
+def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Tensor] = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        read.extend((key, value))
+        return attend(query, key, value, **options)
+
+    monkeypatch.setattr(packed, "scaled_dot_product_attention", noted)
+    module, query, key, value = states(14, 7, 9)
+    packed_attention(module, query, key, value, masked(9))
+    assert [states.data_ptr() for states in read] == [key.data_ptr(), value.data_ptr()]
+    assert read[0].shape == key.shape
+
+
+def test_a_model_attends_packed_in_its_draft_steps_and_as_before_around_them() -> None:
+    model: Any = tiny_model(seed=11)
+    assert traits_of(model).packs
+    text = model.generate(PROMPT, **OPTIONS)[0].tolist()
+    seen: dict[str, set[bool]] = {}
+
+    def note(module: Any, given: Any, named: dict[str, Any]) -> None:
+        seen.setdefault(implementation_of(model), set()).add(named["attention_mask"] is None)
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    between: list[str] = []
+    witness = Witness(Thicket(text, 1, VOCABULARY))
+    output: Any = generate(
+        model, PROMPT, drafter=lambda: witness, on_step=lambda step: between.append(implementation_of(model)), **OPTIONS
+    )
+    handle.remove()
+    assert output[0].tolist() == text
+    assert seen == {"sdpa": {True}, PACKED: {False}}
+    assert set(between) == {"sdpa"}
+    expect_plain_logits(model, text, witness.sights)
+
+
+def test_the_model_has_its_own_attention_back_after_an_error() -> None:
+    model: Any = tiny_model(seed=11)
+    text = model.generate(PROMPT, **OPTIONS)[0].tolist()
+    traits_of(model)
+
+    def fail(module: Any, given: Any) -> None:
+        if implementation_of(model) == PACKED:
+            raise MemoryError("the device is full")
+
+    handle = model.register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError):
+        generate(model, PROMPT, drafter=lambda: Thicket(text, 1, VOCABULARY), **OPTIONS)
+    handle.remove()
+    assert implementation_of(model) == "sdpa"
+
+
+def test_texts_that_share_forwards_attend_packed_too() -> None:
+    assert Batch(tiny_model(seed=11)).memory.traits.packs
+
+
+WHY = {
+    "gpt2": "every query head has keys and values of its own",
+    "gptj": "its attention implementation is 'eager', and packing stands in for 'sdpa'",
+    "mamba": "no tree is verified",
+}
+
+
+@pytest.mark.parametrize("family", WHY)
+def test_a_model_that_packing_cannot_help_says_why(family: str) -> None:
+    traits = traits_of(tiny_model(family))
+    assert (traits.packs, traits.packing) == (False, WHY[family])
+
+
+def test_a_model_that_packing_would_change_keeps_its_trees_and_its_attention() -> None:
+    def careless(*given: Any, **options: Any) -> Any:
+        output, weights = packed_attention(*given, **options)
+        return output.roll(1, dims=2), weights  # the heads in another order
+
+    AttentionInterface.register(PACKED, careless)
+    try:
+        traits = traits_of(tiny_model(seed=12))
+    finally:
+        AttentionInterface.register(PACKED, packed_attention)
+    assert (traits.level, traits.packs) == ("tree", False)
+    assert "changed the logits" in traits.packing
+
+
+def test_a_model_that_takes_no_attention_from_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(seed=11)
+    monkeypatch.setattr(model, "set_attn_implementation", lambda implementation: None)
+    assert obstacle(model) == "it does not let itself be given another attention"

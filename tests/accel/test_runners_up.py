@@ -1,0 +1,191 @@
+"""The table of runners-up: what it learns from logits, what it gives back, what it forgets, and its file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+
+from antiphon.accel.draft import EMPTY, ROOT, Draft, chain
+from antiphon.accel.drafters import RunnersUp
+from antiphon.accel.drafters.runners_up import K, contexts
+
+VOCABULARY = 40
+
+
+def logits_of(*rows: dict[int, float]) -> Tensor:
+    """Logits of these tokens, and lower ones of all others: the higher the token, the lower."""
+    logits = -10 - torch.arange(VOCABULARY).float().repeat(len(rows), 1)
+    for row, given in zip(logits, rows, strict=True):
+        row[list(given)] = torch.tensor(list(given.values()))
+    return logits
+
+
+def taught(*pairs: tuple[int, int], entries: int = 100) -> RunnersUp:
+    """A table that stood after each of these pairs of tokens, and found the token above the second one best."""
+    table = RunnersUp("m", entries=entries)
+    for pair in pairs:
+        table.learn(pair, EMPTY, logits_of({pair[1] + 1: 3.0}))
+    return table
+
+
+def test_every_row_teaches_what_comes_after_the_last_two_tokens_on_its_path() -> None:
+    draft = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3))
+    table = RunnersUp()
+    table.learn((4, 5, 6), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}))
+    for context, follower in (((5, 6), 11), ((6, 7), 12), ((7, 8), 13), ((6, 9), 14)):
+        assert next(iter(table.after(*context))) == follower
+    assert table.size == 4 + 4, "each under its last two tokens and under its last one"
+
+
+def test_the_best_tokens_come_in_order_and_with_chances_that_leave_room() -> None:
+    table = RunnersUp()
+    table.learn((1, 2), EMPTY, logits_of({30: 5.0, 20: 4.0, 10: 4.5}))
+    found = table.after(1, 2)
+    assert list(found)[:4] == [30, 10, 20, 0]
+    assert len(found) == K
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert 0 < sum(found.values()) < 1
+
+
+def test_a_pair_that_was_never_met_backs_off_to_its_last_token_and_trusts_it_less() -> None:
+    table = taught((1, 2))
+    assert list(table.after(9, 2)) == list(table.after(1, 2))
+    assert table.after(9, 2)[3] < table.after(1, 2)[3]
+    assert table.after(2, 1) == {}
+
+
+def test_the_newest_row_overwrites_what_was_known() -> None:
+    table = taught((1, 2))
+    table.learn((1, 2), EMPTY, logits_of({33: 3.0}))
+    assert next(iter(table.after(1, 2))) == 33
+    assert 3 not in list(table.after(1, 2))[:1]
+    assert table.size == 2
+
+
+def test_a_text_of_one_token_has_a_context() -> None:
+    assert contexts([5], chain([6])) == [(-1, 5), (5, 6)]
+    assert contexts([], EMPTY) == [(-1, -1)]
+    table = RunnersUp()
+    table.learn([5], EMPTY, logits_of({6: 1.0}))
+    assert next(iter(table.after(-1, 5))) == 6
+
+
+def test_the_table_is_bounded_and_what_was_met_the_longest_ago_goes_first() -> None:
+    table = taught((1, 2), (3, 4), entries=4)
+    table.learn((1, 2), EMPTY, logits_of({3: 1.0}))  # met again: now (3, 4) is the oldest
+    table.learn((5, 6), EMPTY, logits_of({7: 1.0}))
+    assert table.size == 4
+    assert table.after(3, 4) == {}
+    assert next(iter(table.after(1, 2))) == 3
+    assert next(iter(table.after(5, 6))) == 7
+
+
+def test_more_rows_than_the_table_has_entries_leave_the_last_ones() -> None:
+    table = RunnersUp(entries=2)
+    table.learn((1, 2), chain([3, 4]), logits_of({10: 1.0}, {11: 1.0}, {12: 1.0}))
+    assert table.size == 2
+    assert next(iter(table.after(3, 4))) == 12
+    assert next(iter(table.after(2, 3))) == 11
+    assert table.after(1, 2) == {}
+
+
+def test_clear_forgets_everything() -> None:
+    table = taught((1, 2))
+    table.clear()
+    assert table.size == 0
+    assert table.after(1, 2) == {}
+
+
+def test_a_replay_without_logits_teaches_nothing() -> None:
+    table = RunnersUp()
+    table.learn((1, 2), chain([3]), torch.empty(0, 0))
+    assert table.size == 0
+
+
+def test_logits_of_another_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match="knows the 40 tokens of 'm', and this model has 41"):
+        taught((1, 2)).learn((1, 2), EMPTY, torch.zeros(1, 41))
+
+
+def test_a_table_needs_room_for_one_row() -> None:
+    with pytest.raises(ValueError, match="entries is 1"):
+        RunnersUp(entries=1)
+
+
+def test_a_saved_table_comes_back_whole(tmp_path: Path) -> None:
+    table = taught((1, 2), (3, 4), (5, 6))
+    table.learn((1, 2), EMPTY, logits_of({3: 1.0}))
+    table.save(tmp_path / "table.safetensors")
+    loaded = RunnersUp.load(tmp_path / "table.safetensors", "m", entries=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.safetensors"]
+    assert loaded.size == 4
+    assert loaded.after(3, 4) == {}, "the oldest did not fit"
+    for pair in ((1, 2), (5, 6), (9, 6)):
+        assert loaded.after(*pair) == table.after(*pair)
+    loaded.learn((7, 8), EMPTY, logits_of({9: 1.0}))
+    assert loaded.after(5, 6) == {}
+    with pytest.raises(ValueError, match="this model has 41"):
+        loaded.learn((1, 2), EMPTY, torch.zeros(1, 41))
+
+
+def test_an_empty_table_is_saved_and_loaded(tmp_path: Path) -> None:
+    RunnersUp().save(tmp_path / "empty")
+    assert RunnersUp.load(tmp_path / "empty", "").size == 0
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table"
+    taught((1, 2)).save(path)
+
+    def full(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        taught((3, 4)).save(path)
+    assert len(RunnersUp.load(path, "m").after(1, 2)) == K
+
+
+def test_another_models_table_is_refused_by_name(tmp_path: Path) -> None:
+    taught((1, 2)).save(tmp_path / "table")
+    with pytest.raises(ValueError, match=r"table' holds the runners-up of 'm', not of 'other'"):
+        RunnersUp.load(tmp_path / "table", "other")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": np.full((4, K), VOCABULARY, dtype=np.int32)},
+        {"tokens": np.full((4, K), -1, dtype=np.int32)},
+        {"tokens": np.zeros((3, K), dtype=np.int32)},
+        {"chances": np.full((4, K), np.nan, dtype=np.float32)},
+        {"chances": np.full((4, K), 0.2, dtype=np.float32)},
+        {"contexts": np.zeros((4, 3), dtype=np.int32)},
+        {"runners_up": "2"},
+        {"vocabulary": "many"},
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    taught((1, 2), (3, 4)).save(path)
+    facts = {"runners_up": "1", "model": "m", "vocabulary": str(VOCABULARY)}
+    arrays = load_file(path) | {name: value for name, value in change.items() if not isinstance(value, str)}
+    save_file(arrays, path, facts | {name: value for name, value in change.items() if isinstance(value, str)})
+    with pytest.raises(ValueError, match=r"table' is no table of runners-up, or a damaged one"):
+        RunnersUp.load(path, "m")
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x00" * 100])
+def test_a_file_of_another_kind_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "table").write_bytes(content)
+    with pytest.raises(ValueError, match=r"table' is no table"):
+        RunnersUp.load(tmp_path / "table", "m")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no table of runners-up at"):
+        RunnersUp.load(tmp_path / "none", "m")

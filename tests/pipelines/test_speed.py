@@ -1,0 +1,518 @@
+"""Speed: replays that every method follows, figures that add up, and the commands around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.drafters import DRAFTERS, Blend
+from antiphon.accel.generate import generate
+from antiphon.accel.messages import encode
+from antiphon.accel.tiny import EOS, byte_tokenizer, tiny_model
+from antiphon.pipelines.benchmark import chart as charts
+from antiphon.pipelines.benchmark import speed as rooms
+from antiphon.pipelines.benchmark.floor import COPIED, cache_bytes, copy_rate, read_bytes, step_seconds
+from antiphon.pipelines.benchmark.floor import measure as measure_floor
+from antiphon.pipelines.benchmark.follow import Follower
+from antiphon.pipelines.benchmark.jobs import jobs_of
+from antiphon.pipelines.benchmark.machine import machine, processor
+from antiphon.pipelines.benchmark.methods import (
+    GREEDY,
+    NAMES,
+    PROMPT_LOOKUP,
+    Job,
+    Ours,
+    Run,
+    methods_named,
+    rows_named,
+)
+from antiphon.pipelines.benchmark.recording import as_line, recorded
+from antiphon.pipelines.benchmark.samples import SHIPPED, Sample, load_samples
+from antiphon.pipelines.benchmark.shapes import SHAPES, shaped
+from antiphon.pipelines.benchmark.speed import Figures, Speed, measure
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.prompt import prompt_format
+from antiphon.pipelines.rag import Rag
+from antiphon.retrieval import Retriever
+
+HILL = "The museum stands on the hill above the river."
+SAMPLES = [
+    Sample("1", "rag", "Where?", (HILL, "It opens at nine."), f"{HILL} Where?", f"{HILL[:34]} and opens at nine."),
+    Sample("2", "rag", "When?", ("Bees dance.", "It opens at ten."), "It opens at ten. When?", "It opens at ten."),
+    Sample("3", "chat", "What?", (), "What?", "A swarm in May."),
+]
+
+
+def antiphon(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def follower_model() -> LanguageModel:
+    """A model of our own for this file: hooks come and go on it."""
+    return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
+
+
+def replayed(language_model: LanguageModel, **how: Any) -> list[Job]:
+    return jobs_of(language_model, SAMPLES, limit=60, replayed=True, **how)
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("qwen3", torch.bfloat16)])
+def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) -> None:
+    model: Any = tiny_model(family, max_position_embeddings=1024)
+    model = model.to(dtype)
+    language_model = LanguageModel(model, byte_tokenizer(), name=family)
+    jobs = replayed(language_model)
+    methods = methods_named([*NAMES, "blend:3"], 16)
+    measured = measure(language_model, jobs, methods, limit=60, rounds=1, warm_up=0)
+    assert [figures.name for figures in measured.methods] == [*PROMPT_LOOKUP_FIRST, *DRAFTERS, "blend:3"]
+    for figures in measured.methods:
+        assert [run.tokens for run in figures.rounds[0]] == [job.answer for job in jobs], figures.name
+    steps = {figures.name: figures.steps for figures in measured.methods}
+    plain = sum(len(job.answer or ()) - 1 for job in jobs)
+    assert steps[GREEDY] == steps["nothing"] == plain
+    assert max(steps["hf-lookup"], steps["hf-lookup-n3"], steps["blend"], steps["trie"]) < plain
+    assert steps["blend"] < steps["blend:3"]
+
+
+PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
+
+
+def test_an_answer_that_is_cut_is_replayed_up_to_there(follower_model: LanguageModel) -> None:
+    jobs = jobs_of(follower_model, SAMPLES, limit=7, replayed=True)
+    assert [len(job.answer or ()) for job in jobs] == [7, 7, 7]
+    measured = measure(follower_model, jobs, methods_named(NAMES, 8), limit=7, rounds=1, warm_up=0)
+    assert {run.tokens for figures in measured.methods for run in figures.rounds[0]} == {job.answer for job in jobs}
+
+
+def test_the_model_is_its_own_again_after_a_replay(follower_model: LanguageModel) -> None:
+    job = replace(replayed(follower_model)[0], answer=None)
+    (before,) = (_plain(follower_model, job),)
+    measure(follower_model, replayed(follower_model), methods_named(["blend"], 8), limit=60, rounds=1)
+    assert _plain(follower_model, job) == before
+
+
+def _plain(language_model: LanguageModel, job: Job) -> list[int]:
+    model: Any = language_model.model
+    ids = torch.tensor([job.prompt])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    return list(map(int, output[0]))
+
+
+def test_a_replay_leaves_all_logits_but_the_recorded_ones_as_they_are(follower_model: LanguageModel) -> None:
+    model: Any = follower_model.model
+    ids = torch.tensor([[256, *b"It opens at nine."]])
+    positions = torch.arange(ids.shape[1])[None]
+    with torch.no_grad():
+        plain = model(input_ids=ids, position_ids=positions).logits
+        with Follower(model, end=EOS, longest=10) as follower:
+            follower.follow(5, [70, 71, 72])
+            led = model(input_ids=ids, position_ids=positions, logits_to_keep=16).logits
+    assert led.argmax(-1)[0, 2:].tolist() == [70, 71, 72, *[EOS] * 11]
+    changed = (led != plain[:, -16:]).sum(-1)
+    assert changed.tolist() == [[1] * 16]
+
+
+class Late(Follower):
+    """Leads each row to the token after the one that it should say."""
+
+    def follow(self, start: int, answer: Any) -> None:
+        super().follow(start - 1, answer)
+
+
+class Silent(Follower):
+    """Leads nobody."""
+
+    def _lead(self, model: Any, args: Any, arguments: Any, output: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize("wrong", [Late, Silent])
+def test_a_hook_that_leads_elsewhere_is_found_out(
+    wrong: type[Follower], follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "Follower", wrong)
+    with pytest.raises(ValueError, match=r"hf-greedy emitted \d+ tokens that part from the \d+ recorded ones at"):
+        measure(follower_model, replayed(follower_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
+    assert not follower_model.model._forward_hooks, "the hook is gone all the same"
+
+
+def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) -> None:
+    class Hasty:
+        name = GREEDY
+
+        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+            return Run((job.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
+
+    with pytest.raises(ValueError, match="emitted 5 tokens that part from the 54 recorded ones at token 5"):
+        measure(follower_model, replayed(follower_model), [Hasty()], limit=60, rounds=1, warm_up=0)
+
+
+def test_a_model_that_is_told_no_positions_is_refused() -> None:
+    language_model = LanguageModel(tiny_model("mamba2"), byte_tokenizer(), name="mamba2")
+    with pytest.raises(ValueError, match="was not told the position of each token"):
+        measure(language_model, replayed(language_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
+
+
+def test_a_model_that_decides_for_itself_says_the_same_by_every_method(follower_model: LanguageModel) -> None:
+    jobs = jobs_of(follower_model, SAMPLES[:2], limit=12)
+    measured = measure(follower_model, jobs, methods_named(NAMES, 8), limit=12, rounds=1)
+    for figures in measured.as_dict():
+        assert figures["identical"] == 1, figures["method"]
+    plain = [_plain(follower_model, job)[len(job.prompt) :] for job in jobs]
+    assert [list(run.tokens) for run in measured.methods[0].rounds[0]] == plain
+
+
+def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageModel) -> None:
+    job = replayed(follower_model)[0]
+    lengths: list[int] = []
+
+    def count(model: Any, args: Any, arguments: Any, output: Any) -> None:
+        lengths.append(arguments["input_ids"].shape[1])
+
+    hook = follower_model.model.register_forward_hook(count, with_kwargs=True)
+    try:
+        measured = measure(follower_model, [job], methods_named(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0)
+    finally:
+        hook.remove()
+    greedy, lookup = (figures.rounds[0][0] for figures in measured.methods)
+    fed = lengths[-lookup.steps :]
+    assert (greedy.steps, greedy.drafted) == (len(job.answer or ()) - 1, 0)
+    assert lookup.drafted == sum(fed) - len(fed)
+
+
+def run_of(tokens: int, seconds: float, first: float, **more: Any) -> Run:
+    return Run(tuple(range(tokens)), seconds, first, more.pop("steps", tokens - 1), more.pop("drafted", 0), **more)
+
+
+def test_figures_are_medians_of_rounds_added_up_over_the_texts() -> None:
+    rounds = [[run_of(11, 6.0, 1.0), run_of(21, 3.0, 1.0)], [run_of(11, 3.0, 1.0), run_of(21, 9.0, 1.0)]]
+    rounds.append([run_of(11, 2.0, 1.0), run_of(21, 5.0, 1.0)])
+    figures = Figures("hf-greedy", rounds)
+    assert figures.total(lambda run: run.decoding) == 2.0 + 4.0
+    assert figures.pace == 6.0 / 30
+    assert figures.whole_pace == 8.0 / 32
+    shown = figures.as_dict()
+    assert (shown["tokens"], shown["steps"], shown["tokens_per_step"]) == (32, 30, 1.0)
+    assert (shown["tokens_per_s"], shown["ms_per_step"], shown["prefill_seconds"]) == (5.0, 200.0, 2.0)
+    assert (shown["host_ms_per_step"], shown["draft_ms_per_step"]) == (None, None)
+
+
+def test_what_is_read_for_drafts_before_the_first_token_is_decoding_time() -> None:
+    run = run_of(11, 3.0, 2.0, reading=0.5, forward=0.7, drafting=0.1, looping=0.2, steps=5, drafted=40)
+    assert run.decoding == 1.5
+    shown = Figures("blend", [[run]]).as_dict()
+    assert shown["host_ms_per_step"] == pytest.approx(1000 * (1.5 - 0.7) / 5)
+    assert shown["draft_ms_per_step"] == pytest.approx(20)
+    assert shown["loop_ms_per_step"] == pytest.approx(40)
+    assert (shown["rows_per_step"], shown["tokens_per_step"]) == (8.0, round(11 / 6, 3))
+
+
+def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> None:
+    times = {"hf-greedy": 9.0, "hf-lookup": 5.0, "hf-lookup-n3": 3.0, "blend": 2.0}
+    speed = Speed(tuple(Figures(name, [[run_of(9, 1 + time, 1.0)]]) for name, time in times.items()))
+    blend = speed.as_dict()[-1]
+    assert (blend["speedup"], blend["speedup_lookup"], blend["speedup_whole"]) == (4.5, 1.5, round(10 / 3, 3))
+    assert blend["speedup_rounds"] == [4.5]
+    alone = Speed((speed.methods[0], speed.methods[-1])).as_dict()[-1]
+    assert alone["speedup_lookup"] is None
+
+
+def test_texts_that_differ_are_counted() -> None:
+    one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
+    speed = Speed((Figures(GREEDY, [[one, one], [one, one]]), Figures("blend", [[one, other], [one, one]])))
+    assert [each["identical"] for each in speed.as_dict()] == [1.0, 0.75]
+
+
+def test_methods_take_turns(follower_model: LanguageModel) -> None:
+    order: list[tuple[str, int]] = []
+
+    class Noting:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+            order.append((self.name, len(job.prompt)))
+            return run_of(3, 2.0, 1.0)
+
+    jobs = [Job((1,)), Job((1, 2))]
+    measure(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
+    one_round = [(GREEDY, 1), ("blend", 1), (GREEDY, 2), ("blend", 2)]
+    assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
+
+
+def test_methods_are_named_once_with_plain_decoding_first() -> None:
+    methods: Any = methods_named(["blend:16", "hf-lookup", "blend", "blend:auto", "blend"], 8)
+    assert [method.name for method in methods] == [GREEDY, "blend:16", "hf-lookup", "blend", "blend:auto"]
+    assert [getattr(method, "rows", None) for method in methods] == [None, 16, None, 8, None]
+    assert (rows_named("auto"), rows_named("12")) == (None, 12)
+
+
+def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antiphon.accel import generate as seam
+
+    seen: list[Any] = []
+
+    def spy(*given: Any, **options: Any) -> Any:
+        seen.append(options["rows"])
+        return generate(*given, **(options | {"rows": 4}))
+
+    monkeypatch.setattr(seam, "generate", spy)
+    job = replace(replayed(follower_model)[0], answer=None)
+    for method in methods_named(["blend:5", "blend:auto"], 8)[1:]:
+        method(follower_model, job, 4)
+    assert seen == [5, None]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: methods_named(["bushel"], 8), "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
+        (lambda: methods_named(["hf-lookup:8"], 8), "There is no method 'hf-lookup:8'"),
+        (lambda: methods_named(["blend:many"], 8), "rows is 'many'; give a number, or auto"),
+        (lambda: rows_named("-3"), "rows is '-3'"),
+        (lambda: shaped("llama-9b", byte_tokenizer(), dtype=None, device=None), "no shape 'llama-9b'; choose one of"),
+        (lambda: charts.check_chart(Path("chart.gif")), r"its name needs to end in \.png or \.svg"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"limit": 0}, "max_new_tokens is 0"),
+        ({"passages": -1}, "passages is -1"),
+        ({"limit": 1000}, r"exceed the context window of 'tiny' \(1024 tokens\)"),
+    ],
+)
+def test_cases_that_cannot_be_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
+    with pytest.raises(ValueError, match=message):
+        jobs_of(follower_model, SAMPLES, **{"limit": 10, **how})
+
+
+def test_a_single_sample_cannot_be_shuffled(follower_model: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="There is but 1 sample"):
+        jobs_of(follower_model, SAMPLES[:1], limit=4, shuffled=True)
+
+
+def said(job: Job) -> str:
+    return bytes(token for token in job.prompt if token < 256).decode()
+
+
+def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_model: LanguageModel) -> None:
+    recorded_, one, none = (jobs_of(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
+    assert (said(recorded_), recorded_.references) == (f"{HILL} Where?", SAMPLES[0].references)
+    assert HILL in said(one)
+    assert "It opens at nine." not in said(one)
+    assert said(one).count("Question: Where?") == 2
+    assert one.references == (HILL,)
+    assert (said(none), none.references) == ("user\nWhere?\nassistant\n", ())
+
+
+def test_shuffled_questions_have_the_references_of_others(follower_model: LanguageModel) -> None:
+    first, second, third = jobs_of(follower_model, SAMPLES, limit=4, shuffled=True, replayed=True)
+    assert first.references == SAMPLES[1].references
+    assert "Bees dance." in said(first)
+    assert HILL not in said(first)
+    assert "Question: Where?" in said(first)
+    assert bytes(first.answer or ()) == SAMPLES[0].response.encode()[:4]
+    assert HILL in said(third)
+    assert second.references == ()
+
+
+def test_what_it_ran_on_is_named() -> None:
+    facts = machine(torch.device("cpu"))
+    assert facts["processor"] == processor() != ""
+    assert (facts["device"], facts["threads"], facts["torch"]) == ("cpu", torch.get_num_threads(), torch.__version__)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("llama-15m", 15), ("llama-0.5b", 478), ("llama-2-7b", 6738), ("qwen2.5-0.5b", 494)]
+)
+def test_shapes_have_the_sizes_of_their_names(name: str, millions: int) -> None:
+    model = shaped(name, byte_tokenizer(), dtype=torch.bfloat16, device=torch.device("meta"))
+    assert round(model.num_parameters() / 1e6) == millions
+    assert (model.dtype, model.training) == (torch.bfloat16, False)
+
+
+def test_the_floor_counts_what_a_step_reads() -> None:
+    apart, tied = tiny_model(), tiny_model(tie_word_embeddings=True)
+    table: Any = apart.get_input_embeddings().weight
+    assert read_bytes(apart) == sum(each.nbytes for each in apart.parameters()) - table.nbytes
+    assert read_bytes(tied) == sum(each.nbytes for each in tied.parameters())
+    config = apart.config
+    head = config.hidden_size // config.num_attention_heads
+    assert cache_bytes(apart) == 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * head
+    floor = measure_floor(apart, rows=(4,), context=20, copied=2**20)
+    assert floor.seconds == (read_bytes(apart) + 20 * cache_bytes(apart)) / floor.rate
+    shown = floor.as_dict()
+    assert (shown["rows"], shown["context"]) == ([1, 4], 20)
+    assert shown["of_floor"][0] == pytest.approx(floor.steps[1] / floor.seconds, rel=0.01)
+    with pytest.raises(ValueError, match="Steps after 500 tokens need 540 positions, and the model has 512"):
+        measure_floor(apart, rows=(4, 12), context=500)
+
+
+def test_steps_are_measured_with_as_many_rows_as_were_asked_for() -> None:
+    model = tiny_model(max_position_embeddings=1024)
+    forwards: list[int] = []
+
+    def count(model: Any, args: Any, arguments: Any, output: Any) -> None:
+        forwards.append(output.logits.shape[1])
+
+    measure_floor(model, rows=(3,), context=9, copied=2**10)
+    model.register_forward_hook(count, with_kwargs=True)
+    assert list(step_seconds(model, (3, 8), 9)) == [1, 3, 8]
+    assert forwards == [1, *[1, 3, 8] * 9]
+
+
+def test_what_a_led_model_knows_is_not_learned(follower_model: LanguageModel) -> None:
+    shapes: set[Any] = set()
+
+    class Curious(Blend):
+        def observe(self, draft: Any, accepted: Any, logits: Any) -> None:
+            shapes.add(tuple(logits.shape))
+
+    (job,) = replayed(follower_model)[:1]
+    with Follower(follower_model.model, end=EOS, longest=60) as follower:
+        follower.follow(len(job.prompt), job.answer or ())
+        Ours("blend", Curious, 8)(follower_model, job, 60)
+    assert shapes == {(0, 0)}
+    Ours("blend", Curious, 8)(follower_model, replace(job, answer=None), 3)
+    assert len(shapes) > 1
+
+
+def test_the_rate_of_a_copy_is_one_that_a_machine_has() -> None:
+    assert 1e7 < copy_rate(torch.device("cpu"), 2**24, repeats=3) < 1e14
+
+
+def test_recorded_samples_read_back_with_the_prompt_that_was_given(
+    retriever: Retriever, tiny: LanguageModel, tmp_path: Path
+) -> None:
+    rag = Rag(retriever, tiny, k=2)
+    lines = [as_line(each) for each in recorded(rag, ["How many eggs?", "What is wax?"], name="bees", max_new_tokens=5)]
+    (tmp_path / "bees.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    one, other = load_samples(tmp_path / "bees.jsonl")
+    assert (one.id, other.id, one.query) == ("bees-001", "bees-002", "How many eggs?")
+    assert len(one.references) == 2
+    assert one.references[0] in one.prompt
+    (job,) = jobs_of(tiny, [one], limit=5)
+    found = retriever.search("How many eggs?", 2)
+    assert list(job.prompt) == encode(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_samples_are_found_by_name(name: str) -> None:
+    samples = load_samples(name)
+    assert len(samples) == {"python-docs": 40, "translation": 12}[name]
+    assert all(sample.prompt and sample.response for sample in samples)
+    if name == "python-docs":
+        assert all(len(sample.references) == 3 and sample.query in sample.prompt for sample in samples)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speed") / "rows.jsonl"
+    path.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
+    return path
+
+
+def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    png, svg = tmp_path / "chart.png", tmp_path / "chart.svg"
+    options = ("--rows", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
+    shown = antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--chart", png, "--chart", svg)
+    assert shown.exit_code == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    facts = json.loads(lines[-1])
+    assert all(any(f" {name} " in line for line in lines) for name in NAMES)
+    assert (facts["kind"], facts["file"], facts["task"], facts["samples"]) == ("speed", "rows.jsonl", "rag", 2)
+    assert (facts["replayed"], facts["dtype"], facts["device"], facts["rows"]) == (False, "float32", "cpu", "8")
+    assert facts["processor"] == processor()
+    assert any(processor() in line for line in lines)
+    assert [each["method"] for each in facts["methods"]] == list(NAMES)
+    assert all(each["identical"] == 1 and each["tokens_per_s"] > 0 for each in facts["methods"])
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in svg.read_text(encoding="utf-8")
+
+
+def test_other_texts_in_float32_end_in_an_error(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "_identical", lambda one, other: 0.5)
+    options = ("--rows", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1, "--method", "nothing")
+    assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
+    assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
+
+
+@pytest.fixture
+def small_shape(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> tuple[object, ...]:
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    monkeypatch.setitem(SHAPES, "llama-15m", SHAPES["llama-15m"] | small | {"intermediate_size": 64, "vocab_size": 300})
+    return ("--model", "llama-15m", "--tokenizer", tiny_folder, "--json")
+
+
+def test_a_shape_replays_what_was_recorded(file: Path, small_shape: tuple[object, ...]) -> None:
+    options = ("--rows", 8, "--max-new-tokens", 60, "--rounds", 1, "--method", "blend", "--method", "blend:2")
+    shown = antiphon("bench", "speed", file, *small_shape, *options, "--dtype", "bfloat16")
+    assert shown.exit_code == 0, shown.stderr
+    facts = json.loads(shown.stdout.splitlines()[-1])
+    assert (facts["model"], facts["replayed"], facts["dtype"]) == ("llama-15m", True, "bfloat16")
+    answers = sum(len(sample.response) + 1 for sample in SAMPLES)
+    assert [each["tokens"] for each in facts["methods"]] == [answers] * 3
+    assert facts["methods"][1]["tokens_per_step"] > facts["methods"][2]["tokens_per_step"] > 1
+
+
+def test_the_floor_is_shown_beside_every_number_of_rows(
+    small_shape: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COPIED, "cpu", 2**20)
+    shown = antiphon("bench", "floor", *small_shape, "--rows", 6, "--context", 16, "--device", "cpu")
+    assert shown.exit_code == 0, shown.stderr
+    facts = json.loads(shown.stdout.splitlines()[-1])
+    assert (facts["kind"], facts["rows"], facts["context"]) == ("floor", [1, 2, 4, 6], 16)
+    read = facts["weights_bytes"] + facts["cache_bytes"]
+    assert facts["floor_ms"] == pytest.approx(read / facts["copy_gb_per_s"] / 1e6, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--chart", "chart.pdf", "--rows", 8), "its name needs to end in .png or .svg"),
+        (("--rows", "many"), "rows is 'many'"),
+        (("--model", "smollm2", "--tokenizer", "smollm2", "--rows", 8), "smollm2 has a tokenizer of its own"),
+        (("--method", "bushel", "--rows", 8), "There is no method 'bushel'"),
+        (
+            ("--model", "llama-2-7b", "--tokenizer", "./nowhere", "--rows", 8),
+            "No tokenizer can be loaded from ./nowhere",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments: tuple[object, ...], complaint: str) -> None:
+    shown = antiphon("bench", "speed", *arguments)
+    assert shown.exit_code == 2
+    assert complaint in " ".join(shown.stderr.split())
+
+
+def test_a_tokenizer_with_too_many_tokens_for_a_shape_is_refused(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, "llama-15m", SHAPES["llama-15m"] | {"vocab_size": 200})
+    shown = antiphon("bench", "floor", "--model", "llama-15m", "--tokenizer", tiny_folder, "--device", "cpu")
+    assert shown.exit_code == 2
+    assert "The tokenizer has 261 tokens and the shape 'llama-15m' has room for 200" in " ".join(shown.stderr.split())
+
+
+def test_a_chart_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'antiphon\[bench\]'"):
+        charts.check_chart(Path("chart.png"))
