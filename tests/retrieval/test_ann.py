@@ -81,7 +81,8 @@ def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVecto
             assert len(set(hits.rows.tolist())) == len(hits.rows)
             assert hits.rows.min() >= 0
             assert np.all(np.diff(hits.scores) <= 0)
-            assert (hits.rows.dtype, hits.scores.dtype) == (np.int64, np.float32)
+            assert hits.rows.dtype == np.int64
+            assert hits.scores.dtype == np.float32
 
 
 def test_saved_and_opened_it_finds_the_same(made: dict[str, LocalVectors], name: str, tmp_path: Path) -> None:

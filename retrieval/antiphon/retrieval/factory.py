@@ -36,8 +36,9 @@ def empty_index(setting: Setting, count: int, dim: int) -> Any:
 def learned_rotations(index: Any) -> list[Any]:
     """The OPQ matrices before an index: they learn a rotation."""
     faiss = import_faiss()
-    chain = index.chain if isinstance(index, faiss.IndexPreTransform) else None
-    steps = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size() if chain else 0)]
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    steps = [faiss.downcast_VectorTransform(index.chain.at(place)) for place in range(index.chain.size())]
     return [step for step in steps if isinstance(step, faiss.OPQMatrix)]
 
 
@@ -69,7 +70,8 @@ def _from_factory(factory: str, dim: int) -> Any:
 
 def _steady(part: Any) -> None:
     """Seeds fixed, nothing written past everyone to standard error, and no minutes spent on what no search uses."""
-    for trainer in (part, getattr(part, "pq", None)):
+    trainers: list[Any] = [part, getattr(part, "pq", None)]
+    for trainer in trainers:
         if hasattr(trainer, "cp"):
             trainer.cp.min_points_per_centroid = 1  # what is too few we have said ourselves
             trainer.cp.seed = SEED
@@ -81,5 +83,5 @@ def _needs(index: Any) -> int:
     """How many vectors FAISS refuses to train with less of: one for each list, and for each code of a quantiser."""
     lists = inverted_lists(index)
     quantisers = [getattr(each, "pq", None) for each in (lists, index)]
-    codes = [pq.ksub for pq in quantisers if pq is not None] + [256 for _ in learned_rotations(index)]
+    codes: list[int] = [pq.ksub for pq in quantisers if pq is not None] + [256 for _ in learned_rotations(index)]
     return max([1 if lists is None else lists.nlist, *codes])

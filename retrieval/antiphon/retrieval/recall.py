@@ -62,7 +62,8 @@ def sample(
 
 
 def _others(rows: NDArray[np.int64], own: np.int64) -> NDArray[np.int64]:
-    return rows[rows != own][:DEPTH]
+    others: NDArray[np.int64] = rows[rows != own][:DEPTH]
+    return others
 
 
 def _recall(found: Sequence[NDArray[np.int64]], nearest: Sequence[NDArray[np.int64]], k: int) -> float:

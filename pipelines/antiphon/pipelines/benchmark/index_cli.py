@@ -52,9 +52,9 @@ def index(
     with console.progress_bars() as report:
         all_of_them = vector_sets.load(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
         searched, asked = vector_sets.held_out(all_of_them, queries)
-        chosen = indexing.settings(*searched.shape, setting or ())
+        count, dim = searched.shape
+        chosen = indexing.settings(count, dim, setting or ())
         figures = [each.as_dict() for each in indexing.measure(searched, asked, chosen, report=report)]
-    count, dim = searched.shape
     ran = {"command": command_line(), "processor": processor(), "units": units()}
     if as_json:
         typer.echo(json.dumps(ran | {"vectors": count, "dim": dim, "queries": queries, "settings": figures}))

@@ -123,7 +123,8 @@ def _measured(vectors: Vectors, truth: Sample, setting: Setting) -> IndexFigures
 
 
 def _one(queries: Vectors, number: int) -> Vectors:
-    return queries[number % len(queries)][None, :]
+    place = number % len(queries)
+    return queries[place : place + 1]
 
 
 def _seconds(search: Callable[[], object]) -> float:
