@@ -130,6 +130,17 @@ def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVector
     assert "recall@100 of 0.95" in asked.probes_why
 
 
+def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made: dict[str, LocalVectors]) -> None:
+    low = describe(vector_index(VECTORS, "compact", target=0.7), choose("compact", *VECTORS.shape))
+    assert (low.probes or 0) < (describe(made["compact"], choose("compact", *VECTORS.shape)).probes or 0)
+    assert 0.7 <= low.recall_100 < 0.95
+    for target in (0, 1.01):
+        with pytest.raises(ValueError, match=f"target is {target}; a recall is above 0 and at most 1"):
+            vector_index(VECTORS, "compact", target=target)
+    with pytest.raises(ValueError, match=r"\(n, 64\) is needed"):
+        vector_index(VECTORS, "compact", queries=QUERIES[:, :5])
+
+
 def test_a_target_that_codes_cannot_reach_takes_no_more_probes_than_help(made: dict[str, LocalVectors]) -> None:
     description = describe(made["IVF16,PQ16"], choose("IVF16,PQ16", *VECTORS.shape))
     assert "as near as its codes allow" in description.probes_why
@@ -142,6 +153,9 @@ def test_threads_may_search_with_different_probes(made: dict[str, LocalVectors])
     assert isinstance(index, FaissIndex)
     one = index.described(replace(index.description, probes=1))
     expected = {1: one.search(QUERIES, 20), 0: index.search(QUERIES, 20)}
+    assert any(
+        len(few.rows) < 20 or few.rows[-1] != all_.rows[-1] for few, all_ in zip(*expected.values(), strict=True)
+    )
     wrong: list[int] = []
 
     def ask(which: int) -> None:

@@ -13,7 +13,7 @@ from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
-from antiphon.retrieval.training import train
+from antiphon.retrieval.training import TARGET, train
 from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex
@@ -24,24 +24,33 @@ _BLOCK = 65_536
 
 
 def vector_index(
-    vectors: Vectors, setting: str | Setting = "auto", *, queries: Vectors | None = None, gpu: bool = False
+    vectors: Vectors,
+    setting: str | Setting = "auto",
+    *,
+    target: float = TARGET,
+    queries: Vectors | None = None,
+    gpu: bool = False,
 ) -> LocalVectors:
     """The vectors, searched as the setting says; by default as suits their number (see `choose`).
 
-    ``queries`` are real questions, of shape (n, dim), that the probes of an approximate index are chosen by.
+    The probes of an approximate index are chosen for a recall at 100 of ``target``: on a sample of the vectors or, where
+    they are given, on ``queries``, real questions of shape (n, dim).
 
     Raises:
         TypeError: the vectors are not an array of floats.
         ValueError: they are not of shape (n, dim), or one is zero or not a number; there is no such setting, or there
-            are too few vectors for it.
+            are too few vectors for it; the target is no share.
         ImportError: FAISS is needed and not installed; says the command.
         RuntimeError: a GPU is asked for and FAISS finds none.
     """
     vectors = normalized(vectors)
+    queries = None if queries is None else normalized(queries, dim=vectors.shape[1])
+    if not 0 < target <= 1:
+        raise ValueError(f"target is {target}; a recall is above 0 and at most 1.")
     suited = prepared(setting, *vectors.shape, gpu=gpu)
     if suited.is_flat:
         return FlatIndex(vectors, gpu=gpu)
-    return train(vectors, suited, queries=queries, gpu=gpu)
+    return train(vectors, suited, target=target, queries=queries, gpu=gpu)
 
 
 def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
