@@ -33,8 +33,8 @@ def vector_index(
 ) -> LocalVectors:
     """The vectors, searched as the setting says; by default as suits their number (see `choose`).
 
-    The probes of an approximate index are chosen for a recall at 100 of ``target``: on a sample of the vectors or, where
-    they are given, on ``queries``, real questions of shape (n, dim).
+    The probes of an approximate index are chosen for a recall at 100 of ``target``: on a sample of the vectors, or on
+    ``queries``, real questions of shape (n, dim).
 
     Raises:
         TypeError: the vectors are not an array of floats.
