@@ -127,3 +127,45 @@ def test_what_is_missing_on_the_command_line_is_said() -> None:
     shown = antiphon("ask", "?")
     assert shown.exit_code == 2
     assert "--index" in shown.stderr
+
+
+def test_an_index_describes_itself(index_folder: Path, tmp_path: Path) -> None:
+    shown = antiphon("index", "--describe", index_folder)
+    assert shown.exit_code == 0, shown.stderr
+    assert "setting auto: exact search" in shown.stdout
+    assert "recall@10 1" in shown.stdout
+    (tmp_path / "bees.txt").write_text("\n\n".join(f"Bees number {number}." for number in range(40)))
+    out = tmp_path / "index"
+    built = antiphon("index", tmp_path / "bees.txt", "--out", out, "--embedder", "hash", "--setting", "IVF1,Flat")
+    assert built.exit_code == 0, built.stderr
+    assert "setting IVF1,Flat" in antiphon("index", "--describe", out).stdout
+    missing = antiphon("index", "--describe", tmp_path / "nowhere")
+    assert missing.exit_code == 2
+    assert "holds no index" in missing.stderr
+
+
+def test_indexes_are_compared_in_one_table_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.pipelines.benchmark.indexing._SECONDS", 0.0)
+    ask = (
+        "bench",
+        "index",
+        "--vectors",
+        500,
+        "--dim",
+        16,
+        "--queries",
+        20,
+        "--setting",
+        "flat",
+        "--setting",
+        "compact",
+    )
+    table = antiphon(*ask)
+    assert table.exit_code == 0, table.stderr
+    assert "480 vectors of 16" in table.stdout
+    figures = json.loads(antiphon(*ask, "--json").stdout)
+    assert (figures["vectors"], figures["dim"], figures["queries"]) == (480, 16, 20)
+    flat, compact = figures["settings"]
+    assert (flat["recall@100"], flat["recall@10"], flat["bytes_per_vector"]) == (1, 1, 64)
+    assert compact["recall@100"] > 0.9
+    assert min(flat["queries_per_second"], compact["build_seconds"], compact["peak_gib"]) > 0

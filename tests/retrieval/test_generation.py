@@ -133,7 +133,7 @@ def test_another_format_is_named(tmp_path: Path) -> None:
     content = json.dumps({**json.loads(manifest.read_bytes()), "format": 99}).encode()
     manifest.write_bytes(content)
     (tmp_path / "CURRENT").write_text(f"gen-000001 {hashlib.sha256(content).hexdigest()}\n")
-    with pytest.raises(IndexMismatch, match="has format 99; this version reads format 2"):
+    with pytest.raises(IndexMismatch, match="has format 99; this version reads format 3"):
         current(tmp_path)
 
 

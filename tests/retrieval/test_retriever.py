@@ -351,3 +351,77 @@ def test_a_word_that_only_one_passage_has_brings_it_forward(tmp_path: Path) -> N
     ]
     assert places[0] > places[1]
     assert all(passage.score is not None and -1 <= passage.score <= 1 for passage in dense)
+
+
+SETTINGS = ["flat", "compact", "IVF4,SQ8"]
+
+
+def many(count: int = 300) -> list[Passage]:
+    words = ["bread", "cat", "moon", "river", "stone", "tree", "wind"]
+    texts = (f"The {words[number % 7]} of the {words[number % 5]} is number {number}." for number in range(count))
+    return [Passage.at(f"{number}.txt", 0, text) for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_an_index_of_any_setting_is_opened_as_it_was_built(tmp_path: Path, setting: str) -> None:
+    embedder = Watching()
+    index_passages(many(), tmp_path / "index", embedder, setting=setting)
+    store = read_store(tmp_path / "index")
+    assert (store.description.setting, store.description.vectors) == (setting, 300)
+    ask = "Which number is the moon of the stone? 37"
+    retrievers = [Retriever.open(tmp_path / "index", embedder=embedder, reranker=None) for _ in range(2)]
+    found = [retriever.search(ask, 10) for retriever in retrievers]
+    assert found[0] == found[1]
+    assert "37." in found[0][0].text
+    files = {path.name for path in store.files.iterdir()}
+    exact = {"vectors.npy"} if setting == "flat" else {"ann.faiss", "vectors.f16.npy"}
+    assert files == exact | {"manifest.json", "passages.sqlite", "token_counts.npy"}
+
+
+@pytest.mark.parametrize("name", ["ann.faiss", "vectors.f16.npy"])
+def test_a_flipped_bit_of_a_trained_index_is_refused(tmp_path: Path, name: str) -> None:
+    index_passages(many(), tmp_path / "index", HashEmbedder(), setting="compact")
+    path = read_store(tmp_path / "index").files / name
+    content = bytearray(path.read_bytes())
+    for place in (0, len(content) // 2, len(content) - 1):
+        content[place] ^= 16
+        path.write_bytes(content)
+        with pytest.raises(IndexCorrupt, match=rf"{name} differs from its checksum"):
+            Retriever.open(tmp_path / "index")
+        content[place] ^= 16
+    path.write_bytes(content)
+    assert Retriever.open(tmp_path / "index", reranker=None).search("moon")
+
+
+def test_vectors_of_a_trained_index_are_reused(tmp_path: Path) -> None:
+    first, second = Watching(), Watching()
+    index_passages(many(), tmp_path / "index", first, setting="compact")
+    new = Passage.at("new.txt", 0, "A new one.")
+    assert index_passages([*many(), new], tmp_path / "index", second, setting="flat") == 300
+    assert second.embedded == ["A new one."]
+    vectors = read_store(tmp_path / "index").vectors
+    assert np.allclose(vectors[:300], HashEmbedder().embed_documents([each.text for each in many()]), atol=1e-3)
+
+
+def test_a_setting_that_cannot_be_had_is_said_before_anything_is_embedded(tmp_path: Path) -> None:
+    embedder = Watching()
+    for setting, message in {"IVF301,Flat": "trained on 301 vectors at least", "sharp": "There is no setting"}.items():
+        with pytest.raises(ValueError, match=message):
+            index_passages(many(), tmp_path / "index", embedder, setting=setting)
+    assert embedder.embedded == []
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_description_says_what_was_chosen_why_and_how_well(tmp_path: Path) -> None:
+    index_passages(many(), tmp_path / "index", HashEmbedder(), setting="compact")
+    description = read_store(tmp_path / "index").description
+    text = "\n".join(description.lines())
+    assert "300 vectors of 256 numbers" in text
+    assert "setting compact: IVF4,PQ128x4fsr, because it was asked for" in text
+    assert f"{description.probes} of 4 lists are looked into: the fewest that reach" in text
+    assert f"recall@10 {description.recall_10:.3f}, recall@100 {description.recall_100:.3f} against exact" in text
+    assert description.disk_bytes_per_vector == 512
+    index_passages(many(), tmp_path / "index", HashEmbedder())
+    text = "\n".join(read_store(tmp_path / "index").description.lines())
+    assert "setting auto: exact search, because 300 vectors of 256 are 0.1 million numbers" in text
+    assert text.endswith("recall@10 1, recall@100 1: it is exact")

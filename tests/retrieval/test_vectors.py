@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.retrieval import FaissIndex, FlatIndex, VectorIndex, vector_index
+from antiphon.retrieval import FlatIndex, VectorIndex, vector_index
 from antiphon.retrieval import vectors as room
 from antiphon.retrieval.vectors import Vectors, normalized
 
-INDEXES: dict[str, Callable[[Vectors], VectorIndex]] = {"flat": FlatIndex, "faiss": FaissIndex, "chosen": vector_index}
+INDEXES: dict[str, Callable[[Vectors], VectorIndex]] = {
+    "numpy": FlatIndex,
+    "faiss": partial(FlatIndex, faiss=True),
+    "chosen": vector_index,
+}
 every_index = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
 
 
@@ -56,7 +61,7 @@ def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[
 
 def test_what_faiss_fills_up_with_is_no_hit() -> None:
     lowest = float(np.finfo(np.float32).min)
-    hits = room._found(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
+    hits = room.found(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
     assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 
@@ -102,9 +107,9 @@ def test_k_is_a_whole_number_from_one(index: Callable[[Vectors], VectorIndex], k
 def test_numpy_searches_up_to_its_limit_and_faiss_above() -> None:
     vectors = random_vectors(room.NUMPY_LIMIT + 1, 2)
     with pytest.raises(ValueError, match="50001 vectors are too many for numpy"):
-        FlatIndex(vectors)
-    assert isinstance(vector_index(vectors[:-1]), FlatIndex)
-    assert isinstance(vector_index(vectors), FaissIndex)
+        FlatIndex(vectors, faiss=False)
+    assert FlatIndex(vectors[:-1])._faiss is None
+    assert FlatIndex(vectors)._faiss is not None
 
 
 def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path: Path) -> None:
@@ -113,18 +118,23 @@ def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path:
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
-from antiphon.retrieval.vectors import require_room, vector_index
+from antiphon.retrieval.vector_files import prepared, vector_index
 assert len(vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
-require_room(50_000)
-try:
-    require_room(50_001)
-except ImportError as error:
-    print(error)
+prepared("auto", 50_000, 1)
+for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
+    try:
+        prepared(setting, count, dim)
+    except ImportError as error:
+        print(error)
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
-    told, advice = run.stdout.strip().split(". ")
-    assert told == "50001 passages need FAISS (without it at most 50000)"
-    assert advice == "FAISS is not installed: pip install 'antiphon[retrieval]'"
+    told, advice = zip(*(line.split(". ") for line in run.stdout.splitlines()), strict=True)
+    assert told == (
+        "50001 passages need FAISS (without it at most 50000)",
+        "50000 passages need FAISS (without it at most 48828)",
+        "The setting 'compact' needs FAISS",
+    )
+    assert set(advice) == {"FAISS is not installed: pip install 'antiphon[retrieval]'"}
 
 
 def test_two_packages_of_faiss_are_named_with_the_commands_that_repair_it(tmp_path: Path) -> None:

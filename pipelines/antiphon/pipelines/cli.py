@@ -63,6 +63,14 @@ def main(
     """Answers from your documents, drafted from their own passages: faster, and with exactly the same words."""
 
 
+def _describe(folder: Path | None) -> None:
+    if folder is not None:
+        from antiphon.retrieval import read_store
+
+        console.out.print("\n".join(read_store(folder).description.lines()), markup=False, soft_wrap=True)
+        raise typer.Exit
+
+
 @app.command()
 def index(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders: txt, md, rst, html, pdf.")],
@@ -73,10 +81,19 @@ def index(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
+    setting: Annotated[
+        str, typer.Option(help="How vectors are searched: auto, flat, compact, paper, or a FAISS factory string.")
+    ] = "auto",
+    describe: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_describe, is_eager=True, help="Say how this index searches, why, and how well; and end."
+        ),
+    ] = None,
 ) -> None:
     """Index documents, so that questions can be asked. What an earlier index embedded is not embedded again."""
     console.quiet_libraries()
-    show_index(index_documents(paths, out, embedder=embedder, device=device))
+    show_index(index_documents(paths, out, embedder=embedder, device=device, setting=setting))
 
 
 @app.command()

@@ -20,13 +20,13 @@ _SHOWN_SKIPPED = 20
 
 
 def index_documents(
-    paths: Sequence[Path], out: Path, *, embedder: str = "auto", device: str | None = None
+    paths: Sequence[Path], out: Path, *, embedder: str = "auto", device: str | None = None, setting: str = "auto"
 ) -> IndexReport:
     """Index files and folders into the folder ``out``, with one bar for each stage; see `build_index` for errors."""
     from antiphon.retrieval import build_index
 
     with console.progress_bars(STAGES) as report:
-        return build_index(paths, out, embedder=embedder, device=device, progress=report)
+        return build_index(paths, out, embedder=embedder, device=device, setting=setting, progress=report)
 
 
 def show_index(report: IndexReport) -> None:

@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antiphon.retrieval.ann import FaissIndex
     from antiphon.retrieval.chunk import chunk_document
+    from antiphon.retrieval.description import Description
     from antiphon.retrieval.document import Document, Heading
     from antiphon.retrieval.embed import Embedder, HashEmbedder, TokenEmbedder, TokenVectors, resolve
     from antiphon.retrieval.fuse import Fusion, convex, reciprocal_rank
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
     from antiphon.retrieval.rerank import CrossEncoderReranker, MaxSim, Reranker, resolve_reranker
     from antiphon.retrieval.retriever import LocalIndex, PassageIndex, Retriever
     from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
+    from antiphon.retrieval.settings import Setting, choose
     from antiphon.retrieval.store import Store, read_store
-    from antiphon.retrieval.vectors import FaissIndex, FlatIndex, Hits, VectorIndex, vector_index
+    from antiphon.retrieval.vector_files import vector_index
+    from antiphon.retrieval.vectors import FlatIndex, Hits, VectorIndex
 
 _HOMES = {
+    "ann": ("FaissIndex",),
     "chunk": ("chunk_document",),
+    "description": ("Description",),
     "document": ("Document", "Heading"),
     "embed": ("Embedder", "HashEmbedder", "TokenEmbedder", "TokenVectors", "resolve"),
     "fuse": ("Fusion", "convex", "reciprocal_rank"),
@@ -37,13 +43,16 @@ _HOMES = {
     "rerank": ("CrossEncoderReranker", "MaxSim", "Reranker", "resolve_reranker"),
     "retriever": ("LocalIndex", "PassageIndex", "Retriever"),
     "sentence_transformer": ("SentenceTransformerEmbedder",),
+    "settings": ("Setting", "choose"),
     "store": ("Store", "read_store"),
-    "vectors": ("FaissIndex", "FlatIndex", "Hits", "VectorIndex", "vector_index"),
+    "vector_files": ("vector_index",),
+    "vectors": ("FlatIndex", "Hits", "VectorIndex"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CrossEncoderReranker",
+    "Description",
     "Document",
     "Embedder",
     "FaissIndex",
@@ -66,12 +75,14 @@ __all__ = [
     "Reranker",
     "Retriever",
     "SentenceTransformerEmbedder",
+    "Setting",
     "Skipped",
     "Store",
     "TokenEmbedder",
     "TokenVectors",
     "VectorIndex",
     "build_index",
+    "choose",
     "chunk_document",
     "convex",
     "index_passages",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 _POINTER = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = ".lock"

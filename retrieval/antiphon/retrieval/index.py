@@ -17,8 +17,10 @@ from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
 from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
 from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.store import read_store, write_store
-from antiphon.retrieval.vectors import Vectors, normalized, require_room
+from antiphon.retrieval.vector_files import describe, prepared, vector_index
+from antiphon.retrieval.vectors import Vectors, normalized
 
 _BLOCK = 128  # passages between two calls of progress
 
@@ -45,12 +47,14 @@ def build_index(
     device: str | None = None,
     max_tokens: int | None = None,
     overlap: int = 0,
+    setting: str | Setting = "auto",
     progress: Progress | None = None,
 ) -> IndexReport:
     """Index files and folders into the folder ``out``; what is there stays as it is until the new index is whole.
 
     ``max_tokens`` (128 by default) is the longest passage, in the embedder's own tokens, so that none is cut off;
-    ``overlap`` counts sentences. Stages of ``progress`` are ``load``, ``chunk``, ``embed`` and ``save``.
+    ``overlap`` counts sentences. ``setting`` says how vectors are searched: auto, flat, compact, paper or a factory
+    string of FAISS (see `choose`). Stages of ``progress`` are ``load``, ``chunk``, ``embed`` and ``save``.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -68,7 +72,7 @@ def build_index(
     limit = _limit(max_tokens, model)
     loaded = load_documents(paths, exclude=[out], progress=report)
     passages = _chunk(loaded.documents, model, limit, overlap, report)
-    reused = index_passages(passages, out, model, progress=report)
+    reused = index_passages(passages, out, model, setting=setting, progress=report)
     return IndexReport(
         files=len(loaded.documents),
         passages=len(passages),
@@ -82,26 +86,41 @@ def build_index(
 
 
 def index_passages(
-    passages: Sequence[Passage], out: str | Path, embedder: Embedder, *, progress: Progress | None = None
+    passages: Sequence[Passage],
+    out: str | Path,
+    embedder: Embedder,
+    *,
+    setting: str | Setting = "auto",
+    progress: Progress | None = None,
 ) -> int:
     """Index passages into the folder ``out``; returns how many of them were embedded by the index that was there.
 
     Raises:
-        ValueError: there is no passage, or a vector is not a number or zero.
-        ImportError: there are more than 50,000 passages and FAISS is not installed.
+        ValueError: there is no passage, a vector is not a number or zero, there is no such setting, or there are too
+            few passages for it.
+        ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
         BlockingIOError: another process is writing to ``out``.
     """
     report: Progress = progress or _silent
     out = Path(out)
     if not passages:
         raise ValueError("There is no passage to index.")
-    require_room(len(passages))
+    suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
     texts = [passage.text for passage in passages]
     known = _known_vectors(out, embedder, set(texts))
     vectors = _embed(texts, embedder, known, report)
     report("save", 0, 1)
     counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
-    write_store(out, passages, vectors, embedder=embedder.name, fingerprint=embedder.fingerprint, token_counts=counts)
+    index = vector_index(vectors, suited)
+    write_store(
+        out,
+        passages,
+        index,
+        description=describe(index, suited),
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
+        token_counts=counts,
+    )
     report("save", 1, 1)
     return sum(text in known for text in texts)
 
@@ -138,11 +157,9 @@ def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str,
         return {}  # there is nothing to reuse; what is there is about to be replaced
     if store.fingerprint != embedder.fingerprint:
         return {}
-    return {
-        passage.text: vector
-        for passage, vector in zip(store.passages, store.vectors, strict=True)
-        if passage.text in wanted
-    }
+    texts = {row: passage.text for row, passage in enumerate(store.passages) if passage.text in wanted}
+    vectors = normalized(store.vectors[list(texts)].astype(np.float32))
+    return dict(zip(texts.values(), vectors, strict=True))
 
 
 def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], report: Progress) -> Vectors:

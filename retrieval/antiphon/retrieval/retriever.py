@@ -13,7 +13,7 @@ from antiphon.retrieval.generation import IndexMismatch
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import Reranker, resolve_reranker
 from antiphon.retrieval.store import PassageTable, Store, read_store
-from antiphon.retrieval.vectors import VectorIndex, Vectors, vector_index
+from antiphon.retrieval.vectors import VectorIndex, Vectors
 
 CANDIDATES = 100
 """How many passages of each ranking are fused."""
@@ -88,18 +88,22 @@ class Retriever:
         fusion: Fusion | None = convex,
         device: str | None = None,
         embedder: Embedder | None = None,
+        gpu: bool = False,
     ) -> Retriever:
         """Open an index with the embedder that made it; ``embedder`` is needed only if that has no known name.
+
+        ``device`` is where models run; with ``gpu`` FAISS searches on its first GPU too.
 
         Raises:
             IndexNotFound: the folder holds no index.
             IndexCorrupt: a file of it is missing or damaged.
             IndexMismatch: the embedder is not the one that made it.
             ImportError: a package that it needs is not installed; says the command.
+            RuntimeError: ``gpu`` is asked for and FAISS finds none.
         """
         store = read_store(folder)
         embedder = _same_embedder(store, embedder, device)
-        index = LocalIndex(vector_index(store.vectors), store.passages)
+        index = LocalIndex(store.open_vectors(gpu=gpu), store.passages)
         suited = resolve_reranker(
             reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device
         )

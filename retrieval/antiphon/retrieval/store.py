@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.retrieval.ann import Rows
+from antiphon.retrieval.description import Description
 from antiphon.retrieval.generation import IndexCorrupt, commit, current
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_files import LocalVectors, open_vectors, read_vectors, write_vectors
 
 _PASSAGES = "passages.sqlite"
-_VECTORS = "vectors.npy"
 _TOKENS = "token_counts.npy"
 _SCHEMA = """
 create table passages (
@@ -39,7 +40,9 @@ _BM25 = "select rowid, -rank from words where words match ? order by rank limit 
 class Store:
     """The content of an index: row ``i`` of ``vectors``, of shape (passages, dim), belongs to passage ``i``.
 
-    ``token_counts[t]``, where the embedder has tokens, is the number of passages that hold token ``t``.
+    ``vectors`` are float32 where search is exact and float16 elsewhere; many are mapped into memory, not read.
+    ``description`` says what searches them. ``token_counts[t]``, where the embedder has tokens, is the number of
+    passages that hold token ``t``. ``files`` is the folder of this generation.
     """
 
     folder: Path
@@ -47,8 +50,20 @@ class Store:
     fingerprint: str
     created: str
     passages: PassageTable
-    vectors: Vectors
+    vectors: Rows
     token_counts: NDArray[np.int64] | None
+    description: Description
+    files: Path
+
+    def open_vectors(self, *, gpu: bool = False) -> LocalVectors:
+        """The vector index, as it was built.
+
+        Raises:
+            ImportError: it needs FAISS, which is not installed; says the command.
+            RuntimeError: a GPU is asked for and FAISS finds none.
+            IndexMismatch: another version of FAISS wrote it, which this one cannot read.
+        """
+        return open_vectors(self.files, self.vectors, self.description, gpu=gpu)
 
 
 class PassageTable:
@@ -101,8 +116,9 @@ class PassageTable:
 def write_store(
     folder: Path,
     passages: Sequence[Passage],
-    vectors: Vectors,
+    vectors: LocalVectors,
     *,
+    description: Description,
     embedder: str,
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
@@ -118,15 +134,16 @@ def write_store(
 
     def write(beside: Path) -> None:
         _write_passages(beside / _PASSAGES, passages)
-        np.save(beside / _VECTORS, vectors.astype(np.float32, copy=False), allow_pickle=False)
+        write_vectors(beside, vectors)
         if token_counts is not None:
             np.save(beside / _TOKENS, token_counts, allow_pickle=False)
 
     facts = {
         "embedder": embedder,
         "fingerprint": fingerprint,
-        "dim": int(vectors.shape[1]),
+        "dim": vectors.dim,
         "passages": len(passages),
+        "search": description.as_dict(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     commit(folder, write, facts)
@@ -143,16 +160,26 @@ def read_store(folder: str | Path) -> Store:
     generation = current(Path(folder))
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
-    vectors: Vectors = np.load(generation.folder / _VECTORS, allow_pickle=False)
+    vectors = read_vectors(generation.folder)
     tokens = generation.folder / _TOKENS
     expected = (facts["passages"], facts["dim"])
     if vectors.shape != expected or len(passages) != facts["passages"]:
         raise IndexCorrupt(
             f"The index is damaged: its manifest names {expected[0]} passages of {expected[1]} numbers, "
-            f"{_VECTORS} has {vectors.shape} and {_PASSAGES} has {len(passages)}. Make it again."
+            f"its vectors are {vectors.shape} and {_PASSAGES} has {len(passages)}. Make it again."
         )
     counts = np.load(tokens, allow_pickle=False) if tokens.is_file() else None
-    return Store(Path(folder), facts["embedder"], facts["fingerprint"], facts["created"], passages, vectors, counts)
+    return Store(
+        folder=Path(folder),
+        embedder=facts["embedder"],
+        fingerprint=facts["fingerprint"],
+        created=facts["created"],
+        passages=passages,
+        vectors=vectors,
+        token_counts=counts,
+        description=Description.from_dict(facts["search"]),
+        files=generation.folder,
+    )
 
 
 def _write_passages(path: Path, passages: Sequence[Passage]) -> None:

@@ -1,4 +1,4 @@
-"""Nearest vectors by inner product: exact in numpy while small, FAISS above. Knows nothing of passages or of files."""
+"""Vectors, and the exact search for the nearest by inner product. Knows nothing of passages, files or training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from antiphon.retrieval._faiss import OnGpu, flat, import_faiss
 
 Vectors = NDArray[np.float32]
 """Float32 vectors, of shape (n, dim)."""
@@ -38,80 +40,42 @@ class VectorIndex(Protocol):
 
 
 class FlatIndex:
-    """Exact search in numpy; equal scores keep the order of rows."""
+    """Exact search: in numpy up to 50,000 vectors, where equal scores keep the order of rows; by FAISS above.
 
-    def __init__(self, vectors: Vectors) -> None:
-        if len(vectors) > NUMPY_LIMIT:
-            raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FaissIndex.")
-        self._vectors = normalized(vectors)
+    The vectors are searched where they lie, in memory or in a memory-mapped file. ``faiss`` names the one or the other.
+
+    Raises:
+        ImportError: FAISS is needed and not installed, or two packages of it are; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
+    """
+
+    def __init__(self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False) -> None:
+        self.vectors = normalized(vectors)
+        by_faiss = gpu or (len(vectors) > NUMPY_LIMIT if faiss is None else faiss)
+        if not by_faiss and len(vectors) > NUMPY_LIMIT:
+            raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FAISS.")
+        self._faiss: Any = import_faiss() if by_faiss else None
+        self._gpu: OnGpu | None = OnGpu(flat(self.vectors)) if gpu else None
 
     @property
     def dim(self) -> int:
         """How many numbers a vector has."""
-        return int(self._vectors.shape[1])
+        return int(self.vectors.shape[1])
 
     def __len__(self) -> int:
-        return len(self._vectors)
+        return len(self.vectors)
 
     def search(self, queries: Vectors, k: int) -> list[Hits]:
         """The ``k`` best rows for each query, best first."""
-        k = _checked_k(k, len(self))
-        scores = normalized(queries, dim=self.dim) @ self._vectors.T
-        return [_best(row, k) for row in scores]
-
-
-class FaissIndex:
-    """Exact search in FAISS (``IndexFlatIP``).
-
-    Raises:
-        ImportError: FAISS is not installed, or two packages of it are.
-    """
-
-    def __init__(self, vectors: Vectors) -> None:
-        from antiphon.retrieval._faiss import import_faiss
-
-        checked = normalized(vectors)
-        self._index: Any = import_faiss().IndexFlatIP(checked.shape[1])
-        self._index.add(checked)
-
-    @property
-    def dim(self) -> int:
-        """How many numbers a vector has."""
-        return int(self._index.d)
-
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
-
-    def search(self, queries: Vectors, k: int) -> list[Hits]:
-        """The ``k`` best rows for each query, best first."""
-        scores, rows = self._index.search(normalized(queries, dim=self.dim), _checked_k(k, len(self)))
-        return [_found(row, score) for row, score in zip(rows, scores, strict=True)]
-
-
-def vector_index(vectors: Vectors) -> VectorIndex:
-    """The index that suits the number of vectors: numpy up to 50,000, FAISS above.
-
-    Raises:
-        ImportError: there are more vectors than numpy should search, and FAISS is not installed.
-    """
-    require_room(len(vectors))
-    return FlatIndex(vectors) if len(vectors) <= NUMPY_LIMIT else FaissIndex(vectors)
-
-
-def require_room(count: int) -> None:
-    """Refuse more vectors than can be searched with what is installed.
-
-    Raises:
-        ImportError: ``count`` is over 50,000 and FAISS is not installed; says the command.
-    """
-    if count <= NUMPY_LIMIT:
-        return
-    from antiphon.retrieval._faiss import import_faiss
-
-    try:
-        import_faiss()
-    except ImportError as error:
-        raise ImportError(f"{count} passages need FAISS (without it at most {NUMPY_LIMIT}). {error}") from error
+        k = checked_k(k, len(self))
+        queries = normalized(queries, dim=self.dim)
+        if self._faiss is None:
+            return [best(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
+        if self._gpu is not None:
+            scores, rows = self._gpu.search(queries, k)
+        else:
+            scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
+        return [found(row, score) for row, score in zip(rows, scores, strict=True)]
 
 
 def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:
@@ -137,19 +101,25 @@ def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:
     return np.ascontiguousarray(wide / lengths[:, None].astype(np.float32))
 
 
-def _best(scores: Vectors, k: int) -> Hits:
-    rows = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
-    order = np.lexsort((rows, -scores[rows]))
-    return Hits(rows[order].astype(np.int64), scores[rows[order]])
+def best(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
+    """The ``k`` best of these rows by their scores; equal scores by their rows."""
+    kept = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
+    order = kept[np.lexsort((rows[kept], -scores[kept]))]
+    return Hits(rows[order].astype(np.int64), scores[order])
 
 
-def _found(rows: NDArray[np.int64], scores: Vectors) -> Hits:
+def found(rows: NDArray[np.int64], scores: Vectors) -> Hits:
     """Without the rows -1 with which FAISS fills up where it found fewer."""
     keep = rows >= 0
     return Hits(rows[keep], scores[keep])
 
 
-def _checked_k(k: int, count: int) -> int:
+def checked_k(k: int, count: int) -> int:
+    """How many of ``count`` rows to look for.
+
+    Raises:
+        ValueError: ``k`` is no whole number from 1.
+    """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k is {k!r}; the number of hits is a whole number from 1.")
     return min(k, count)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from antiphon.accel.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark import speed_cli
+from antiphon.pipelines.benchmark import index_cli, speed_cli
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.drafting import Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
-for command in (speed_cli.speed, speed_cli.floor, speed_cli.record, speed_cli.page):
+for command in (speed_cli.speed, speed_cli.floor, speed_cli.record, speed_cli.page, index_cli.index):
     app.command()(command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]

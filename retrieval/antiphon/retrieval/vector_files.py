@@ -1,0 +1,125 @@
+"""The vector index of a folder: chosen by its setting, built, written, opened again. Knows nothing of passages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from antiphon.retrieval._faiss import import_faiss, require_gpu
+from antiphon.retrieval.ann import FaissIndex, Rows, load_faiss
+from antiphon.retrieval.description import Description
+from antiphon.retrieval.factory import empty_index
+from antiphon.retrieval.generation import IndexCorrupt
+from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
+from antiphon.retrieval.training import TARGET, train
+from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors, normalized
+
+LocalVectors = FlatIndex | FaissIndex
+"""An index of this machine: exact, or trained."""
+
+_EXACT, _ROUGH, _ANN = "vectors.npy", "vectors.f16.npy", "ann.faiss"
+_BLOCK = 65_536
+
+
+def vector_index(
+    vectors: Vectors,
+    setting: str | Setting = "auto",
+    *,
+    target: float = TARGET,
+    queries: Vectors | None = None,
+    gpu: bool = False,
+) -> LocalVectors:
+    """The vectors, searched as the setting says; by default as suits their number (see `choose`).
+
+    The probes of an approximate index are chosen for a recall at 100 of ``target``: on a sample of the vectors, or on
+    ``queries``, real questions of shape (n, dim).
+
+    Raises:
+        TypeError: the vectors are not an array of floats.
+        ValueError: they are not of shape (n, dim), or one is zero or not a number; there is no such setting, or there
+            are too few vectors for it; the target is no share.
+        ImportError: FAISS is needed and not installed; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
+    """
+    vectors = normalized(vectors)
+    queries = None if queries is None else normalized(queries, dim=vectors.shape[1])
+    if not 0 < target <= 1:
+        raise ValueError(f"target is {target}; a recall is above 0 and at most 1.")
+    suited = prepared(setting, *vectors.shape, gpu=gpu)
+    if suited.is_flat:
+        return FlatIndex(vectors, gpu=gpu)
+    return train(vectors, suited, target=target, queries=queries, gpu=gpu)
+
+
+def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
+    """What the setting means here, once it is known that it can be had; nothing is trained.
+
+    Raises:
+        ValueError: there is no such setting, or it needs more vectors.
+        ImportError: it needs FAISS, which is not installed; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
+    """
+    if gpu:
+        require_gpu()
+    suited = choose(setting, count, dim, gpu=gpu)
+    if suited.is_flat and count <= NUMPY_LIMIT:
+        return suited
+    try:
+        import_faiss()
+    except ImportError as error:
+        without = NUMPY_LIMIT if suited.is_flat else min(NUMPY_LIMIT, FLAT_NUMBERS // dim)
+        asked = f"{count} passages" if suited.name in ("auto", "flat") else f"The setting {suited.name!r}"
+        needs = f"need FAISS (without it at most {without})" if asked[0] != "T" else "needs FAISS"
+        raise ImportError(f"{asked} {needs}. {error}") from error
+    if not suited.is_flat:
+        empty_index(suited, count, dim)
+    return suited
+
+
+def describe(index: LocalVectors, setting: Setting) -> Description:
+    """What the index is, and why."""
+    if isinstance(index, FaissIndex):
+        return index.description
+    return Description(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)
+
+
+def write_vectors(folder: Path, index: LocalVectors) -> None:
+    """Float32 vectors where they are what is searched; else FAISS's index, and float16 vectors beside it."""
+    if isinstance(index, FlatIndex):
+        np.save(folder / _EXACT, index.vectors, allow_pickle=False)
+        return
+    index.save(folder / _ANN)
+    with (folder / _ROUGH).open("wb") as file:
+        shape = {"descr": "<f2", "fortran_order": False, "shape": index.vectors.shape}
+        np.lib.format.write_array_header_1_0(file, shape)
+        for first in range(0, len(index.vectors), _BLOCK):  # as a whole it would be a second copy in memory
+            file.write(index.vectors[first : first + _BLOCK].astype("<f2").tobytes())
+
+
+def read_vectors(folder: Path) -> Rows:
+    """The vectors that `write_vectors` wrote, of shape (n, dim): many are mapped into memory, few are read.
+
+    Raises:
+        IndexCorrupt: there are none.
+    """
+    path = folder / (_EXACT if (folder / _EXACT).is_file() else _ROUGH)
+    if not path.is_file():
+        raise IndexCorrupt(f"The index is damaged: {folder} holds no vectors. Make it again.")
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    return cast(Rows, mapped if mapped.size > FLAT_NUMBERS else np.array(mapped))
+
+
+def open_vectors(folder: Path, vectors: Rows, description: Description, *, gpu: bool = False) -> LocalVectors:
+    """The index that was written, without building it again.
+
+    Raises:
+        ImportError: it needs FAISS, which is not installed; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
+        IndexMismatch: this version of FAISS does not read it.
+        IndexCorrupt: the files disagree.
+    """
+    if description.factory == "Flat":
+        return FlatIndex(cast(Vectors, vectors), gpu=gpu)
+    return load_faiss(folder / _ANN, vectors, description, gpu=gpu)

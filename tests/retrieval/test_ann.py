@@ -1,0 +1,286 @@
+"""The contract of trained indexes, one row for each setting: recall, order, files, threads, and bad input."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from antiphon.retrieval import FaissIndex, FlatIndex, IndexCorrupt, IndexMismatch, Setting, choose, vector_index
+from antiphon.retrieval.description import Description
+from antiphon.retrieval.factory import empty_index
+from antiphon.retrieval.recall import sample
+from antiphon.retrieval.rotation import principal_rotation
+from antiphon.retrieval.vector_files import LocalVectors, describe, open_vectors, read_vectors, write_vectors
+from antiphon.retrieval.vectors import Vectors
+from tests.retrieval.test_vectors import BAD
+
+DIM = 64
+FLOORS = {  # recall@100 on the sample, with the probes that were chosen for it
+    "flat": 1.0,
+    "compact": 0.95,
+    "paper": 0.95,
+    "IVF16,SQ8": 0.95,
+    "IVF16,PQ16": 0.75,
+    "IVF8,PQ16,RFlat": 0.75,
+    "PCAR32,IVF16,SQ8": 0.85,
+    "SQ8": 0.97,
+    "HNSW16": 0.5,
+}
+
+
+def clustered(count: int, seed: int = 0) -> Vectors:
+    """Vectors in clusters of 50, with a falling spectrum."""
+    draw = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((40, DIM))
+    vectors = centres[draw.integers(40, size=count)] + 0.6 * draw.standard_normal((count, DIM))
+    scaled: Vectors = (vectors * np.arange(1, DIM + 1) ** -0.6).astype(np.float32)
+    return np.asarray(scaled / np.linalg.norm(scaled, axis=1, keepdims=True), np.float32)
+
+
+VECTORS, QUERIES = clustered(2000), clustered(40, seed=1)
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, LocalVectors]:
+    """Every setting, trained once."""
+    return {name: vector_index(VECTORS, name) for name in FLOORS}
+
+
+@pytest.fixture(params=FLOORS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def saved(index: LocalVectors, name: str, folder: Path) -> Description:
+    write_vectors(folder, index)
+    return describe(index, choose(name, len(index), index.dim))
+
+
+def opened(folder: Path, description: Description) -> LocalVectors:
+    return open_vectors(folder, read_vectors(folder), description)
+
+
+def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectors], name: str) -> None:
+    truth = sample(VECTORS, 0, queries=QUERIES)
+    description = describe(made[name], choose(name, *VECTORS.shape))
+    assert truth.recall(made[name].search, 100) >= FLOORS[name]
+    assert description.recall_100 >= FLOORS[name]
+    assert abs(truth.recall(made[name].search, 100) - description.recall_100) < 0.05
+    assert (len(made[name]), made[name].dim) == VECTORS.shape
+
+
+def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVectors], name: str) -> None:
+    for k in (1, 7, 1000, 5000):
+        for hits in made[name].search(QUERIES[:5], k):
+            assert 0 < len(hits.rows) <= min(k, len(VECTORS))
+            assert len(set(hits.rows.tolist())) == len(hits.rows)
+            assert hits.rows.min() >= 0
+            assert np.all(np.diff(hits.scores) <= 0)
+            assert hits.rows.dtype == np.int64
+            assert hits.scores.dtype == np.float32
+
+
+def test_saved_and_opened_it_finds_the_same(made: dict[str, LocalVectors], name: str, tmp_path: Path) -> None:
+    again = opened(tmp_path, saved(made[name], name, tmp_path))
+    before, after = made[name].search(QUERIES, 50), again.search(QUERIES, 50)
+    assert (len(again), again.dim) == VECTORS.shape
+    for one, other in zip(before, after, strict=True):
+        assert np.allclose(one.scores, other.scores, atol=1e-3), "float16 vectors are scored after opening"
+        assert len(np.intersect1d(one.rows, other.rows)) >= 0.96 * len(one.rows)
+    if name not in ("compact",):
+        assert all(np.array_equal(one.rows, other.rows) for one, other in zip(before, after, strict=True))
+
+
+def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectors]) -> None:
+    again = vector_index(VECTORS, "compact").search(QUERIES, 100)
+    for one, other in zip(made["compact"].search(QUERIES, 100), again, strict=True):
+        assert np.array_equal(one.rows, other.rows)
+
+
+def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: dict[str, LocalVectors]) -> None:
+    few, many = made["compact"].search(QUERIES, 5), made["compact"].search(QUERIES, 100)
+    for query, hits, more in zip(QUERIES, few, many, strict=True):
+        assert np.allclose(hits.scores, VECTORS[hits.rows] @ query, atol=1e-5)
+        assert np.array_equal(hits.rows, more.rows[:5])
+
+
+def test_more_second_looks_find_more_and_none_finds_less() -> None:
+    compact = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
+    truth = sample(VECTORS, 0, queries=QUERIES)
+    found = [
+        truth.recall(vector_index(VECTORS, replace(compact, rescored=times)).search, 100) for times in (0, 1, 3, 20)
+    ]
+    assert found[0] <= found[1] < found[2] < found[3]
+    assert found[3] > 0.999, "in the end it is the exact search"
+
+
+def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectors]) -> None:
+    description = describe(made["compact"], choose("compact", *VECTORS.shape))
+    curve = dict(description.curve)
+    assert description.probes == max(curve)
+    assert curve.pop(max(curve)) >= 0.97, "corpus vectors as questions: .02 above .95"
+    assert all(recall < 0.97 for recall in curve.values())
+    assert "the fewest that reach a recall@100 of 0.97" in description.probes_why
+    asked = describe(vector_index(VECTORS, "compact", queries=QUERIES), choose("compact", *VECTORS.shape))
+    assert "recall@100 of 0.95" in asked.probes_why
+
+
+def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made: dict[str, LocalVectors]) -> None:
+    low = describe(vector_index(VECTORS, "compact", target=0.7), choose("compact", *VECTORS.shape))
+    assert (low.probes or 0) < (describe(made["compact"], choose("compact", *VECTORS.shape)).probes or 0)
+    assert 0.7 <= low.recall_100 < 0.95
+    for target in (0, 1.01):
+        with pytest.raises(ValueError, match=f"target is {target}; a recall is above 0 and at most 1"):
+            vector_index(VECTORS, "compact", target=target)
+    with pytest.raises(ValueError, match=r"\(n, 64\) is needed"):
+        vector_index(VECTORS, "compact", queries=QUERIES[:, :5])
+
+
+def test_a_target_that_codes_cannot_reach_takes_no_more_probes_than_help(made: dict[str, LocalVectors]) -> None:
+    description = describe(made["IVF16,PQ16"], choose("IVF16,PQ16", *VECTORS.shape))
+    assert "as near as its codes allow" in description.probes_why
+    assert max(probes for probes, _ in description.curve) == 16
+    assert dict(description.curve)[description.probes or 0] >= max(recall for _, recall in description.curve) - 0.005
+
+
+def test_threads_may_search_with_different_probes(made: dict[str, LocalVectors]) -> None:
+    index = made["compact"]
+    assert isinstance(index, FaissIndex)
+    one = index.described(replace(index.description, probes=1))
+    expected = {1: one.search(QUERIES, 20), 0: index.search(QUERIES, 20)}
+    assert any(
+        len(few.rows) < 20 or few.rows[-1] != all_.rows[-1] for few, all_ in zip(*expected.values(), strict=True)
+    )
+    wrong: list[int] = []
+
+    def ask(which: int) -> None:
+        for _ in range(10):
+            hits = (one if which else index).search(QUERIES, 20)
+            wrong.extend(not np.array_equal(a.rows, b.rows) for a, b in zip(hits, expected[which], strict=True))
+
+    threads = [threading.Thread(target=ask, args=(number % 2,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(wrong)
+    assert len(wrong) == 4 * 10 * len(QUERIES)
+    lists = [len(hits.rows) for hits in index.described(replace(index.description, probes=1)).search(QUERIES, 1000)]
+    assert max(lists) < len(VECTORS), "one list holds not all, and what is missing is not filled up"
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
+    vectors, error, message = BAD[case]
+    index = vector_index(np.ascontiguousarray(VECTORS[:20, :4]), "compact")
+    with pytest.raises(error, match=message):
+        index.search(vectors, 1)  # type: ignore[arg-type]
+    if case != "another dimension":
+        with pytest.raises(error):
+            vector_index(vectors, "compact")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
+def test_k_is_a_whole_number_from_one(made: dict[str, LocalVectors], k: object) -> None:
+    with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
+        made["compact"].search(QUERIES, k)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "count", "message"),
+    [
+        (
+            "rubbish",
+            100,
+            r"There is no setting 'rubbish' for vectors of 64 numbers: choose auto, flat, compact, paper or",
+        ),
+        ("", 100, "There is no setting ''"),
+        ("PQ7", 100, r"multiple of the number of subquantizers"),
+        ("IVF0,Flat", 100, "has no list; an inverted file needs at least 1"),
+        ("IVF99999999999,Flat", 100, "There is no setting 'IVF99999999999,Flat'"),
+        (
+            "IVF101,Flat",
+            100,
+            "'IVF101,Flat' is trained on 101 vectors at least, and there are 100; use the setting 'aut",
+        ),
+        ("paper", 255, "'paper' is trained on 256 vectors at least, and there are 255"),
+        ("OPQ8,IVF2,PQ8x4", 255, "is trained on 256 vectors at least"),
+        ("IVF2,PQ8,RFlat", 255, "is trained on 256 vectors at least"),
+        ("compact", 15, "'compact' is trained on 16 vectors at least, and there are 15"),
+    ],
+)
+def test_what_faiss_would_refuse_late_is_refused_first(setting: str, count: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        vector_index(VECTORS[:count], setting)
+
+
+@pytest.mark.parametrize(("setting", "count"), [("compact", 16), ("paper", 256), ("OPQ8_16,IVF2,PQ8", 256)])
+def test_as_few_as_are_allowed_train_in_silence(setting: str, count: int, capfd: pytest.CaptureFixture[str]) -> None:
+    index = vector_index(VECTORS[:count], setting)
+    assert len(index.search(QUERIES, 3)[0].rows) > 0
+    assert "WARNING" not in "".join(capfd.readouterr())
+
+
+def test_a_gpu_that_is_asked_for_and_missing_is_an_error() -> None:
+    for setting in ("flat", "compact"):
+        with pytest.raises(
+            RuntimeError, match="A GPU is asked for, but FAISS finds none here: it needs a GPU, and pip"
+        ):
+            vector_index(VECTORS[:100], setting, gpu=True)
+
+
+def test_files_that_disagree_are_refused(made: dict[str, LocalVectors], tmp_path: Path) -> None:
+    description = saved(made["compact"], "compact", tmp_path)
+    with pytest.raises(IndexCorrupt, match=r"ann\.faiss has 2000 vectors of 64 numbers, not \(1999, 64\)"):
+        open_vectors(tmp_path, VECTORS[:-1], description)
+    (tmp_path / "ann.faiss").write_bytes(b"none of FAISS's")
+    with pytest.raises(IndexMismatch, match=r"was written by FAISS 1\..*cannot read it"):
+        opened(tmp_path, description)
+    (tmp_path / "vectors.f16.npy").unlink()
+    with pytest.raises(IndexCorrupt, match="holds no vectors"):
+        read_vectors(tmp_path)
+
+
+def test_many_vectors_are_mapped_and_few_are_read(
+    made: dict[str, LocalVectors], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    description = saved(made["compact"], "compact", tmp_path)
+    assert not isinstance(read_vectors(tmp_path), np.memmap)
+    monkeypatch.setattr("antiphon.retrieval.vector_files.FLAT_NUMBERS", VECTORS.size - 1)
+    mapped = read_vectors(tmp_path)
+    assert isinstance(mapped, np.memmap)
+    assert mapped.dtype == np.float16
+    hits = open_vectors(tmp_path, mapped, description).search(QUERIES, 10)
+    for one, other in zip(hits, opened(tmp_path, description).search(QUERIES, 10), strict=True):
+        assert np.array_equal(one.rows, other.rows)
+
+
+@examples(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 100))
+def test_a_rotation_keeps_inner_products_and_the_mean(dims: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    weights = draw.standard_normal((50, dims))
+    weights[:, 0] = 3  # one axis is the same for all: only what is not centred sees it
+    vectors = (weights @ draw.standard_normal((dims, 12))).astype(np.float32)
+    rotation = principal_rotation(vectors, dims, seed=seed)
+    assert np.allclose(rotation @ rotation.T, np.eye(dims), atol=1e-4)
+    turned = vectors @ rotation.T
+    assert np.allclose(turned @ turned.T, vectors @ vectors.T, rtol=1e-3, atol=1e-3)
+
+
+def test_an_empty_index_is_made_before_anything_is_trained() -> None:
+    index = empty_index(Setting("x", "IVF4,PQ8x4fsr", rotated=16), 100, DIM)
+    assert (index.d, index.ntotal, index.is_trained) == (DIM, 0, False)
+
+
+def test_recall_counts_shares_and_no_query_finds_itself() -> None:
+    truth = sample(VECTORS, 30, faiss=False)
+    assert truth.recall(FlatIndex(VECTORS).search, 100) == 1
+    assert all(row not in near for row, near in zip(truth.own, truth.nearest, strict=True))
+    half = truth.recalls(lambda queries, k: FlatIndex(VECTORS).search(queries, 51), 100)[0]
+    assert half == pytest.approx(0.5)

@@ -1,0 +1,69 @@
+"""What a setting means: the lists, codes and probes that it stands for at every size."""
+
+import logging
+
+import pytest
+
+from antiphon.retrieval import Setting, choose
+
+
+@pytest.mark.parametrize(
+    ("count", "dim", "factory"),
+    [
+        (1, 1, "Flat"),
+        (48_828, 1024, "Flat"),
+        (48_829, 1024, "IVF1024,PQ128x4fsr"),
+        (130_208, 384, "Flat"),
+        (200_000, 384, "IVF2048,PQ128x4fsr"),
+        (1_000_000, 1024, "IVF4096,PQ128x4fsr"),
+        (10_000_000, 1024, "IVF16384_HNSW32,PQ128x4fsr"),
+        (100_000_000, 1024, "IVF32768_HNSW32,PQ128x4fsr"),
+        (1_000_000, 100, "IVF4096,PQ50x4fsr"),
+        (1_000_000, 99, "IVF4096,PQ49x4fsr"),
+    ],
+)
+def test_auto_is_flat_while_small_and_compact_above(count: int, dim: int, factory: str) -> None:
+    setting = choose("auto", count, dim)
+    assert setting.factory == factory
+    assert setting.is_flat == (count * dim <= 50_000_000)
+    if not setting.is_flat:
+        assert (setting.rotated, setting.probes, setting.rescored) == (min(256, dim - dim % 2), None, 3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 38, 39, 78, 1000, 12_345, 60_000, 10**6, 3 * 10**7])
+def test_every_list_of_compact_has_39_vectors_to_train_on(count: int) -> None:
+    setting = choose("compact", count, 64)
+    lists = int(setting.factory.split(",")[0].removeprefix("IVF").removesuffix("_HNSW32"))
+    assert lists & (lists - 1) == 0
+    assert lists == 1 or lists * 39 <= count
+
+
+def test_a_gpu_gets_codes_that_it_can_search() -> None:
+    assert choose("auto", 1_000_000, 1024, gpu=True).factory == "IVF4096,PQ64"
+    assert choose("auto", 10_000_000, 1024, gpu=True).factory == "IVF16384,PQ64"
+    assert choose("compact", 1000, 99, gpu=True).rotated == 96
+
+
+def test_the_papers_setting_is_the_papers() -> None:
+    setting = choose("paper", 39 * 4096, 1024)
+    assert (setting.factory, setting.probes, setting.rescored, setting.rotated) == ("IVF4096,PQ64", 16, 0, 0)
+
+
+def test_the_papers_lists_are_lowered_for_few_vectors_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert choose("paper", 39 * 4096 - 1, 1024).factory == "IVF2048,PQ64"
+        assert choose("paper", 300, 64) == Setting("paper", "IVF4,PQ64", 0, 4, 0, why=choose("paper", 300, 64).why)
+    assert "159,743 vectors" in caplog.messages[0]
+    assert "2048 lists instead of 4,096, which need 39 vectors each and so 159,744 in all" in caplog.messages[0]
+
+
+def test_the_paper_cannot_cut_every_vector_into_64() -> None:
+    with pytest.raises(ValueError, match="cuts a vector into 64 equal pieces, and 100 numbers are no multiple of 64"):
+        choose("paper", 1_000_000, 100)
+
+
+def test_any_other_name_is_a_factory_string_and_a_setting_is_itself() -> None:
+    setting = choose("IVF10,SQ8", 1000, 8)
+    assert (setting.name, setting.factory, setting.probes) == ("IVF10,SQ8", "IVF10,SQ8", None)
+    assert choose(setting, 5, 5) is setting
+    assert choose("Flat", 10**9, 100).is_flat
