@@ -8,9 +8,14 @@ from torch import Tensor
 
 from antiphon.accel.adversary import Sight
 from antiphon.accel.draft import ROOT, Draft, Tokens
+from antiphon.accel.step_cost import StepCost
 
 ATOL, RTOL = 2e-4, 1e-4
 """How far float32 logits may be apart: a hundred times what feeding rows together costs, a thousandth of any fault."""
+
+
+KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}}, fixed=True)
+"""A plain step is dearer than one of two rows, so it is padded; further rows come in steps, and many never pay."""
 
 
 def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:

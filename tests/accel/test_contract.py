@@ -16,9 +16,8 @@ from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
 from antiphon.accel.generate import generate
 from antiphon.accel.probe import traits_of
-from antiphon.accel.step_cost import StepCost
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
-from tests.accel.oracles import expect_plain_logits
+from tests.accel.oracles import KINKED, expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -26,9 +25,6 @@ MODES: dict[str, dict[str, Any]] = {
     "penalised": {"do_sample": True, "top_k": 3, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
 }
 
-
-# A plain step is dearer than one of two rows, so it is padded; further rows come in steps, and many are not worth it.
-KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}}, fixed=True)
 
 WARM = RunnersUp()
 """What the models of all families found likely, in all modes."""

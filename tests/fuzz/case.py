@@ -55,7 +55,7 @@ class Case:
     padding: int = 0
     chunk: int | None = None
     new_tokens: int = 8
-    rows: int = 32
+    rows: int | None = 32
     drafter: str = "script"
     scripts: tuple[Script, ...] = ()
     references: tuple[tuple[int, ...], ...] = ()
@@ -135,7 +135,7 @@ def cases(draw: st.DrawFn) -> Case:
         padding=draw(st.one_of(st.just(0), st.integers(0, 9))),
         chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
         new_tokens=room,
-        rows=draw(st.one_of(st.just(32), st.integers(0, 12))),
+        rows=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
         drafter=draw(st.sampled_from(["script", "script", "script", *sorted(DRAFTERS)])),
         scripts=tuple(draw(st.lists(scripts(), min_size=1, max_size=4))),
         references=tuple(draw(st.lists(few.map(tuple), max_size=3))),

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
+from antiphon.accel.cost_store import assume
 from antiphon.accel.draft import ROOT, Accepted, Draft, Tokens
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from tests.accel.oracles import KINKED
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 
 TOKENIZER = byte_tokenizer()
@@ -21,7 +23,9 @@ TOKENIZER = byte_tokenizer()
 def model_of(family: str, size: int, seed: int, attention: str) -> Any:
     """The tiny model of a case; making one costs more than a case, so each is made once."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
-    return tiny_model(family, seed, attn_implementation=attention, **shapes[size])
+    model = tiny_model(family, seed, attn_implementation=attention, **shapes[size])
+    assume(model, KINKED)
+    return model
 
 
 class Scripted:
