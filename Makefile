@@ -20,7 +20,7 @@ test: install ## Check everything: format, lint, types, tests, and the wheel in 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 fuzz: install ## Hold 10,000 random requests against plain decoding (some 20 minutes); CASES=500 for fewer
 	$(BIN)/python -m tests.fuzz --cases $(CASES)

@@ -56,7 +56,11 @@ def retriever(index_folder: Path) -> Retriever:
 
 @pytest.fixture(scope="session")
 def tiny() -> LanguageModel:
-    """A random model that reads bytes, with a window of 4,096 of them and a chat template."""
-    model = LanguageModel(tiny_model(max_position_embeddings=4096), byte_tokenizer(), name="tiny")
+    """A random model that reads bytes, with a window of 4,096 of them and a chat template.
+
+    It learns nothing from a request, so that the same text takes the same steps.
+    """
+    tiny = tiny_model(max_position_embeddings=4096)
+    model = LanguageModel(tiny, byte_tokenizer(), name="tiny", rows=32, recycling=False)
     model.generate("What it can verify is probed once.", max_new_tokens=2)
     return model
