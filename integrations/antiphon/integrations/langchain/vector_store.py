@@ -54,7 +54,8 @@ class AntiphonVectorStore(VectorStore):
         store = cls(AntiphonEmbeddings(Retriever.open(folder, reranker=None, embedder=embedder).embedder))
         saved = read_store(folder)
         documents = [document_of(passage) for passage in saved.passages]
-        store._table.put([str(document.id) for document in documents], documents, saved.vectors)
+        vectors = np.asarray(saved.vectors, dtype=np.float32)  # large indexes keep half of the precision
+        store._table.put([str(document.id) for document in documents], documents, vectors)
         return store
 
     def save(self, folder: str | Path) -> None:
