@@ -1,4 +1,4 @@
-"""What the tests measure of tiny models stays out of the user's cache; the embedded models stay where they are."""
+"""What all tests share: a cache of their own beside the embedded models, one thread, passages and an index of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from platformdirs import user_cache_dir
+
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+
+TEXTS = (
+    "Bees live in colonies of up to sixty thousand, and each colony has one queen.",
+    "Honey keeps for years because it holds little water.",
+    "A queen lays as many as two thousand eggs on a summer's day.",
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is measured of tiny models stays out of the user's cache; the embedded models stay where they are."""
     users, own = Path(user_cache_dir("antiphon")), tmp_path_factory.mktemp("cache")
     (own / "antiphon").mkdir()
     for name in ("models", "demo-index"):
@@ -19,3 +29,29 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(own))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def passages() -> list[Passage]:
+    starts = (0, 100, 200)
+    return [Passage.at("bees.txt", start, text) for start, text in zip(starts, TEXTS, strict=True)]
+
+
+@pytest.fixture(scope="session")
+def index_folder(tmp_path_factory: pytest.TempPathFactory, passages: list[Passage]) -> Path:
+    folder = tmp_path_factory.mktemp("bees") / "index"
+    index_passages(passages, folder, HashEmbedder())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def retriever(index_folder: Path) -> Retriever:
+    return Retriever.open(index_folder)

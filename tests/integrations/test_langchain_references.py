@@ -26,7 +26,7 @@ from antiphon.integrations.langchain.documents import document_of
 from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
-from tests.integrations.conftest import TEXTS
+from tests.conftest import TEXTS
 from tests.integrations.scripted import Scripted
 from tests.integrations.watching import watched
 

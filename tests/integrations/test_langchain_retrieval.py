@@ -25,7 +25,7 @@ from antiphon.integrations.langchain import (
 )
 from antiphon.integrations.langchain.documents import document_of, passage_of
 from antiphon.retrieval import HashEmbedder, IndexMismatch, MaxSim, Passage, Retriever
-from tests.integrations.conftest import TEXTS
+from tests.conftest import TEXTS
 
 QUESTION = "How many eggs does a queen lay?"
 

@@ -24,7 +24,7 @@ from antiphon.integrations.langchain import (
     ChatAntiphon,
 )
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
-from tests.integrations.conftest import TEXTS
+from tests.conftest import TEXTS
 from tests.integrations.scripted import Scripted
 
 scripted = cache(Scripted)

@@ -28,7 +28,7 @@ from antiphon.integrations.llama_index import AntiphonLLM, AntiphonRetriever
 from antiphon.integrations.llama_index.nodes import node_of, passage_of
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
-from tests.integrations.conftest import TEXTS
+from tests.conftest import TEXTS
 from tests.integrations.scripted import Scripted
 from tests.integrations.watching import Watch, watched
 

@@ -28,7 +28,7 @@ from antiphon.integrations.llama_index import (
 )
 from antiphon.integrations.llama_index.nodes import node_of, passage_of
 from antiphon.retrieval import HashEmbedder, MaxSim, Passage, Retriever
-from tests.integrations.conftest import TEXTS
+from tests.conftest import TEXTS
 
 QUESTION = "How many eggs does a queen lay?"
 DIM = 6

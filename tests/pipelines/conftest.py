@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,39 +12,6 @@ from antiphon.accel.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.adapter import READER, is_adapter
 from antiphon.pipelines.console import quiet_libraries
 from antiphon.pipelines.embedded import resolve_model
-from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
-
-TEXTS = (
-    "Bees live in colonies of up to sixty thousand, and each colony has one queen.",
-    "Honey keeps for years because it holds little water.",
-    "A queen lays as many as two thousand eggs on a summer's day.",
-)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def passages() -> list[Passage]:
-    starts = (0, 100, 200)
-    return [Passage.at("bees.txt", start, text) for start, text in zip(starts, TEXTS, strict=True)]
-
-
-@pytest.fixture(scope="session")
-def index_folder(tmp_path_factory: pytest.TempPathFactory, passages: list[Passage]) -> Path:
-    folder = tmp_path_factory.mktemp("bees") / "index"
-    index_passages(passages, folder, HashEmbedder())
-    return folder
-
-
-@pytest.fixture(scope="session")
-def retriever(index_folder: Path) -> Retriever:
-    return Retriever.open(index_folder)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One thread for every test that runs a model, and the embedders and toy models that several of them share."""
+"""The embedders and toy models that several tests share."""
 
 from pathlib import Path
 
@@ -9,11 +9,6 @@ from antiphon.retrieval import HashEmbedder, MiniLMEmbedder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -35,8 +35,7 @@ def step_cost(model: PreTrainedModel, *, anew: bool = False) -> StepCost:
     Raises:
         ValueError: the model is not a causal language model with a key-value cache.
     """
-    known = _costs.setdefault(model, {})
-    setting = (implementation_of(model), model.dtype, str(model.device), torch.get_num_threads(), model.training)
+    known, setting = _costs.setdefault(model, {}), _setting(model)
     if anew or setting not in known:
         key = describe(model)
         path = file_of(key)
@@ -50,8 +49,7 @@ def step_cost(model: PreTrainedModel, *, anew: bool = False) -> StepCost:
 
 def assume(model: PreTrainedModel, cost: StepCost) -> None:
     """Take this for what a forward of the model costs in its present setting, instead of measuring it."""
-    setting = (implementation_of(model), model.dtype, str(model.device), torch.get_num_threads(), model.training)
-    _costs.setdefault(model, {})[setting] = cost
+    _costs.setdefault(model, {})[_setting(model)] = cost
 
 
 def describe(model: PreTrainedModel) -> dict[str, str]:
@@ -103,6 +101,11 @@ def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
             Path(beside).replace(path)
         finally:
             Path(beside).unlink(missing_ok=True)
+
+
+def _setting(model: PreTrainedModel) -> tuple[object, ...]:
+    """What may change of a model while it lives."""
+    return implementation_of(model), model.dtype, str(model.device), torch.get_num_threads(), model.training
 
 
 def _hardware() -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.documents import Document
 
+from antiphon.integrations.handed import all_passages
 from antiphon.retrieval import Passage
 
 SOURCE, START, SCORE = "source", "start_index", "relevance_score"
@@ -40,14 +41,7 @@ def passages_of(given: object, name: str = "references") -> list[Passage]:
     Raises:
         TypeError: it is no list, or something in it is none of these.
     """
-    if isinstance(given, str | Document | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} is of type {type(given).__name__}; give a list of texts or documents.")
-    items = list(given)
-    found = [passage for passage in map(passage_of, items) if passage is not None]
-    if len(found) < len(items):
-        wrong = next(index for index, item in enumerate(items) if passage_of(item) is None)
-        raise TypeError(f"{name}[{wrong}] is of type {type(items[wrong]).__name__}; give texts or documents.")
-    return found
+    return all_passages(given, passage_of, alone=(Document, Mapping), kinds="texts or documents", name=name)
 
 
 def _passage(text: str, identifier: object, metadata: Mapping[str, Any]) -> Passage:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
+from antiphon.integrations.handed import all_passages
 from antiphon.retrieval import Passage
 
 SOURCE = "source"
@@ -41,14 +40,7 @@ def passages_of(given: object, name: str = "references") -> list[Passage]:
     Raises:
         TypeError: it is no list, or something in it is neither.
     """
-    if isinstance(given, str | BaseNode | NodeWithScore) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} is of type {type(given).__name__}; give a list of texts or nodes.")
-    items = list(given)
-    found = [passage for passage in map(passage_of, items) if passage is not None]
-    if len(found) < len(items):
-        wrong = next(index for index, item in enumerate(items) if passage_of(item) is None)
-        raise TypeError(f"{name}[{wrong}] is of type {type(items[wrong]).__name__}; give texts or nodes.")
-    return found
+    return all_passages(given, passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes", name=name)
 
 
 def _passage(node: BaseNode, score: float | None) -> Passage:
