@@ -11,7 +11,7 @@ from torch import Tensor
 from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.cost_store import assume
 from antiphon.accel.draft import Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafters import DRAFTERS, Blend, RunnersUp
+from antiphon.accel.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
 from antiphon.accel.generate import generate
@@ -39,6 +39,8 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
+    "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
+    "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, reads=False),
     "blend, warm": lambda text: Blend(recycling=WARM),
     "oracle": partial(Oracle, depth=5),
     "liar": partial(Liar, depth=5),

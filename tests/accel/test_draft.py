@@ -41,10 +41,11 @@ def test_an_impossible_draft_is_refused(
         Draft(tokens, parents, chances, probes)
 
 
-def test_of_duplicate_siblings_the_first_counts() -> None:
-    draft = Draft((7, 7, 8, 9), (-1, -1, 0, 0), (1.0,) * 4)
-    assert draft.children == {ROOT: {7: 0}, 0: {8: 2, 9: 3}}
-    assert draft.depths == [1, 1, 2, 2]
+def test_of_rows_with_equal_paths_the_first_counts_and_has_the_children_of_all() -> None:
+    draft = Draft((7, 7, 8, 9, 9, 6), (-1, -1, 0, 1, 0, 4), (1.0,) * 6)
+    assert draft.children == {ROOT: {7: 0}, 0: {8: 2, 9: 3}, 3: {6: 5}}
+    assert draft.depths == [1, 1, 2, 2, 2, 3]
+    assert likeliest_chain(draft) == chain([7, 8])
 
 
 def test_a_probe_may_be_accepted_where_it_holds_a_token_and_never_where_it_holds_none() -> None:

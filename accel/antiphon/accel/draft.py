@@ -55,10 +55,14 @@ class Draft:
 
     @property
     def children(self) -> dict[int, dict[int, int]]:
-        """The rows after each row: ``children[row][token]`` is a row; of duplicate siblings the first counts."""
+        """The rows after each row: ``children[row][token]`` is a row.
+
+        Of rows with equal paths, which see the same and hold the same, the first stands for all and has their children.
+        """
         children: dict[int, dict[int, int]] = {}
+        first = {ROOT: ROOT}
         for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            children.setdefault(parent, {}).setdefault(token, row)
+            first[row] = children.setdefault(first[parent], {}).setdefault(token, row)
         return children
 
     @property
@@ -185,7 +189,7 @@ def likeliest_chain(draft: Draft) -> Draft:
     while row in children:
         row = max(children[row].values(), key=lambda child: (draft.chances[child], -child))
         path.append(row)
-    return select(draft, path)
+    return chain([draft.tokens[row] for row in path], [draft.chances[row] for row in path])
 
 
 def merge(*drafts: Draft) -> Draft:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.accel.draft import DrafterFactory
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.drafters.copying import Copying
+from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.drafters.nothing import Nothing
 from antiphon.accel.drafters.recycling import Recycling
 from antiphon.accel.drafters.runners_up import RunnersUp
@@ -15,6 +16,7 @@ DRAFTERS: dict[str, DrafterFactory] = {
     "copying": Copying,
     "trie": Trie,
     "recycling": Recycling,
+    "lookahead": Lookahead,
     "blend": Blend,
 }
 """Every drafter under the name that a command line gives it."""
@@ -31,4 +33,4 @@ def drafter_named(name: str) -> DrafterFactory:
     return DRAFTERS[name]
 
 
-__all__ = ["DRAFTERS", "Blend", "Copying", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]
+__all__ = ["DRAFTERS", "Blend", "Copying", "Lookahead", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]
