@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.drafters import DRAFTERS, Lookahead
 from antiphon.accel.stats import Step
 
 if TYPE_CHECKING:
@@ -156,7 +157,9 @@ NAMES = (*PEERS, *DRAFTERS)
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
-    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
+    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay. Lookahead's
+    may be followed by its window, its n-grams' length and its guesses, as in ``lookahead:7,5,7``, and has all the rows
+    that these need; ``lookahead:7,5,7,unread`` makes its n-grams from its window alone, not from the prompt.
 
     Raises:
         ValueError: there is no method of a name, or its rows are no number.
@@ -185,7 +188,18 @@ def _method(name: str, rows: int | None) -> Method:
         raise ValueError(
             f"There is no method {name!r}; choose from {', '.join(NAMES)}, or a drafter with rows: blend:16."
         )
+    if base == "lookahead" and "," in own:
+        return _lookahead(name, own)
     return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
+
+
+def _lookahead(name: str, setting: str) -> Method:
+    numbers = setting.removesuffix(",unread").split(",")
+    if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
+        raise ValueError(f"{name!r} is no setting of lookahead; give window, n-gram and guesses: lookahead:7,5,7.")
+    window, ngram, guesses = map(int, numbers)
+    drafter = partial(Lookahead, window, ngram, guesses, reads=not setting.endswith(",unread"))
+    return Ours(name, drafter, drafter().rows)
 
 
 def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
