@@ -17,7 +17,7 @@ from antiphon.accel.tiny import tiny_model
 
 SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}
 PROMPT = [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
-LENGTH = 40
+LENGTH = 30
 
 
 def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[Any]:
@@ -35,15 +35,15 @@ def main(folder: Path) -> None:
     """Decode with every number of processes up to all of them, and write down what this one has seen."""
     torch.set_num_threads(1)
     model = tiny_model(seed=11)
-    with crew() as device:
-        groups = {size: dist.new_group(list(range(size))) for size in range(1, dist.get_world_size() + 1)}
+    with crew() as own:
+        groups = {size: dist.new_group(list(range(size))) for size in range(1, own.size + 1)}
         seen = {
-            f"{name} by {size}": told(model.to(device), setting, group)
+            f"{name} by {size}": told(model.to(own.device), setting, group)
             for size, group in groups.items()
-            if dist.get_rank() < size
+            if own.rank < size
             for name, setting in SETTINGS.items()
         }
-        (folder / f"{dist.get_rank()}.json").write_text(json.dumps(seen))
+        (folder / f"{own.rank}.json").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.draft import EMPTY
 from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.generate import generate
-from antiphon.accel.parallel import crew, decode_together, part
+from antiphon.accel.parallel import Place, crew, decode_together, part
 from antiphon.accel.stats import Step
 from antiphon.accel.tiny import tiny_model
 from tests.accel.crew import LENGTH, PROMPT, SETTINGS, told
@@ -53,11 +52,12 @@ def test_every_process_of_every_crew_sees_the_same_windows_pools_and_text(
 
 @pytest.mark.parametrize("setting", SETTINGS.values())
 def test_one_process_takes_the_steps_of_the_drafter(setting: tuple[int, int, int]) -> None:
-    model, lookahead, steps = tiny_model(seed=11), Lookahead(*setting, seed=3), []
-    options: dict[str, Any] = {"max_new_tokens": LENGTH, "eos_token_id": None, "do_sample": False}
-    generate(model, torch.tensor([PROMPT]), drafter=lambda: lookahead, rows=lookahead.rows + 99, on_step=steps.append, **options)
-    together = list(decode_together(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))
-    assert [step.tokens for step in together[:-4]] == [step.tokens for step in steps[: len(together) - 4]]
+    model, lookahead = tiny_model(seed=11), Lookahead(*setting, seed=3)
+    steps: list[Step] = []
+    options: dict[str, Any] = {"max_new_tokens": 2 * LENGTH, "eos_token_id": None, "do_sample": False, "rows": 200}
+    generate(model, torch.tensor([PROMPT]), drafter=lambda: lookahead, on_step=steps.append, **options)
+    together = list(decode_together(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))[:-1]
+    assert [step.tokens for step in together] == [step.tokens for step in steps[: len(together)]]
 
 
 def test_the_parts_are_all_things_once_in_order_and_the_last_may_have_none() -> None:
@@ -93,6 +93,6 @@ def test_what_cannot_be_decoded_together_is_refused(model: str, prompt: list[int
 
 def test_a_process_that_was_started_alone_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with crew() as device:
-        assert device is None
+    with crew() as own:
+        assert own == Place()
         assert not torch.distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""Lookahead decoding over several devices: each has the whole model and a part of the draft. Knows one text, greedily."""
+"""Lookahead decoding over several devices: each has the whole model and a part of the draft. Knows one greedy text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -24,15 +25,24 @@ from antiphon.accel.transcript import Transcript
 from antiphon.accel.verify import walk
 
 
-@contextmanager
-def crew() -> Iterator[str | None]:
-    """Join the processes that torchrun has started beside this one; yields the device of this one's own.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process stands: its number among all, and its device (None: chosen as usual)."""
 
-    That is the GPU of its rank on this machine, where there are enough for all, else the CPU: NCCL on GPUs, Gloo on
-    CPUs. A process that was started alone stays alone, and chooses its device as usual (None).
+    rank: int = 0
+    size: int = 1
+    device: str | None = None
+
+
+@contextmanager
+def crew() -> Iterator[Place]:
+    """Join the processes that torchrun has started beside this one, and yield this one's place; alone without them.
+
+    Its device is the GPU of its rank on this machine where there are enough for all, else the CPU; they talk by NCCL
+    on GPUs and by Gloo on CPUs.
     """
     if "WORLD_SIZE" not in os.environ:
-        yield None
+        yield Place()
         return
     on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else "cpu"
@@ -40,7 +50,7 @@ def crew() -> Iterator[str | None]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpus else "gloo")
     try:
-        yield device
+        yield Place(dist.get_rank(), dist.get_world_size(), device)
     finally:
         dist.destroy_process_group()
 
@@ -105,7 +115,9 @@ def _prefilled(model: PreTrainedModel, prompt: Tokens) -> CachedModel:
     traits = traits_of(model)
     if traits.level != "tree" or traits.rope is not None:
         reason = traits.reason if traits.level != "tree" else "its rotary frequencies change with the length"
-        raise ValueError(f"Lookahead over several devices verifies trees, which {type(model).__name__} cannot: {reason}.")
+        raise ValueError(
+            f"Lookahead over several devices verifies trees, which {type(model).__name__} cannot: {reason}."
+        )
     if len(prompt) < 2:
         raise ValueError(f"The prompt has {len(prompt)} tokens; at least 2 are needed.")
     cached = CachedModel(model, traits)
@@ -115,7 +127,7 @@ def _prefilled(model: PreTrainedModel, prompt: Tokens) -> CachedModel:
 
 
 def _share(lookahead: Lookahead, root: int, group: Any) -> tuple[range, Draft]:
-    """This process's columns of the window, and its part of the draft."""
+    """The columns of the window that fall to this process, and its part of the draft."""
     rank, size = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
     columns = part(lookahead.window.columns, rank, size) if lookahead.window else range(0)
     guesses = part(len(lookahead.pool.after(root)), rank, size)

@@ -1,4 +1,4 @@
-"""The command line: index, ask, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
+"""The command line. Heavy imports stand inside the commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from antiphon.pipelines.benchmark.cli import app as bench
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, show_index
 from antiphon.pipelines.reader.cli import app as reader
+from antiphon.pipelines.together import lookahead
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
@@ -41,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(lookahead)
 app.add_typer(bench, name="bench")
 app.add_typer(reader, name="reader")
 
@@ -103,7 +105,7 @@ def ask(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
-    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, lookahead, nothing.")] = "blend",
     rows: Annotated[
         int | None,
         typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
@@ -161,7 +163,7 @@ def certify(
         float | None,
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, lookahead, nothing.")] = "blend",
     rows: Annotated[
         int | None,
         typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
