@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import EMPTY, Accepted, Draft, Tokens, without_probes
 from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.drafters.pool import Pool
 from antiphon.accel.drafters.window import Window
+from antiphon.accel.probe import traits_of
+from antiphon.accel.tiny import tiny_model
 from antiphon.accel.tree import Tree, plant
 from antiphon.accel.verify import walk
 
@@ -245,3 +248,25 @@ def test_the_first_window_depends_on_the_seed_alone() -> None:
         return drafter.window.levels
 
     assert first(1) == first(1) != first(2)
+
+
+@torch.no_grad()
+def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafted_token() -> None:
+    model = tiny_model()
+    traits, prompt = traits_of(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
+    drafter = Lookahead(5, 4, 3)
+    drafter.begin(prompt, ())
+    assert drafter.window is not None
+    said = []
+    for shift in (0, 1, 90):
+        drafter.window.levels = [[10 * level + j + shift for j in range(4 + (level > 0))] for level in range(3)]
+        draft = drafter.propose(prompt, 99)
+        assert (draft.candidates, draft.probes) == (5, 14)
+        cached = CachedModel(model, traits)
+        cached.prefill(prompt[:-1])
+        cached.keep(())
+        said.append(cached.forward(prompt[-1:], draft)[: 1 + draft.candidates])
+        cached.keep(range(draft.candidates)[:2])
+        said[-1] = torch.cat([said[-1], cached.forward([5], EMPTY)])
+    for other in said[1:]:
+        torch.testing.assert_close(other, said[0], atol=2e-5, rtol=1e-5)

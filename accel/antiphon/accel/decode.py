@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from antiphon.accel.budget import Budget
 from antiphon.accel.cache import CachedModel
@@ -37,15 +38,9 @@ def decode(
     """
     context = stop.transcript.tokens
     started = perf_counter()
-    draft = drafter.begin(tuple(context), references) or EMPTY
+    opening = drafter.begin(tuple(context), references) or EMPTY
     drafted = perf_counter()
-    if len(draft) and cached.can_open(context):
-        cached.prefill(context[cached.length : -1], prefill_chunk)  # no tree over a prompt: its mask would be quadratic
-        cached.keep(())
-        draft = _fitted(cached, draft, budget, stop)
-        logits = cached.forward(context[-1:], draft)
-    else:
-        draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
+    draft, logits = _open(cached, opening, budget, stop, prefill_chunk)
     fed = length = 0
     while True:
         forwarded = perf_counter()
@@ -80,6 +75,22 @@ def decode(
             fed = 1 + len(filled)
             drafted = perf_counter()
             logits = cached.forward(context[-1:], filled)[: 1 + len(draft)]
+
+
+def _open(
+    cached: CachedModel | CompiledModel, opening: Draft, budget: Budget, stop: Stop, chunk: int | None
+) -> tuple[Draft, Tensor]:
+    """Read the prompt: as it is, or where there is something to verify beside its last token, that one by itself.
+
+    There is no tree over a whole prompt: its mask would be quadratic in its length.
+    """
+    context = stop.transcript.tokens
+    if not len(opening) or not cached.can_open(context):
+        return EMPTY, cached.prefill(context[cached.length :], chunk)
+    cached.prefill(context[cached.length : -1], chunk)
+    cached.keep(())
+    draft = _fitted(cached, opening, budget, stop)
+    return draft, cached.forward(context[-1:], draft)
 
 
 def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, stop: Stop) -> Draft:

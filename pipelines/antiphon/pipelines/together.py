@@ -55,8 +55,5 @@ def lookahead(
         typer.echo(json.dumps({"text": text, "devices": own.size} | summary.as_dict(), ensure_ascii=False))
         return
     console.out.print(text, markup=False, highlight=False)
-    console.err.print(
-        f"{summary.tokens} tokens in {summary.steps} steps ({summary.tokens_per_step:.2f} a step) on {own.size} devices, "
-        f"{summary.rows_per_step:.0f} rows each",
-        markup=False,
-    )
+    cost = f"{summary.tokens} tokens in {summary.steps} steps ({summary.tokens_per_step:.2f} a step)"
+    console.err.print(f"{cost}, {summary.rows_per_step:.0f} rows on each of {own.size} devices", markup=False)
