@@ -90,6 +90,8 @@ def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
 def test_probes_go_together_where_one_of_them_is_too_deep() -> None:
     assert trim(ASKING, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
     assert trim(ASKING, 6, 1) == Draft((1,), (-1,), (0.9,))
+    assert trim(ASKING, 6, 2, reach=3) == ASKING
+    assert trim(ASKING, 6, 1, reach=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -76,12 +76,13 @@ class CachedModel:
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels, one chain where it must be."""
+        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain where it must be."""
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
         free = sys.maxsize if self.capacity is None else self.capacity - self.length
-        return trim(draft, min(rows, free - 1), min(depth, self._reachable()))  # one place is the root's
+        reach = self._reachable()
+        return trim(draft, min(rows, free - 1), min(depth, reach), reach)  # one place is the root's
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""

@@ -143,17 +143,18 @@ def path_to(draft: Draft, row: int) -> list[int]:
     return path
 
 
-def trim(draft: Draft, rows: int, depth: int) -> Draft:
+def trim(draft: Draft, rows: int, depth: int, reach: int | None = None) -> Draft:
     """The likeliest ``rows`` rows no deeper than ``depth``, closed under parents; ties keep the earlier row.
 
     A child is never likelier than its parent, so taking rows by the smaller of both chances keeps paths whole.
-    Probes come first: each candidate is taken with those below it. They are dropped where those of the root do not fit.
+    Probes come first: each candidate is taken with those below it. They are dropped where those of the root do not fit,
+    or one of them is deeper than ``reach`` (by default ``depth``): an answer is worth something where no guess is.
     """
     depths = draft.depths
     if len(draft) <= rows and max(depths, default=0) <= depth:
         return draft
     if draft.probes:
-        kept = _affordable(draft, rows, depth)
+        kept = _affordable(draft, rows, depth, depth if reach is None else reach)
         return trim(without_probes(draft), rows, depth) if kept is None else select(draft, kept)
     return select(draft, sorted(_likeliest(draft, max(rows, 0), depth)))
 
@@ -169,7 +170,7 @@ def _likeliest(draft: Draft, rows: int, depth: int) -> list[int]:
     return [row for _, row in heapq.nsmallest(rows, (rank for rank in ranks if depths[rank[1]] <= depth))]
 
 
-def _affordable(draft: Draft, rows: int, depth: int) -> list[int] | None:
+def _affordable(draft: Draft, rows: int, depth: int, reach: int) -> list[int] | None:
     """The rows that ``trim`` keeps of a draft with probes, ascending; None where the probes have to go."""
     asked, depths = draft.asked, draft.depths
     kept = list(asked.get(ROOT, ()))
@@ -177,7 +178,7 @@ def _affordable(draft: Draft, rows: int, depth: int) -> list[int] | None:
         if len(kept) + 1 + len(asked.get(row, ())) > rows:
             break
         kept += [row, *asked.get(row, ())]
-    fits = len(kept) <= rows and all(depths[row] <= depth for row in kept)
+    fits = len(kept) <= rows and all(depths[row] <= reach for row in kept)
     return sorted(kept) if fits else None
 
 
