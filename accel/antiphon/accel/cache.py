@@ -76,7 +76,7 @@ class CachedModel:
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain where it must be."""
+        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain if need be."""
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
