@@ -224,6 +224,15 @@ def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_reading_renews_none
     assert list(pool) == [(5, 3, 3), (5, 9, 8), (6, 0, 0), (9, 8, 7)]
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(reads: bool) -> None:
+    drafter = Lookahead(1, 3, 9, reads=reads)
+    drafter.begin([1, 2], ())
+    drafter.observe(EMPTY, Accepted((), (3, 4, 5)), torch.empty(0, 0))
+    drafter.observe(EMPTY, Accepted((), (6,)), torch.empty(0, 0))
+    assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if reads else [])
+
+
 def test_n_grams_of_one_token_share_the_rows_that_they_begin_with() -> None:
     drafter = Lookahead(1, 4, 4, reads=False)
     drafter.begin([5], ())
