@@ -34,7 +34,7 @@ def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[A
 def main(folder: Path) -> None:
     """Decode with every number of processes up to all of them, and write down what this one has seen."""
     torch.set_num_threads(1)
-    model = tiny_model(seed=11)
+    model: Any = tiny_model(seed=11)
     with crew() as own:
         groups = {size: dist.new_group(list(range(size))) for size in range(1, own.size + 1)}
         seen = {

@@ -11,8 +11,8 @@ from antiphon.accel.draft import EMPTY, Accepted, Draft, Tokens, without_probes
 from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.drafters.pool import Pool
 from antiphon.accel.drafters.window import Window
-from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import tiny_model
+from antiphon.accel.traits import declared
 from antiphon.accel.tree import Tree, plant
 from antiphon.accel.verify import walk
 
@@ -262,7 +262,7 @@ def test_the_first_window_depends_on_the_seed_alone() -> None:
 @torch.no_grad()
 def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafted_token() -> None:
     model = tiny_model()
-    traits, prompt = traits_of(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
+    traits, prompt = declared(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
     drafter = Lookahead(5, 4, 3)
     drafter.begin(prompt, ())
     assert drafter.window is not None

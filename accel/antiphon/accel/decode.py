@@ -100,5 +100,5 @@ def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, s
 
 def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:
     """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
-    filled = cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads else draft
+    filled = cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads and depth else draft
     return filled if len(filled) == len(draft) + pads else draft

@@ -87,9 +87,8 @@ def decode_together(
         draft = cached.fit(draft, sys.maxsize, sys.maxsize)
         drafted = perf_counter()
         logits = cached.forward(pending, draft)
-        best = argmax(logits).tolist()
+        confirmed = _confirmed(draft, argmax(logits).tolist())
         forwarded = perf_counter()
-        confirmed = walk(draft, lambda row, best=best: best[1 + row], lambda token: False).tokens
         cached.keep(())
         answers, runs = _exchanged(lookahead, lookahead.answers(draft, logits, columns), confirmed, group)
         pending = list(_until_end(max(runs, key=len), stop))
@@ -124,6 +123,10 @@ def _prefilled(model: PreTrainedModel, prompt: Tokens) -> CachedModel:
     cached.prefill(prompt[:-1])
     cached.keep(())
     return cached
+
+
+def _confirmed(draft: Draft, best: Sequence[int]) -> tuple[int, ...]:
+    return walk(draft, lambda row: best[1 + row], lambda token: False).tokens
 
 
 def _share(lookahead: Lookahead, root: int, group: Any) -> tuple[range, Draft]:

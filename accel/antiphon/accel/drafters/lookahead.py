@@ -65,9 +65,8 @@ class Lookahead:
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """The pool's n-grams after the last token, ``budget`` rows of them at most, and the whole window as probes."""
-        if not self.window:
-            return EMPTY
-        return self.share(context[-1], range(self.window.columns), slice(None), budget)
+        columns = range(self.window.columns if self.window else 0)
+        return self.share(context[-1], columns, slice(None), budget) if columns else EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
         """Read the answers, if the window was asked."""
@@ -77,7 +76,8 @@ class Lookahead:
     def share(self, root: int, columns: range, guesses: slice, budget: int) -> Draft:
         """A part of the draft: these columns of the window, and these of the n-grams, which stand newest first."""
         ngrams = self.pool.after(root)[::-1][guesses]
-        return merge(_tree(ngrams, budget), self.window.draft(columns))
+        window = self.window.draft(columns) if self.window else EMPTY
+        return merge(_tree(ngrams, budget), window)
 
     def answers(self, draft: Draft, logits: Tensor, columns: range) -> list[int]:
         """The model's best token after each of these columns; none where their rows were not verified.
