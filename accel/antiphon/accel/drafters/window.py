@@ -7,7 +7,7 @@ from random import Random
 from antiphon.accel.draft import ROOT, Draft, Tokens
 
 WORTH = 0.3
-"""What the answers to a whole window are worth, in tokens."""
+"""What the answers to a whole window are worth, in tokens: they saved SmolLM2 0.2 to 0.5 a step."""
 
 
 class Window:
