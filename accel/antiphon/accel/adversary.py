@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Tokens, chain
+from antiphon.accel.learned import learned_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,6 +94,7 @@ class Witness:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
+        self.learned = learned_of(drafter)
         self.sights: list[Sight] = []
         self.length = 0
 

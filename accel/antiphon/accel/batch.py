@@ -142,7 +142,7 @@ class Batch:
 
 def steps_of(model: PreTrainedModel, runs: Sequence[Run], size: int | None = None) -> list[Iterator[Step]]:
     """The steps of each text: from forwards that ``size`` texts (all) share where the model allows it."""
-    if len(runs) == 1 or any(run.bucket for run in runs) or not shares_forwards(model):
+    if len(runs) == 1 or any(run.bucket or run.learned for run in runs) or not shares_forwards(model):
         return [run.steps() for run in runs]
     batch = Batch(model, size=size or len(runs))
     return [batch.add(run) for run in runs]

@@ -22,7 +22,8 @@ class Draft:
 
     Row ``i`` holds ``tokens[i]`` and follows row ``parents[i]`` (or ``ROOT``); parents come before their children.
     ``chances[i]`` is the drafter's estimate that the whole path down to row ``i`` is accepted.
-    The last ``probes`` rows only ask the model something: their drafter reads them, nobody accepts them.
+    The last ``probes`` rows only ask the model something: their drafter reads them, nobody accepts them. A negative
+    token of a probe is a mask token (see `antiphon.accel.learned`): -1 the first, -2 the second, and so on.
 
     Raises:
         ValueError: the three sequences differ in length, or a row stands before its parent.

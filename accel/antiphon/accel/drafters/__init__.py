@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.drafters.bita import Bita
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.nothing import Nothing
@@ -21,14 +24,21 @@ DRAFTERS: dict[str, DrafterFactory] = {
 
 
 def drafter_named(name: str) -> DrafterFactory:
-    """The drafter of that name.
+    """The drafter of that name; the path of a file that BiTA learned (*.safetensors) gives BiTA.
 
     Raises:
         ValueError: there is none; the message names those that there are.
+        FileNotFoundError: there is no such file.
     """
+    if name.endswith(".safetensors"):
+        from antiphon.accel.learned import Learned  # here, not above: it imports torch
+
+        return partial(Bita, Learned.load(name))
     if name not in DRAFTERS:
-        raise ValueError(f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}.")
+        raise ValueError(
+            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or a file that BiTA learned."
+        )
     return DRAFTERS[name]
 
 
-__all__ = ["DRAFTERS", "Blend", "Copying", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]
+__all__ = ["DRAFTERS", "Bita", "Blend", "Copying", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]
