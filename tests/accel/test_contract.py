@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.cost_store import assume
 from antiphon.accel.draft import Drafter, DrafterFactory, Tokens
 from antiphon.accel.drafters import DRAFTERS, Blend, RunnersUp
@@ -44,6 +44,7 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     "liar": partial(Liar, depth=5),
     "thicket": partial(Thicket, seed=1, vocabulary=VOCABULARY),
     "thicket 2": partial(Thicket, seed=2, vocabulary=VOCABULARY),
+    "curious": lambda text: Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
 }
 
 

@@ -101,7 +101,7 @@ class Batch:
     def _draft(self, index: int, seat: _Seat) -> Draft:
         run, budget = seat.run, seat.budget
         draft = run.drafter.propose(run.transcript.tokens, budget.rows)
-        draft = trim(draft, budget.rows, min(run.stop.room - 1, self.memory.reachable(index)))
+        draft = trim(draft, budget.rows + draft.probes, min(run.stop.room - 1, self.memory.reachable(index)))
         return budget.trim(draft, self.memory.lengths[index], len(self._seats))
 
     def _accept(

@@ -62,6 +62,13 @@ class CachedModel:
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
 
+    def can_open(self, context: Tokens) -> bool:
+        """Whether the last token of a prompt may be read with a draft beside it, after all the others.
+
+        Not where the prompt's own shape is part of what is promised: in a bucket, or at a switch of frequencies.
+        """
+        return self.level == "tree" and not self.bucket and self.traits.rope is None and len(context) > self.length + 1
+
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
         settle(self.cache)

@@ -67,6 +67,10 @@ class CompiledModel:
         self.leave_memory()
         return self.plain.cache
 
+    def can_open(self, context: Tokens) -> bool:
+        """As of `CachedModel`."""
+        return self.plain.can_open(context)
+
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """As `CachedModel` does."""
         return self.plain.prefill(prompt, chunk)

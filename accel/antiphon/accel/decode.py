@@ -31,14 +31,21 @@ def decode(
 ) -> Iterator[Step]:
     """Decode until ``stop`` says so, with the draft rows that the ``budget`` keeps beside the root in each forward.
 
-    The first step reads what the cache does not hold yet of the prompt and emits one token; every further one emits
-    the accepted path and the model's own next token. The text is the chooser's alone, whatever the drafter guesses.
+    The first step reads what the cache does not hold yet of the prompt, and verifies a draft only where the drafter has
+    one at the very beginning; every further one drafts, and emits the accepted path and the model's own next token. The
+    text is the chooser's alone, whatever the drafter guesses.
     """
     context = stop.transcript.tokens
     started = perf_counter()
-    drafter.begin(tuple(context), references)
+    draft = drafter.begin(tuple(context), references) or EMPTY
     drafted = perf_counter()
-    draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
+    if len(draft) and cached.can_open(context):
+        cached.prefill(context[cached.length : -1], prefill_chunk)  # no tree over a prompt: its mask would be quadratic
+        cached.keep(())
+        draft = _fitted(cached, draft, budget, stop)
+        logits = cached.forward(context[-1:], draft)
+    else:
+        draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
     fed = length = 0
     while True:
         forwarded = perf_counter()
@@ -68,14 +75,19 @@ def decode(
             draft, logits, fed = EMPTY, cached.rebuild(context), 0
         else:
             length = cached.length
-            proposed = cached.fit(drafter.propose(context, budget.rows), budget.rows, stop.room - 1)
-            draft = budget.trim(proposed, length)
+            draft = _fitted(cached, drafter.propose(context, budget.rows), budget, stop)
             filled = _fill(cached, draft, context[-1], budget.pads(draft, length), stop.room - 1)
             fed = 1 + len(filled)
             drafted = perf_counter()
             logits = cached.forward(context[-1:], filled)[: 1 + len(draft)]
 
 
+def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, stop: Stop) -> Draft:
+    """What of a draft the model can verify now, and of that what the budget says."""
+    return budget.trim(cached.fit(draft, budget.rows + draft.probes, stop.room - 1), cached.length)
+
+
 def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:
     """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
-    return cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads else draft
+    filled = cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads else draft
+    return filled if len(filled) == len(draft) + pads else draft

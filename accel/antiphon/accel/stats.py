@@ -28,7 +28,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A request in figures. The first step is the prefill: it reads the whole prompt and emits one token.
+    """A request in figures. The first step is the prefill: it reads the whole prompt and, but for drafts that begin
+    there, emits one token.
 
     Times are seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them.
     """

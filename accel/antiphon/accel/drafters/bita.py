@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, get_args
 
-from antiphon.accel.draft import ROOT, Accepted, Draft, Tokens, select
+from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Tokens, select
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,10 +57,11 @@ class Bita:
         self.widths = _widths(k, shape, self.masks)
         self.begin((), ())
 
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Forget the last request; prompt and references are the model's to read."""
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
+        """Forget the last request, and ask what comes after the prompt, which is the model's to read."""
         self._guesses: list[_Guesses] = []
         self._worth = [*WORTH, *[WORTH[-1]] * self.masks][: self.masks]
+        return self.grouped(EMPTY, self.masks)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """The guesses and the masks behind them, at most ``budget`` rows."""
