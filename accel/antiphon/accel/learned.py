@@ -87,12 +87,12 @@ class Learned:
 
         path = Path(path)
         tensors = dict(zip(_TENSORS, (self.keys, self.values, self.masks), strict=True))
-        facts = {"bita": VERSION, "model": self.model, "fingerprint": self.fingerprint}
+        facts = {"version": VERSION, "model": self.model, "fingerprint": self.fingerprint, "notes": self.notes}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         with beside.open("wb") as file:
-            file.write(save(tensors, facts | {"notes": json.dumps(self.notes)}))
+            file.write(save(tensors, {"bita": json.dumps(facts)}))  # one entry: of several the order is random
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -106,7 +106,7 @@ class Learned:
             ValueError: the file is damaged, or holds something else.
         """
         facts, tensors = _read(Path(path))
-        return cls(*tensors, facts["model"], facts["fingerprint"], json.loads(facts["notes"]))
+        return cls(*tensors, facts["model"], facts["fingerprint"], facts["notes"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +198,20 @@ def _states(layer: Any) -> tuple[int, int, int] | None:
     return keys.shape[1], keys.shape[3], values.shape[3]
 
 
-def _read(path: Path) -> tuple[dict[str, str], list[Tensor]]:
+def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         raise FileNotFoundError(f"There is nothing that BiTA learned at {str(path)!r}; make it: antiphon bita train.")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = file.metadata() or {}
+            facts = json.loads((file.metadata() or {})["bita"])
             tensors = [file.get_tensor(name) for name in _TENSORS]
         keys, values, masks = tensors
-        if facts["bita"] != VERSION or keys.shape[:3] != values.shape[:3] or (keys.ndim, masks.ndim) != (4, 2):
+        if facts["version"] != VERSION or keys.shape[:3] != values.shape[:3] or (keys.ndim, masks.ndim) != (4, 2):
             raise ValueError
         if not {"model", "fingerprint", "notes"} <= facts.keys():
             raise ValueError
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is nothing that BiTA learned, or damaged; train anew.") from error
     return facts, tensors
