@@ -1,4 +1,4 @@
-"""The command line: index, ask, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
+"""The command line: index, ask, certify, demo, doctor, bench, bita, reader. Heavy imports stand inside the commands."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typer.core import TyperGroup
 
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
+from antiphon.pipelines.bita.cli import app as bita
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, show_index
 from antiphon.pipelines.reader.cli import app as reader
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+DRAFTER_HELP = "Who drafts: blend, trie, copying, nothing; bita or blend+bita for smollm2; a file that BiTA learned."
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
@@ -42,6 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench, name="bench")
+app.add_typer(bita, name="bita")
 app.add_typer(reader, name="reader")
 
 
@@ -103,7 +106,7 @@ def ask(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
-    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     rows: Annotated[
         int | None,
         typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
@@ -121,7 +124,7 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
-    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_named
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
@@ -161,7 +164,7 @@ def certify(
         float | None,
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     rows: Annotated[
         int | None,
         typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
@@ -178,7 +181,7 @@ def certify(
 
     The exit code is 1 where the certificate does not hold.
     """
-    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_named
     from antiphon.pipelines.proof import proven
     from antiphon.retrieval import Retriever
 

@@ -11,6 +11,7 @@ from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.nothing import Nothing
 from antiphon.accel.drafters.recycling import Recycling
 from antiphon.accel.drafters.runners_up import RunnersUp
+from antiphon.accel.drafters.together import Together
 from antiphon.accel.drafters.trie import Trie
 
 DRAFTERS: dict[str, DrafterFactory] = {
@@ -22,9 +23,13 @@ DRAFTERS: dict[str, DrafterFactory] = {
 }
 """Every drafter under the name that a command line gives it."""
 
+BESIDE = "blend+"
+
 
 def drafter_named(name: str) -> DrafterFactory:
     """The drafter of that name; the path of a file that BiTA learned (*.safetensors) gives BiTA.
+
+    After "blend+" such a path gives both in one tree.
 
     Raises:
         ValueError: there is none; the message names those that there are.
@@ -33,7 +38,8 @@ def drafter_named(name: str) -> DrafterFactory:
     if name.endswith(".safetensors"):
         from antiphon.accel.learned import Learned  # here, not above: it imports torch
 
-        return partial(Bita, Learned.load(name))
+        alone = name.removeprefix(BESIDE)
+        return partial(Bita if alone == name else Together, Learned.load(alone))
     if name not in DRAFTERS:
         raise ValueError(
             f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or a file that BiTA learned."
@@ -41,4 +47,15 @@ def drafter_named(name: str) -> DrafterFactory:
     return DRAFTERS[name]
 
 
-__all__ = ["DRAFTERS", "Bita", "Blend", "Copying", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]
+__all__ = [
+    "DRAFTERS",
+    "Bita",
+    "Blend",
+    "Copying",
+    "Nothing",
+    "Recycling",
+    "RunnersUp",
+    "Together",
+    "Trie",
+    "drafter_named",
+]

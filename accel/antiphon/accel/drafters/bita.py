@@ -54,7 +54,7 @@ class Bita:
             raise ValueError(f"shape is {shape!r}; choose one of {', '.join(get_args(Shape))}.")
         self.learned = learned
         self.masks = len(learned.masks)
-        self.widths = _widths(k, shape, self.masks)
+        self.widths = widths(k, shape, self.masks)
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
@@ -110,7 +110,7 @@ class Bita:
             self._worth[place] += ((held > place) - self._worth[place]) / MEMORY
 
 
-def _widths(k: int, shape: Shape, masks: int) -> list[int]:
+def widths(k: int, shape: Shape, masks: int) -> list[int]:
     """How many guesses each mask makes."""
     if shape == "chain":
         return [1] * masks

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.learned import learned_of
 from antiphon.accel.stats import Step
+from antiphon.pipelines import drafters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,7 +150,7 @@ class Ours:
         )
 
 
-NAMES = (*PEERS, *DRAFTERS)
+NAMES = (*PEERS, *drafters.NAMES)
 """Every method under the name that a command line gives it."""
 
 
@@ -181,11 +182,11 @@ def _method(name: str, rows: int | None) -> Method:
     base, _, own = name.partition(":")
     if base in PEERS and not own:
         return HuggingFace(name)
-    if base not in DRAFTERS:
+    if base not in drafters.NAMES:
         raise ValueError(
             f"There is no method {name!r}; choose from {', '.join(NAMES)}, or a drafter with rows: blend:16."
         )
-    return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
+    return Ours(name, drafters.drafter_named(base), rows_named(own) if own else rows)
 
 
 def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
@@ -204,9 +205,10 @@ class _Unlearned:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
+        self.learned = learned_of(drafter)
 
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        self._drafter.begin(prompt, references)
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
+        return self._drafter.begin(prompt, references)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         return self._drafter.propose(context, budget)

@@ -42,7 +42,9 @@ def own_answers(
 
     answers = _read(file)
     if len(answers) > len(prompts):
-        raise ValueError(f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file.")
+        raise ValueError(
+            f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file."
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     report(len(answers), len(prompts))
     for start in range(len(answers), len(prompts), SAVED):

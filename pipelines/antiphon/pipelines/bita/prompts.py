@@ -23,7 +23,9 @@ def read_prompts(file: Path) -> list[str]:
     if not file.is_file():
         raise FileNotFoundError(f"There is no file of prompts at {str(file)!r}.")
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    prompts = [_prompt(file, number, line) for number, line in enumerate(lines, 1)] if file.suffix == ".jsonl" else lines
+    prompts = (
+        [_prompt(file, number, line) for number, line in enumerate(lines, 1)] if file.suffix == ".jsonl" else lines
+    )
     if not prompts:
         raise ValueError(f"{str(file)!r} has no prompts; give one a line, or JSON lines with a prompt each.")
     return prompts
