@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,10 +25,8 @@ VOCABULARY, PHRASES, START, LENGTH = 96, 24, 12, 28
 def language() -> list[tuple[list[int], tuple[int, int]]]:
     """Phrases of 4 to 8 tokens, and the two that may follow each."""
     random = Random(1)
-    return [
-        (random.choices(range(VOCABULARY), k=random.randint(4, 8)), (random.randrange(PHRASES), random.randrange(PHRASES)))
-        for _ in range(PHRASES)
-    ]  # fmt: skip
+    phrases = [random.choices(range(VOCABULARY), k=random.randint(4, 8)) for _ in range(PHRASES)]
+    return [(phrase, (random.randrange(PHRASES), random.randrange(PHRASES))) for phrase in phrases]
 
 
 def spoken(random: Random, length: int) -> list[int]:
@@ -95,7 +92,7 @@ def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learne
     for answer in answers(4, 6):
         taken: list[Step] = []
         output: Any = generate(
-            speaker(), [*answer.prompt], drafter=lambda: drafter, rows=60, on_step=taken.append,  # noqa: B023
+            speaker(), [*answer.prompt], drafter=lambda: drafter, rows=60, on_step=taken.append,
             max_new_tokens=LENGTH + 12, do_sample=False,
         )  # fmt: skip
         assert tuple(output[0, START : START + LENGTH].tolist()) == answer.answer

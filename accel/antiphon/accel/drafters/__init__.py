@@ -24,6 +24,7 @@ DRAFTERS: dict[str, DrafterFactory] = {
 """Every drafter under the name that a command line gives it."""
 
 BESIDE = "blend+"
+"""What stands before a file that BiTA learned where it drafts beside `Blend`."""
 
 
 def drafter_named(name: str) -> DrafterFactory:
@@ -48,6 +49,7 @@ def drafter_named(name: str) -> DrafterFactory:
 
 
 __all__ = [
+    "BESIDE",
     "DRAFTERS",
     "Bita",
     "Blend",

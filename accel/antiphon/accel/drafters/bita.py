@@ -26,7 +26,8 @@ MEMORY = 16
 """About so many steps are remembered of that."""
 
 LEAST = 0.05
-"""With at least so much of a row's chance the text is thought to be accepted just so far: chances add up to too much."""
+"""With at least so much of a row's chance the text is thought to end there: the chances of its children add up to too
+much."""
 
 _Guesses = list[tuple[int, float]]
 
