@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,7 @@ def train(
             asked,
             out / "answers.jsonl",
             max_new_tokens=max_new_tokens,
-            report=lambda done, total: bar("Answering", done, total),
+            report=partial(bar, "Answering"),
         )
         run(
             language_model.model,
@@ -113,12 +114,10 @@ def evaluate(
             asked,
             file,
             max_new_tokens=max_new_tokens,
-            report=lambda done, total: bar("Answering", done, total),
+            report=partial(bar, "Answering"),
         )
         results = {
-            name: figures(
-                language_model.model, each, said, report=lambda done, total, name=name: bar(name, done, total)
-            )  # type: ignore[misc]  # a loop's own name
+            name: figures(language_model.model, each, said, report=partial(bar, name))
             for name, each in {"trained": trained, "untrained": fresh}.items()
         }
     if as_json:
