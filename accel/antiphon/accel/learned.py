@@ -25,7 +25,7 @@ NOISE = 0.02
 """The standard deviation of what is not learned yet."""
 _TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
 _SAMPLED = 8
-_ALIKE = {"rtol": 0.01, "atol": 1e-4}  # bfloat16 rounds by 0.004; an adapter changes most weights by more than that
+_NEAR, _NEARER = 0.01, 1e-4  # relative and absolute: bfloat16 rounds by 0.004, and adapters change most by more
 
 _checked: WeakKeyDictionary[PreTrainedModel, object] = WeakKeyDictionary()
 
@@ -73,7 +73,7 @@ class Learned:
                 f"{remedy}."
             )
         sample = sample_of(model)
-        if sample.shape != self.sample.shape or not torch.allclose(sample, self.sample, **_ALIKE):
+        if sample.shape != self.sample.shape or not torch.allclose(sample, self.sample, _NEAR, _NEARER):
             raise ValueError(
                 f"What BiTA learned belongs to {self.model!r}, and the weights of {name_of(model)!r} are others; "
                 f"{remedy}."
@@ -104,8 +104,8 @@ class Learned:
             FileNotFoundError: there is no such file.
             ValueError: the file is damaged, or holds something else.
         """
-        facts, tensors = _read(Path(path))
-        return cls(*tensors, facts["model"], facts["notes"])
+        facts, (keys, values, masks, sample) = _read(Path(path))
+        return cls(keys, values, masks, sample, facts["model"], facts["notes"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def name_of(model: PreTrainedModel) -> str:
 def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: Learned) -> Tensor:
     """What tokens are fed as, of shape (1, tokens, hidden); -1 is the first mask token, -2 the second, and so on."""
     ids = torch.tensor(tokens, device=model.device)
-    states: Tensor = model.get_input_embeddings()(ids.clamp(min=0))  # type: ignore[operator]  # a module, as all are
+    states: Tensor = model.get_input_embeddings()(ids.clamp(min=0))
     return torch.where(ids[:, None] < 0, learned.masks[(-1 - ids).clamp(min=0)].to(states.dtype), states)[None]
 
 

@@ -18,7 +18,7 @@ from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.bita.evaluate import WIDEST, figures, ranks, steps
 from antiphon.pipelines.bita.train import LEARNED, Plan, train
 
-VOCABULARY, PHRASES, START, LENGTH = 96, 24, 12, 28
+VOCABULARY, PHRASES, START, LENGTH = 96, 12, 12, 64
 
 
 @cache
@@ -50,7 +50,7 @@ def speaker() -> Any:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model.train()
     for _ in range(260):
-        ids = torch.tensor([spoken(random, START + LENGTH) for _ in range(16)])
+        ids = torch.tensor([spoken(random, 40) for _ in range(16)])
         model(ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -69,7 +69,7 @@ def answers(seed: int, count: int) -> list[Answer]:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Learned]:
     out = tmp_path_factory.mktemp("toy")
-    plan: dict[str, Any] = {"steps": 150, "answers": 4, "starts": 25, "learning_rate": 3e-2}
+    plan: dict[str, Any] = {"steps": 150, "answers": 3, "starts": 61, "learning_rate": 3e-2}
     for name, prefix in (("deep", 8), ("masks only", 0)):
         train(speaker(), answers(3, 128), out / name, Plan(prefix=prefix, **plan))
     return {
@@ -80,7 +80,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Learned]:
 
 
 def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[str, Learned]) -> None:
-    found = {name: figures(speaker(), each, answers(4, 40)).tokens_per_step for name, each in learned.items()}
+    found = {name: figures(speaker(), each, answers(4, 30)).tokens_per_step for name, each in learned.items()}
     assert found["deep"]["triangle"] > found["untrained"]["triangle"] + 0.2, found
     assert found["deep"]["triangle"] > found["masks only"]["triangle"], found
     assert found["deep"]["chain"] < found["deep"]["triangle"] <= found["deep"]["rectangle"], found
@@ -89,7 +89,7 @@ def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[s
 @pytest.mark.parametrize("shape", ["triangle", "chain"])
 def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learned: dict[str, Learned]) -> None:
     drafter = Bita(learned["deep"], WIDEST, shape=shape)
-    for answer in answers(4, 6):
+    for answer in answers(4, 30)[:3]:
         taken: list[Step] = []
         output: Any = generate(
             speaker(), [*answer.prompt], drafter=lambda: drafter, rows=60, on_step=taken.append,
