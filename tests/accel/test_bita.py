@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from antiphon.accel import cache as cache_room
 from antiphon.accel.adversary import Thicket, Witness
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import ROOT, Accepted, Draft
@@ -21,7 +20,6 @@ from antiphon.accel.generate import generate, stream
 from antiphon.accel.learned import Learned, untrained
 from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import VOCABULARY, tiny_model
-from antiphon.accel.tree import Tree
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}
@@ -179,7 +177,8 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
         alone.keep(())
         truth = alone.forward(context[-1:], Draft((-1, -2), (-1, 0), (1.0, 1.0), 2))[1:]
         torch.testing.assert_close(logits[1][[1 + probe for probe in own]], truth, atol=1e-9, rtol=1e-9)
-    for mine, other in zip(masked.cache.layers, plain.cache.layers, strict=True):
+    layers: list[tuple[Any, Any]] = list(zip(masked.cache.layers, plain.cache.layers, strict=True))
+    for mine, other in layers:
         torch.testing.assert_close(mine.keys, other.keys, atol=1e-9, rtol=1e-9)
         assert mine.get_seq_length() == other.get_seq_length() == len(text)
 
@@ -276,7 +275,8 @@ def test_another_models_file_is_refused_by_its_name() -> None:
         with pytest.raises(ValueError, match=complaint):
             generate(other, PROMPT, drafter=lambda: Bita(learned), rows=8, **GREEDY)
     for precision in (torch.bfloat16, torch.float16, torch.float64):
-        learned.check(tiny_model().to(precision))
+        same: Any = tiny_model()
+        learned.check(same.to(precision))
 
 
 def test_models_and_modes_that_cannot_show_a_prefix_are_refused() -> None:
@@ -308,15 +308,9 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], complaint: st
         Bita(untrained(tiny_model()), **options)
 
 
-def test_a_fault_in_who_sees_the_prefix_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same isolation, with the prefix shown to everybody: it has to fail."""
-    mask = cache_room.mask
-
-    def open_to_all(tree: Tree, *given: Any, **named: Any) -> Tensor:
-        return mask(tree, *given, **named)
-
-    monkeypatch.setattr(cache_room, "mask", open_to_all)
-    monkeypatch.setattr(torch.Tensor, "expand", _all_true(torch.Tensor.expand))
+def test_a_prefix_that_everybody_sees_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same isolation, with the prefix shown to all rows: it has to fail."""
+    monkeypatch.setattr(Tensor, "expand", _all_true(Tensor.expand))
     with pytest.raises(AssertionError):
         test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them("llama")
 

@@ -52,7 +52,7 @@ def test_answers_that_are_there_are_not_made_again(tiny: LanguageModel, tmp_path
     assert done == [2, SAVED + 2]
     assert all(len(answer.answer) == 4 or answer.answer[-1] == tiny.tokenizer.eos_token_id for answer in both)
     assert both[-1].answer == tiny.generate([{"role": "user", "content": prompts[-1]}], max_new_tokens=4).tokens
-    with pytest.raises(ValueError, match="more than the 1 prompts"):
+    with pytest.raises(ValueError, match="holds 66 answers, and there are 1 prompts"):
         own_answers(tiny, prompts[:1], file)
 
 

@@ -44,7 +44,7 @@ def spoken(random: Random, length: int) -> list[int]:
 @cache
 def speaker() -> Any:
     """A model that has learned the language."""
-    none = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    none: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     model = tiny_model(vocab_size=VOCABULARY, hidden_size=48, **none)
     random = Random(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -39,7 +39,8 @@ def one_group(model: Any, learned: Learned, tokens: list[int], masks: int) -> Te
     """
     plain, whole = DynamicCache(), DynamicCache()
     model(torch.tensor([tokens]), past_key_values=plain)
-    for layer, states in enumerate(plain.layers):
+    layers: list[Any] = plain.layers
+    for layer, states in enumerate(layers):
         keys, values = (torch.cat([own[None], cached], dim=2) for own, cached in (
             (learned.keys[layer], states.keys), (learned.values[layer], states.values)))  # fmt: skip
         whole.update(keys, values, layer)
