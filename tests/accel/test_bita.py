@@ -223,17 +223,10 @@ def test_a_cache_of_the_callers_own_is_left_as_plain_decoding_leaves_it(kind: st
     for mine, other in zip(output.past_key_values.layers, expected.past_key_values.layers, strict=True):
         torch.testing.assert_close(mine.keys[:, :, 4:length], other.keys[:, :, 4:length], atol=1e-4, rtol=1e-4)
     again = torch.cat([output.sequences, PROMPT[:, :3]], dim=1)
-    further = {"attention_mask": (torch.cat([ids, again[:, ids.shape[1] :]], dim=1) != 258).long()}
+    further: dict[str, Any] = {"attention_mask": (torch.cat([ids, again[:, ids.shape[1] :]], dim=1) != 258).long()}
     text = model.generate(again, **GREEDY, **further)  # type: ignore[operator]
-    conversed: Any = generate(
-        model,
-        again,
-        past_key_values=output.past_key_values,
-        drafter=lambda: Bita(learned),
-        rows=40,
-        **GREEDY,
-        **further,
-    )
+    further |= GREEDY | {"past_key_values": output.past_key_values, "rows": 40}
+    conversed: Any = generate(model, again, drafter=lambda: Bita(learned), **further)
     assert conversed.tolist() == text.tolist()
 
 
