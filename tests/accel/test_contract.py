@@ -66,7 +66,6 @@ class Asking(Bita):
 # These bring something along that was learned of the model, or could have been.
 TAUGHT: dict[str, Callable[[Tokens, Learned], Drafter]] = {
     "bita": lambda text, learned: Bita(learned),
-    "bita, chain": lambda text, learned: Bita(learned, shape="chain"),
     "bita, behind a thicket": Asking,
     "bita and blend": lambda text, learned: Together(learned),
 }
