@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
@@ -155,37 +156,45 @@ def mask_logits(model: PreTrainedModel, learned: Learned, lesson: Lesson) -> Ten
 
     The tokens are read once and without gradients: nothing that is learned reaches them.
     """
-    traits = traits_of(model)
     count, masks, prompt = lesson.count, len(learned.masks), len(lesson.answer.prompt)
     tokens = [*lesson.answer.prompt, *lesson.answer.answer][: prompt + lesson.first + count - 1]
-    cache = DynamicCache()  # all layers keep everything: windows are in the masks
-    with torch.no_grad():
-        model(
-            input_ids=torch.tensor([tokens], device=model.device),
-            past_key_values=cache,
-            use_cache=True,
-            **({"logits_to_keep": 1} if traits.keeps_logits else {}),
-        )
     visible = np.repeat(np.arange(count) + prompt + lesson.first, masks)
     positions = visible + np.tile(np.arange(masks), count)
-    group = np.repeat(np.arange(count), masks)
-    own = (group[:, None] == group) & (positions[:, None] >= positions)
-    rows = Tree(positions - len(tokens), own)
-    seen = torch.arange(len(tokens)) < torch.from_numpy(visible)[:, None]
-    sees = {}
-    for kind, reach in traits.reaches.items():
-        columns = mask(rows, reach, length=len(tokens))
-        columns[:, : len(tokens)] &= seen
-        columns = torch.cat([columns, columns.new_ones(len(rows), learned.prefix)], dim=1)[None, None].to(model.device)
-        sees[kind] = columns if traits.takes_booleans else additive(columns, model.dtype)
     logits: Tensor = model(
         inputs_embeds=embedded(model, [-1 - place for place in range(masks)] * count, learned),
         position_ids=torch.from_numpy(positions)[None].to(model.device),
-        attention_mask=sees if len(sees) > 1 else next(iter(sees.values())),
-        past_key_values=Prefixed(cache, learned),
+        attention_mask=_sees(model, visible, positions, len(tokens), learned.prefix),
+        past_key_values=Prefixed(_memory(model, tokens), learned),
         use_cache=True,
     ).logits[0]
     return logits
+
+
+@torch.no_grad()
+def _memory(model: PreTrainedModel, tokens: Sequence[int]) -> DynamicCache:
+    """The keys and values of some tokens; all layers keep everything, for windows are in the masks."""
+    cache = DynamicCache()
+    least = {"logits_to_keep": 1} if traits_of(model).keeps_logits else {}
+    ids = torch.tensor([tokens], device=model.device)
+    model(input_ids=ids, past_key_values=cache, use_cache=True, **least)
+    return cache
+
+
+def _sees(
+    model: PreTrainedModel, visible: NDArray[np.int64], positions: NDArray[np.int64], length: int, prefix: int
+) -> Tensor | dict[str, Tensor]:
+    """Who sees what: a mask sees ``visible`` of the ``length`` tokens, the masks before it in its group, the prefix."""
+    traits = traits_of(model)
+    own = (visible[:, None] == visible) & (positions[:, None] >= positions)
+    rows = Tree(positions - length, own)
+    seen = torch.arange(length) < torch.from_numpy(visible)[:, None]
+    sees = {}
+    for kind, reach in traits.reaches.items():
+        columns = mask(rows, reach, length=length)
+        columns[:, :length] &= seen
+        columns = torch.cat([columns, columns.new_ones(len(rows), prefix)], dim=1)[None, None].to(model.device)
+        sees[kind] = columns if traits.takes_booleans else additive(columns, model.dtype)
+    return sees if len(sees) > 1 else next(iter(sees.values()))
 
 
 def _dropped(states: Tensor, chance: float, random: torch.Generator) -> Tensor:
