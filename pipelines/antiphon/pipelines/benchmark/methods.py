@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from antiphon.accel.drafters import DRAFTERS
 from antiphon.accel.learned import learned_of
 from antiphon.accel.stats import Step
 from antiphon.pipelines import drafters
@@ -150,8 +151,8 @@ class Ours:
         )
 
 
-NAMES = (*PEERS, *drafters.NAMES)
-"""Every method under the name that a command line gives it."""
+NAMES = (*PEERS, *DRAFTERS)
+"""Every method that decodes any model, under the name that a command line gives it."""
 
 
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
@@ -184,7 +185,8 @@ def _method(name: str, rows: int | None) -> Method:
         return HuggingFace(name)
     if base not in drafters.NAMES:
         raise ValueError(
-            f"There is no method {name!r}; choose from {', '.join(NAMES)}, or a drafter with rows: blend:16."
+            f"There is no method {name!r}; choose from {', '.join((*PEERS, *drafters.NAMES))}, or a drafter with rows: "
+            "blend:16."
         )
     return Ours(name, drafters.drafter_named(base), rows_named(own) if own else rows)
 
