@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from antiphon.accel.generate import Decoder, stream
     from antiphon.accel.growing import GrowingCache
     from antiphon.accel.language_model import Completion, Conversation, LanguageModel, Stream, Usage
+    from antiphon.accel.prefix import PrefixCache
     from antiphon.accel.probe import traits_of
     from antiphon.accel.stats import Step, Summary, summarize
     from antiphon.accel.traits import Traits
@@ -21,6 +22,7 @@ _ROOMS = {
     "generate": ("Decoder", "stream"),
     "growing": ("GrowingCache",),
     "language_model": ("Completion", "Conversation", "LanguageModel", "Stream", "Usage"),
+    "prefix": ("PrefixCache",),
     "probe": ("traits_of",),
     "stats": ("Step", "Summary", "summarize"),
     "traits": ("Traits",),
@@ -40,6 +42,7 @@ __all__ = [
     "DrafterFactory",
     "GrowingCache",
     "LanguageModel",
+    "PrefixCache",
     "Step",
     "Stream",
     "Summary",

@@ -31,6 +31,7 @@ class _Seat:
     run: Run
     budget: Budget
     steps: deque[Step] = field(default_factory=deque)
+    begun: bool = False
 
 
 class Batch:
@@ -112,6 +113,8 @@ class Batch:
         paths: list[tuple[int, ...]] = []
         for seat, draft, rows in zip(seats, drafts, logits, strict=True):
             run = seat.run
+            prefilled = 0 if seat.begun else len(run.prompt)
+            seat.begun = True
             accepted = walk(draft, run.chooser.over(rows), run.stop.commit)
             run.drafter.observe(draft, accepted, rows)
             seat.budget.learn(accepted)
@@ -125,6 +128,7 @@ class Batch:
                     draft_seconds=drafted - started,
                     forward_seconds=forwarded - drafted,
                     finish=run.stop.finish,
+                    prefilled=prefilled,
                 )
             )
         return paths

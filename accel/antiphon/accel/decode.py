@@ -38,6 +38,7 @@ def decode(
     started = perf_counter()
     drafter.begin(tuple(context), references)
     drafted = perf_counter()
+    prefilled = len(context) - cached.length
     draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
     fed = length = 0
     while True:
@@ -56,6 +57,7 @@ def decode(
             accepted=len(accepted.path),
             seconds=ended - started,
             padded=max(fed - 1 - len(draft), 0),
+            prefilled=prefilled,
             draft_seconds=(drafted - started) + (ended - walked),
             forward_seconds=forwarded - drafted,
             finish=stop.finish,
@@ -65,8 +67,9 @@ def decode(
         started = perf_counter()
         if cached.must_rebuild(context):
             drafted = started
-            draft, logits, fed = EMPTY, cached.rebuild(context), 0
+            draft, logits, fed, prefilled = EMPTY, cached.rebuild(context), 0, len(context)
         else:
+            prefilled = 0
             length = cached.length
             proposed = cached.fit(drafter.propose(context, budget.rows), budget.rows, stop.room - 1)
             draft = budget.trim(proposed, length)
