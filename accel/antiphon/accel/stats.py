@@ -32,7 +32,8 @@ class Step:
 class Summary:
     """A request in figures. The first step is the prefill: it reads the prompt and emits one token.
 
-    ``prefill_tokens`` is what was read of the prompt: all of it, unless a cache held how it begins. Times are seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them.
+    ``prefill_tokens`` counts what was read of the prompt: all of it, unless a cache held how it begins. Times are
+    seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them.
     """
 
     steps: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
@@ -48,20 +48,32 @@ class AnswerStream:
     """An answer while it grows: iterate over its pieces; afterwards ``answer`` is whole.
 
     ``passages`` and the ``prompt`` made of them are there at once. Nothing is generated between pieces, or after the
-    stream is closed.
+    stream is closed. When it has ended, however that was, each of ``then`` is called once with what was said.
     """
 
-    def __init__(self, question: str, passages: tuple[Passage, ...], prompt: Prompt, stream: Stream) -> None:
+    def __init__(
+        self,
+        question: str,
+        passages: tuple[Passage, ...],
+        prompt: Prompt,
+        stream: Stream,
+        then: Sequence[Callable[[Completion], None]] = (),
+    ) -> None:
         self.question = question
         self.passages = passages
         self.prompt = prompt
         self._stream = stream
+        self._then = then
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        return next(self._stream)
+        try:
+            return next(self._stream)
+        except StopIteration:
+            self._end()
+            raise
 
     def __enter__(self) -> AnswerStream:
         return self
@@ -74,6 +86,12 @@ class AnswerStream:
     def close(self) -> None:
         """Stop generating; the answer is what was given out until now."""
         self._stream.close()
+        self._end()
+
+    def _end(self) -> None:
+        then, self._then = self._then, ()
+        for call in then:
+            call(self.completion)
 
     @property
     def completion(self) -> Completion:

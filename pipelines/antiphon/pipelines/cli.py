@@ -1,4 +1,4 @@
-"""The command line: index, ask, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
+"""The command line: index, ask, chat, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from antiphon.pipelines.reader.cli import app as reader
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+SESSIONS_HELP = "A file of earlier answers to draft from, made if it is not there; each answer is added to it."
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
@@ -118,17 +119,20 @@ def ask(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
+    sessions: Annotated[Path | None, typer.Option(help=SESSIONS_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
     from antiphon.accel.drafters import drafter_named
     from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k)
+    store = None if sessions is None else SessionStore(sessions, embedder=retriever.embedder)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
     stream = rag.stream(
         question,
         max_new_tokens=max_new_tokens,
@@ -147,6 +151,34 @@ def ask(
     answer = console.show_stream(stream)
     console.show_citations(answer)
     console.show_cost(answer)
+
+
+@app.command()
+def chat(
+    index: Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")],
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Have the model rewrite follow-up questions for the search.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    sessions: Annotated[Path | None, typer.Option(help=SESSIONS_HELP)] = None,
+) -> None:
+    """Ask one question after the other: answers stream, and what was said before is not read again."""
+    from antiphon.pipelines.chat import Chat
+    from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.sessions import SessionStore
+    from antiphon.pipelines.talk import talk
+    from antiphon.retrieval import Retriever
+
+    console.quiet_libraries()
+    retriever = Retriever.open(index, device=device)
+    store = None if sessions is None else SessionStore(sessions, embedder=retriever.embedder)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
+    talk(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
 
 
 @app.command()

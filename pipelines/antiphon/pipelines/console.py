@@ -91,10 +91,11 @@ def _citation_line(citation: Citation, root: Path) -> Text:
 
 def show_cost(answer: Answer) -> None:
     """One line: what the answer cost."""
-    steps = answer.steps
+    steps, prompt = answer.steps, answer.usage.prompt_tokens
+    read = f", {steps.prefill_tokens} of them read" if steps.prefill_tokens < prompt else ""
     out.print(
         f"{answer.usage.completion_tokens} tokens in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step, "
-        f"{steps.seconds:.1f} s after a prompt of {answer.usage.prompt_tokens} tokens" + _unfinished(answer),
+        f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}" + _unfinished(answer),
         style="dim",
     )
 
