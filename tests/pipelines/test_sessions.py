@@ -152,6 +152,8 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     before = foreign.read_bytes()
     with pytest.raises(ValueError, match=r"foreign.sqlite is an SQLite file of something else"):
         SessionStore(foreign, embedder=HashEmbedder())
+    with pytest.raises(OSError, match="cannot be opened: unable to open database file"):
+        SessionStore(tmp_path, embedder=HashEmbedder())
     assert foreign.read_bytes() == before
     assert text.read_text() == "Buy milk. " * 1000
 

@@ -133,10 +133,10 @@ def rewritten(language_model: LanguageModel, turns: Sequence[Turn], question: st
 
 def _split(prompt: Prompt) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     """The instructions that stand first in a conversation, and the messages of the turn."""
-    if isinstance(prompt.content, str):
+    own = () if isinstance(prompt.content, str) else prompt.content
+    if not own:
         raise ValueError(
             "A conversation is made of messages, and this prompt is one text; take a model whose tokenizer has a chat "
             "template, or a Rag with a prompt of messages."
         )
-    own = prompt.content
     return tuple(m for m in own if m["role"] == "system"), tuple(m for m in own if m["role"] != "system")

@@ -92,7 +92,7 @@ def _citation_line(citation: Citation, root: Path) -> Text:
 def show_cost(answer: Answer) -> None:
     """One line: what the answer cost."""
     steps, prompt = answer.steps, answer.usage.prompt_tokens
-    read = f", {steps.prefill_tokens} of them read" if steps.prefill_tokens < prompt else ""
+    read = f", {steps.prefill_tokens} of them read" if 0 < steps.prefill_tokens < prompt else ""
     out.print(
         f"{answer.usage.completion_tokens} tokens in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step, "
         f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}" + _unfinished(answer),

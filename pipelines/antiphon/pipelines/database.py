@@ -27,6 +27,7 @@ class Database:
 
     Raises:
         ValueError: the file is no SQLite file, one of somebody else's, or has other facts.
+        OSError: it cannot be opened.
     """
 
     def __init__(self, path: str | Path, *, schema: str, facts: Mapping[str, str]) -> None:
@@ -55,19 +56,14 @@ class Database:
 
     def _start(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
-        connection = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
-        self._close = weakref.finalize(self, connection.close)
-        self._connection = connection
         try:
-            self._prepare(connection)
+            self._connection = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+            self._close = weakref.finalize(self, self._connection.close)
+            self._prepare(self._connection)
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.path} cannot be opened: {error}.") from error
         except sqlite3.DatabaseError as error:
-            self._close()
-            if isinstance(error, sqlite3.OperationalError):
-                raise
             raise ValueError(f"{self.path} is not a file that SQLite reads ({error}); give another path.") from error
-        except ValueError:
-            self._close()
-            raise
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("pragma synchronous = full")

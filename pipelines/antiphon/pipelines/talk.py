@@ -25,6 +25,8 @@ def talk(chat: Chat, **generation: Any) -> None:
             continue
         try:
             _answer(chat, question, generation)
+        except KeyboardInterrupt:  # before there was a word of it
+            console.out.print()
         except ValueError as error:
             console.err.print(f"antiphon: {error}", style="red", markup=False)
 
