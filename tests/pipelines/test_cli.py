@@ -36,7 +36,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert all(command in run.stdout for command in ("index", "ask", "demo", "doctor", "bench", "reader"))
+    assert all(command in run.stdout for command in ("index", "ask", "chat", "demo", "doctor", "bench", "reader"))
     assert run.stdout.splitlines()[-1] == "[]"
 
 

@@ -105,15 +105,12 @@ class Rag:
         ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
         """
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
-        own = prompt.answers or passage_references(passages)
-        answers: list[str] = []
+        sources = [*(prompt.answers or passage_references(passages)), *references]
         if sessions and self.sessions is not None:
             answers = [session.answer for session in self.sessions.similar(question)]
+            sources += answer_references(answers, prompt, self.language_model.tokenizer)
             then = (*then, partial(_keep, self.sessions, question))
-        earlier = answer_references(answers, prompt, self.language_model.tokenizer)
-        stream = self.language_model.stream(
-            prompt.content, references=[*own, *references, *earlier], prefix=prefix, **generation
-        )
+        stream = self.language_model.stream(prompt.content, references=sources, prefix=prefix, **generation)
         return AnswerStream(question, passages, prompt, stream, then)
 
 
