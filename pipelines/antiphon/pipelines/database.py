@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 APPLICATION = 0x416E7470
@@ -23,7 +24,7 @@ class Database:
 
     ``schema`` is executed when the file is made, and ``facts`` are written beside it; a file that was made with other
     facts is refused. A forked process opens the file anew. What is deleted is overwritten, in the log too as soon as
-    nobody else is reading.
+    nobody else is reading. Writers take turns by a lock on a file beside it, whose name ends with "-turn".
 
     Raises:
         ValueError: the file is no SQLite file, one of somebody else's, or has other facts.
@@ -42,7 +43,7 @@ class Database:
         """All of what is done with the connection, or, after an error, nothing of it."""
         if self._pid != os.getpid():
             self._start()  # forked: neither the connection nor the lock of the parent is ours
-        with self._lock, _transaction(self._connection, writes=writes):
+        with self._lock, self._turn() if writes else nullcontext(), _transaction(self._connection, writes=writes):
             yield self._connection
 
     def shred(self) -> None:
@@ -65,13 +66,29 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{self.path} is not a file that SQLite reads ({error}); give another path.") from error
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until the writers of other processes are done: woken by them, where SQLite polls and may starve."""
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        with self.path.with_name(f"{self.path.name}-turn").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing would not do: a process forked meanwhile has it open too
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")
-        with _transaction(connection):
-            if not connection.execute("select count(*) from sqlite_master").fetchone()[0]:
-                self._make(connection)
-            self._check(connection)
+        if _is_empty(connection):
+            with _transaction(connection):
+                if _is_empty(connection):  # nobody else has made it meanwhile
+                    self._make(connection)
+        self._check(connection)
         _log_ahead(connection)
 
     def _make(self, connection: sqlite3.Connection) -> None:
@@ -91,6 +108,10 @@ class Database:
                     f"{self.path} was made with the {name} {written.get(name)!r}, and this is {value!r}; "
                     "give that one, or another path."
                 )
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return not connection.execute("select count(*) from sqlite_master").fetchone()[0]
 
 
 @contextmanager
