@@ -25,7 +25,8 @@ def reader(reader_folder: Path) -> LanguageModel:
 def test_the_answer_to_a_paraphrased_question_saves_steps_and_changes_no_word(
     reader: LanguageModel, retriever: Retriever, tmp_path: Path
 ) -> None:
-    rag = Rag(retriever, reader, k=3, sessions=SessionStore(tmp_path / "s.sqlite", embedder=HashEmbedder()))
+    store = SessionStore(tmp_path / "s.sqlite", embedder=HashEmbedder(), similarity=0.6)
+    rag = Rag(retriever, reader, k=3, sessions=store)
     options: dict[str, Any] = {"max_new_tokens": 40}
     empty = rag.ask(QUESTION, sessions=False, **options)
     rag.ask(PARAPHRASE, **options)

@@ -26,7 +26,8 @@ PARAPHRASE = "How many eggs can a queen lay?"
 
 
 def opened(folder: Path, **options: Any) -> SessionStore:
-    return SessionStore(folder / "store" / "sessions.sqlite", embedder=HashEmbedder(), **options)
+    options = {"embedder": HashEmbedder(), "similarity": 0.6} | options
+    return SessionStore(folder / "store" / "sessions.sqlite", **options)
 
 
 def questions(store: SessionStore, question: str = "a b c d") -> list[str]:

@@ -12,8 +12,11 @@ from antiphon.retrieval import Passage
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-OPENING = 3
-"""How many of the last tokens of a prompt stand before an earlier answer: by them its beginning is found."""
+OPENING = 4
+"""How many of the last tokens of a prompt stand before an earlier answer, for it to be found where an answer begins.
+
+They are its weight: with fewer the passages outweigh it, with more it outweighs them where it is wrong too.
+"""
 
 
 def passage_references(passages: Sequence[Passage]) -> list[str]:

@@ -66,7 +66,7 @@ class SessionStore:
         max_sessions: int = 10_000,
         max_age: float | None = None,
         k: int = 3,
-        similarity: float = 0.6,
+        similarity: float = 0.8,
     ) -> None:
         for name, number in (("max_sessions", max_sessions), ("k", k)):
             if number < 1:
