@@ -23,8 +23,9 @@ class Database:
     """An SQLite file in WAL mode: what a transaction has committed survives kill -9 and a loss of power.
 
     ``schema`` is executed when the file is made, and ``facts`` are written beside it; a file that was made with other
-    facts is refused. A process forked between two transactions opens the file anew. What is deleted is overwritten, in
-    the log too as soon as nobody else is reading. Writers take turns by a lock on a file beside it, whose name ends with "-turn".
+    facts is refused. A process forked between two transactions opens the file anew. What is deleted is overwritten,
+    in the log too as soon as nobody else is reading. Writers take turns by a lock on a file beside it, whose name ends
+    with "-turn".
 
     Raises:
         ValueError: the file is no SQLite file, one of somebody else's, or has other facts.
