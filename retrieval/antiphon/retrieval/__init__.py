@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antiphon.retrieval.ann import FaissIndex
     from antiphon.retrieval.chunk import chunk_document
+    from antiphon.retrieval.collection import Collection, EngineUnavailable, PassageIndex, Where
     from antiphon.retrieval.description import Description
     from antiphon.retrieval.document import Document, Heading
     from antiphon.retrieval.embed import Embedder, HashEmbedder, TokenEmbedder, TokenVectors, resolve
     from antiphon.retrieval.fuse import Fusion, convex, reciprocal_rank
     from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound
-    from antiphon.retrieval.index import IndexReport, build_index, index_passages
+    from antiphon.retrieval.index import IndexReport, build_index, index_passages, update_index
     from antiphon.retrieval.load import Loaded, Progress, Skipped, load_documents, read_document
+    from antiphon.retrieval.local_index import LocalIndex
     from antiphon.retrieval.minilm import MiniLMEmbedder
     from antiphon.retrieval.passage import Passage
     from antiphon.retrieval.rerank import CrossEncoderReranker, MaxSim, Reranker, resolve_reranker
-    from antiphon.retrieval.retriever import LocalIndex, PassageIndex, Retriever
+    from antiphon.retrieval.retriever import Retriever
     from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
     from antiphon.retrieval.settings import Setting, choose
     from antiphon.retrieval.store import Store, read_store
@@ -31,17 +33,19 @@ if TYPE_CHECKING:
 _HOMES = {
     "ann": ("FaissIndex",),
     "chunk": ("chunk_document",),
+    "collection": ("Collection", "EngineUnavailable", "PassageIndex", "Where"),
     "description": ("Description",),
     "document": ("Document", "Heading"),
     "embed": ("Embedder", "HashEmbedder", "TokenEmbedder", "TokenVectors", "resolve"),
     "fuse": ("Fusion", "convex", "reciprocal_rank"),
     "generation": ("IndexCorrupt", "IndexMismatch", "IndexNotFound"),
-    "index": ("IndexReport", "build_index", "index_passages"),
+    "index": ("IndexReport", "build_index", "index_passages", "update_index"),
     "load": ("Loaded", "Progress", "Skipped", "load_documents", "read_document"),
+    "local_index": ("LocalIndex",),
     "minilm": ("MiniLMEmbedder",),
     "passage": ("Passage",),
     "rerank": ("CrossEncoderReranker", "MaxSim", "Reranker", "resolve_reranker"),
-    "retriever": ("LocalIndex", "PassageIndex", "Retriever"),
+    "retriever": ("Retriever",),
     "sentence_transformer": ("SentenceTransformerEmbedder",),
     "settings": ("Setting", "choose"),
     "store": ("Store", "read_store"),
@@ -51,10 +55,12 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Collection",
     "CrossEncoderReranker",
     "Description",
     "Document",
     "Embedder",
+    "EngineUnavailable",
     "FaissIndex",
     "FlatIndex",
     "Fusion",
@@ -81,6 +87,7 @@ __all__ = [
     "TokenEmbedder",
     "TokenVectors",
     "VectorIndex",
+    "Where",
     "build_index",
     "choose",
     "chunk_document",
@@ -92,6 +99,7 @@ __all__ = [
     "reciprocal_rank",
     "resolve",
     "resolve_reranker",
+    "update_index",
     "vector_index",
 ]
 

@@ -8,13 +8,13 @@ from typing import cast
 import numpy as np
 
 from antiphon.retrieval._faiss import import_faiss, require_gpu
-from antiphon.retrieval.ann import FaissIndex, Rows, load_faiss
+from antiphon.retrieval.ann import FaissIndex, load_faiss
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
 from antiphon.retrieval.training import TARGET, train
-from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors, normalized
+from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Rows, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex
 """An index of this machine: exact, or trained."""
@@ -51,6 +51,19 @@ def vector_index(
     if suited.is_flat:
         return FlatIndex(vectors, gpu=gpu)
     return train(vectors, suited, target=target, queries=queries, gpu=gpu)
+
+
+def rebuilt(old: LocalVectors, vectors: Vectors, setting: str) -> LocalVectors:
+    """An index of other vectors by the same setting; trained anew only where that would have more lists now.
+
+    Raises:
+        ValueError: there are too few vectors to train the setting.
+    """
+    suited = choose(setting, max(1, len(vectors)), vectors.shape[1])
+    if isinstance(old, FaissIndex) and not suited.is_flat:
+        if len(vectors) <= len(old) or suited.factory == old.description.factory:
+            return old.refilled(vectors)
+    return FlatIndex(vectors) if suited.is_flat else vector_index(vectors, suited)
 
 
 def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
