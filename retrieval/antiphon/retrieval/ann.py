@@ -53,6 +53,8 @@ class FaissIndex:
         """
         k = checked_k(k, len(self))
         queries = normalized(queries, dim=self.dim)
+        if allowed is None and not len(self):
+            allowed = np.zeros(0, np.bool_)  # FAISS wants to find at least one
         if allowed is not None and np.count_nonzero(allowed) <= _FEW:
             return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if not self.description.rescored:

@@ -60,10 +60,11 @@ def rebuilt(old: LocalVectors, vectors: Vectors, setting: str) -> LocalVectors:
         ValueError: there are too few vectors to train the setting.
     """
     suited = choose(setting, max(1, len(vectors)), vectors.shape[1])
-    if isinstance(old, FaissIndex) and not suited.is_flat:
-        if len(vectors) <= len(old) or suited.factory == old.description.factory:
-            return old.refilled(vectors)
-    return FlatIndex(vectors) if suited.is_flat else vector_index(vectors, suited)
+    if suited.is_flat:
+        return FlatIndex(vectors)
+    if isinstance(old, FaissIndex) and (len(vectors) <= len(old) or suited.factory == old.description.factory):
+        return old.refilled(vectors)
+    return vector_index(vectors, suited)
 
 
 def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:

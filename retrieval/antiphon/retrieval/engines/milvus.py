@@ -100,14 +100,20 @@ class MilvusIndex:
     def _make(self, fingerprint: str) -> None:
         if self._client.has_collection(self._name, timeout=self._timeout):
             facts = self._client.describe_collection(self._name, timeout=self._timeout)
-            require_same_embedder(f"The collection {self._name!r}", facts.get("description", ""), fingerprint)
+            made_by = facts.get("properties", {}).get("embedder", "")
+            require_same_embedder(f"The collection {self._name!r}", made_by, fingerprint)
             self._client.load_collection(self._name, timeout=self._timeout)
             return
         params = self._client.prepare_index_params()
         params.add_index("vector", index_type="AUTOINDEX", metric_type="IP")
         params.add_index("words", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
-        schema = _schema(self._dim, fingerprint)
-        self._client.create_collection(self._name, schema=schema, index_params=params, timeout=self._timeout)
+        self._client.create_collection(
+            self._name,
+            schema=_schema(self._dim),
+            index_params=params,
+            properties={"embedder": fingerprint},
+            timeout=self._timeout,
+        )
 
     def _found(self, data: Any, field: str, k: int, where: Where | None, metric: str) -> list[Passage]:
         with self._answering():
@@ -143,10 +149,10 @@ def _is_gone(error: Exception) -> bool:
     return getattr(error, "code", 0) == _CONNECT_FAILED
 
 
-def _schema(dim: int, fingerprint: str) -> Any:
+def _schema(dim: int) -> Any:
     from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
 
-    schema: CollectionSchema = MilvusClient.create_schema(auto_id=False, description=fingerprint)
+    schema: CollectionSchema = MilvusClient.create_schema(auto_id=False)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=512)
     schema.add_field("text", DataType.VARCHAR, max_length=65_535, enable_analyzer=True)
     schema.add_field("source", DataType.VARCHAR, max_length=65_535)
@@ -161,12 +167,14 @@ def _schema(dim: int, fingerprint: str) -> Any:
 
 
 def _expression(where: Where | None) -> str:
-    """A filter in Milvus's own language; values are quoted as JSON quotes them."""
-    quoted = {name: json.dumps(value) for name, value in checked_where(where).items()}
-    return " and ".join(
-        f"{'source' if name == 'source' else f'metadata[{json.dumps(name)}]'} == {value}"
-        for name, value in quoted.items()
-    )
+    """A filter in Milvus's own language; texts are quoted as in JSON."""
+    conditions = checked_where(where).items()
+    fields = ("source" if name == "source" else f"metadata[{_quoted(name)}]" for name, _ in conditions)
+    return " and ".join(f"{field} == {_quoted(value)}" for field, (_, value) in zip(fields, conditions, strict=True))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _row(passage: Passage) -> dict[str, Any]:

@@ -78,7 +78,11 @@ class PgvectorIndex:
         self._dim = embedder.dim
         self._open: Connection[Any] | None = None
         self._lock = RLock()
-        self._make(embedder.fingerprint)
+        try:
+            self._make(embedder.fingerprint)
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         with self._connection() as connection:
@@ -187,7 +191,7 @@ class PgvectorIndex:
 
 def _import() -> None:
     try:
-        import pgvector
+        import pgvector  # noqa: F401
         import psycopg  # noqa: F401
     except ImportError as error:
         raise ImportError("pgvector's client is not installed: pip install 'antiphon[pgvector]'") from error

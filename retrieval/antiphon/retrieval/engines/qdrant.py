@@ -5,6 +5,7 @@ Knows nothing of models: an embedder says only how long its vectors are, and who
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, uuid5
@@ -31,7 +32,9 @@ _BATCH = 500  # points of a request: a server takes 32 MB
 
 
 class QdrantIndex:
-    """A collection of Qdrant, made when it is not there; ``location`` is a server's address, or ``:memory:``.
+    """A collection of Qdrant, made when it is not there.
+
+    ``location`` is a server's address (``http://…``), ``:memory:``, or a folder: the last two need no server.
 
     Only vectors are searched: `matching` finds nothing. A change of more than 500 passages is no one step. Threads may
     share it.
@@ -56,7 +59,9 @@ class QdrantIndex:
         self._name = collection
         self._dim = embedder.dim
         with self._answering():
-            self._client = client(location, api_key=api_key, timeout=round(timeout), check_compatibility=False)
+            self._client = client(
+                **_place(location), api_key=api_key, timeout=round(timeout), check_compatibility=False
+            )
             self._make(embedder.fingerprint)
 
     def __len__(self) -> int:
@@ -70,7 +75,7 @@ class QdrantIndex:
             points = self._client.query_points(
                 self._name, query=query.tolist(), limit=checked_k(k, k), query_filter=_filter(where)
             ).points
-        return [Passage(**point.payload, score=float(point.score)) for point in points]
+        return [Passage(**point.payload["passage"], score=float(point.score)) for point in points]
 
     def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
         """Nothing: words are not indexed there."""
@@ -112,16 +117,30 @@ class QdrantIndex:
         return answering(f"Qdrant at {self._location}", (ResponseHandlingException,))
 
 
+def _place(location: str) -> dict[str, str]:
+    if location == ":memory:" or location.startswith(("http://", "https://")):
+        return {"location": location}
+    return {"path": location}
+
+
 def _filter(where: Where | None) -> Any:
     from qdrant_client.models import FieldCondition, Filter, MatchValue
 
-    conditions = {name if name == "source" else f'metadata."{name}"': v for name, v in checked_where(where).items()}
-    return Filter(must=[FieldCondition(key=name, match=MatchValue(value=v)) for name, v in conditions.items()])
+    conditions = checked_where(where).items()
+    return Filter(must=[FieldCondition(key="facts", match=MatchValue(value=_fact(*each))) for each in conditions])
 
 
 def _payload(passage: Passage) -> dict[str, Any]:
-    facts = {name: getattr(passage, name) for name in _FIELDS}
-    return facts | {"metadata": dict(passage.metadata)}
+    known = {name: getattr(passage, name) for name in _FIELDS} | {"metadata": dict(passage.metadata)}
+    return {
+        "passage": known,
+        "facts": [_fact(*each) for each in {**passage.metadata, "source": passage.source}.items()],
+    }
+
+
+def _fact(name: str, value: str) -> str:
+    """A name and its value as one text, which a filter compares: a path into metadata could not name every name."""
+    return json.dumps([name, value], ensure_ascii=False)
 
 
 def _id(identifier: str) -> str:
