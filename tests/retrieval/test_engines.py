@@ -284,7 +284,7 @@ def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_a
         index.put(PASSAGES[:5], VECTORS[:5])
         server.stop()
         for call in (lambda: index.nearest(QUERIES[0], 3), lambda: index.put(PASSAGES[:1], VECTORS[:1])):
-            with pytest.raises(EngineUnavailable, match="PostgreSQL at .* does not answer"):
+            with pytest.raises(EngineUnavailable, match=r"PostgreSQL at .* does not answer"):
                 call()
         server.start()
         assert len(index.nearest(QUERIES[0], 9)) == 5

@@ -26,9 +26,6 @@ class EngineUnavailable(ConnectionError):  # noqa: N818
 class PassageIndex(Protocol):
     """Passages that can be found by vector and by words."""
 
-    def __len__(self) -> int:
-        """How many passages there are."""
-
     def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
         """The ``k`` passages nearest to a vector of shape (dim,), with their cosines as scores, best first.
 
@@ -45,6 +42,9 @@ class PassageIndex(Protocol):
 @runtime_checkable
 class Collection(PassageIndex, Protocol):
     """A passage index that changes: a folder, or a collection of a server."""
+
+    def __len__(self) -> int:
+        """How many passages there are."""
 
     def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Put passages in, with vectors of shape (passages, dim); one whose id is there is replaced."""
