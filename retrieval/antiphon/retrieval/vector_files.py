@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -62,7 +63,7 @@ def rebuilt(old: LocalVectors, vectors: Vectors, setting: str) -> LocalVectors:
     suited = choose(setting, max(1, len(vectors)), vectors.shape[1])
     if suited.is_flat:
         return FlatIndex(vectors)
-    if isinstance(old, FaissIndex) and (len(vectors) <= len(old) or suited.factory == old.description.factory):
+    if isinstance(old, FaissIndex) and _lists(suited.factory) <= _lists(old.description.factory):
         return old.refilled(vectors)
     return vector_index(vectors, suited)
 
@@ -90,6 +91,11 @@ def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False)
     if not suited.is_flat:
         empty_index(suited, count, dim)
     return suited
+
+
+def _lists(factory: str) -> int:
+    match = re.search(r"IVF(\d+)", factory)
+    return int(match[1]) if match else 1
 
 
 def describe(index: LocalVectors, setting: Setting) -> Description:
