@@ -118,7 +118,7 @@ def check(index: Collection, content: Content, setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@examples(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES)
 def test_puts_and_removals_in_any_order_leave_what_a_dictionary_would_hold(
     built: Path, tmp_path_factory: pytest.TempPathFactory, setting: str, changes: list[tuple[str, list[int], int]]
