@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from antiphon.retrieval.index import IndexReport, build_index, index_passages, update_index
     from antiphon.retrieval.load import Loaded, Progress, Skipped, load_documents, read_document
     from antiphon.retrieval.local_index import LocalIndex
+    from antiphon.retrieval.m3 import M3Embedder, lexical_score
     from antiphon.retrieval.minilm import MiniLMEmbedder
     from antiphon.retrieval.passage import Passage
     from antiphon.retrieval.rerank import CrossEncoderReranker, MaxSim, Reranker, resolve_reranker
     from antiphon.retrieval.retriever import Retriever
     from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
     from antiphon.retrieval.settings import Setting, choose
+    from antiphon.retrieval.shards import Shards, merge_indexes
     from antiphon.retrieval.store import Store, read_store
     from antiphon.retrieval.vector_files import vector_index
     from antiphon.retrieval.vectors import FlatIndex, Hits, VectorIndex
@@ -42,12 +44,14 @@ _HOMES = {
     "index": ("IndexReport", "build_index", "index_passages", "update_index"),
     "load": ("Loaded", "Progress", "Skipped", "load_documents", "read_document"),
     "local_index": ("LocalIndex",),
+    "m3": ("M3Embedder", "lexical_score"),
     "minilm": ("MiniLMEmbedder",),
     "passage": ("Passage",),
     "rerank": ("CrossEncoderReranker", "MaxSim", "Reranker", "resolve_reranker"),
     "retriever": ("Retriever",),
     "sentence_transformer": ("SentenceTransformerEmbedder",),
     "settings": ("Setting", "choose"),
+    "shards": ("Shards", "merge_indexes"),
     "store": ("Store", "read_store"),
     "vector_files": ("vector_index",),
     "vectors": ("FlatIndex", "Hits", "VectorIndex"),
@@ -73,6 +77,7 @@ __all__ = [
     "IndexReport",
     "Loaded",
     "LocalIndex",
+    "M3Embedder",
     "MaxSim",
     "MiniLMEmbedder",
     "Passage",
@@ -82,6 +87,7 @@ __all__ = [
     "Retriever",
     "SentenceTransformerEmbedder",
     "Setting",
+    "Shards",
     "Skipped",
     "Store",
     "TokenEmbedder",
@@ -93,7 +99,9 @@ __all__ = [
     "chunk_document",
     "convex",
     "index_passages",
+    "lexical_score",
     "load_documents",
+    "merge_indexes",
     "read_document",
     "read_store",
     "reciprocal_rank",

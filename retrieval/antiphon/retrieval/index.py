@@ -91,10 +91,13 @@ def index_passages(
     out: str | Path,
     embedder: Embedder,
     *,
+    vectors: Vectors | None = None,
     setting: str | Setting = "auto",
     progress: Progress | None = None,
 ) -> int:
     """Index passages into the folder ``out``; returns how many of them were embedded by the index that was there.
+
+    ``vectors``, of shape (passages, dim), are those of the embedder where they are known already.
 
     Raises:
         ValueError: there is no passage, a vector is not a number or zero, there is no such setting, or there are too
@@ -108,8 +111,8 @@ def index_passages(
         raise ValueError("There is no passage to index.")
     suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
     texts = [passage.text for passage in passages]
-    known = _known_vectors(out, embedder, set(texts))
-    vectors = _embed(texts, embedder, known, report)
+    known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
+    vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
     counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
     index = vector_index(vectors, suited)
