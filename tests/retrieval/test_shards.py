@@ -23,7 +23,10 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("parts")
     for number in range(3):
         index_passages(
-            ALL[number::3] + [ALL[0]], root / str(number), Given(DIM), setting=("flat", "compact")[number == 1]
+            list(dict.fromkeys([*ALL[number::3], ALL[0]])),
+            root / str(number),
+            Given(DIM),
+            setting=("flat", "compact")[number == 1],
         )
     return [root / str(number) for number in range(3)]
 
@@ -67,3 +70,9 @@ def test_parts_of_different_embedders_are_not_merged(parts: list[Path], tmp_path
         merge_indexes([parts[0], tmp_path / "other"], tmp_path / "out", embedder=EMBEDDER)
     with pytest.raises(ValueError, match="There is no index to merge"):
         merge_indexes([], tmp_path / "out")
+
+
+def test_two_passages_with_one_id_are_said_before_anything_is_embedded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 passages have the id p3; each needs one of its own"):
+        index_passages([*ALL[:5], passage(3, 1)], tmp_path, EMBEDDER)
+    assert not list(tmp_path.iterdir())

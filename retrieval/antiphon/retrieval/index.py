@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -100,8 +101,8 @@ def index_passages(
     ``vectors``, of shape (passages, dim), are those of the embedder where they are known already.
 
     Raises:
-        ValueError: there is no passage, a vector is not a number or zero, there is no such setting, or there are too
-            few passages for it.
+        ValueError: there is no passage, two have one id, a vector is not a number or zero, there is no such setting,
+            or there are too few passages for it.
         ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
         BlockingIOError: another process is writing to ``out``.
     """
@@ -109,6 +110,9 @@ def index_passages(
     out = Path(out)
     if not passages:
         raise ValueError("There is no passage to index.")
+    identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
     suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
     texts = [passage.text for passage in passages]
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
