@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ Content = dict[str, tuple[Passage, Vectors]]
 class Given(HashEmbedder):
     """Embeds the texts of `passage` to the vectors of `vector`."""
 
-    def embed_documents(self, texts: "list[str]") -> Vectors:  # type: ignore[override]
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
         numbers = [
             [int(word) for word in text.rstrip(".").replace(",", "").split() if word.isdigit()] for text in texts
         ]
@@ -162,30 +163,30 @@ def test_only_new_texts_are_embedded_and_words_and_counts_follow(tmp_path: Path)
     embedded: list[str] = []
 
     class Watching(HashEmbedder):
-        def embed_documents(self, texts: "list[str]") -> Vectors:  # type: ignore[override]
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
             embedded.extend(texts)
             return super().embed_documents(texts)
 
     watching = Watching(DIM)
-    index_passages(ALL[:30], tmp_path, watching)
+    index_passages(ALL[:30], tmp_path / "index", watching)
     del embedded[:]
     moved = replace(ALL[4], id="moved")
-    update_index(tmp_path, watching, put=[passage(50), moved, passage(3, 1)], remove=["p1", "p9"])
+    update_index(tmp_path / "index", watching, put=[passage(50), moved, passage(3, 1)], remove=["p1", "p9"])
     assert sorted(embedded) == sorted([passage(50).text, passage(3, 1).text])
-    store = read_store(tmp_path)
-    again = tmp_path / "anew"
-    index_passages(list(store.passages), tmp_path.parent / "anew", watching)
+    store = read_store(tmp_path / "index")
+    index_passages(list(store.passages), tmp_path / "anew", watching)
+    anew = read_store(tmp_path / "anew")
     assert store.token_counts is not None
-    assert np.array_equal(store.token_counts, read_store(tmp_path.parent / "anew").token_counts)
-    assert not again.exists()
-    retriever = Retriever.open(tmp_path, embedder=watching, reranker=MaxSim(watching))
+    assert anew.token_counts is not None
+    assert np.array_equal(store.token_counts, anew.token_counts)
+    retriever = Retriever.open(tmp_path / "index", embedder=watching, reranker=MaxSim(watching))
     assert [hit.id for hit in retriever.index.matching("50", 3)] == ["p50"]
     assert retriever.index.matching("9", 3) == []
 
 
 def test_a_change_of_what_another_process_has_changed_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     class Slow(HashEmbedder):
-        def embed_documents(self, texts: "list[str]") -> Vectors:  # type: ignore[override]
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
             update_index(tmp_path, EMBEDDER, put=[passage(99)])
             return super().embed_documents(texts)
 

@@ -1,8 +1,8 @@
 """Parts that are searched side by side or merged give what one index gives."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from antiphon.retrieval import (
@@ -15,6 +15,7 @@ from antiphon.retrieval import (
     merge_indexes,
     read_store,
 )
+from antiphon.retrieval.vectors import Vectors
 from tests.retrieval.test_changes import ALL, DIM, EMBEDDER, Given, passage, vector
 
 
@@ -50,7 +51,7 @@ def test_merged_folders_hold_all_passages_and_their_vectors_and_embed_nothing(
     parts: list[Path], tmp_path: Path
 ) -> None:
     class Idle(HashEmbedder):
-        def embed_documents(self, texts: "list[str]") -> "np.typing.NDArray[np.float32]":  # type: ignore[override]
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
             raise AssertionError("all vectors are there")
 
     newer = tmp_path / "newer"

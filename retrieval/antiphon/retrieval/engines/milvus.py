@@ -132,8 +132,8 @@ class MilvusIndex:
         return [_passage(hit["entity"], abs(hit["distance"]) if field == "words" else hit["distance"]) for hit in hits]
 
     def _answering(self) -> AbstractContextManager[None]:
-        from grpc import RpcError
-        from pymilvus.exceptions import MilvusException
+        from grpc import RpcError  # type: ignore[import-untyped]
+        from pymilvus.exceptions import MilvusException  # type: ignore[import-untyped]
 
         return answering(f"Milvus at {self._uri}", (MilvusException, RpcError), _is_gone)
 
@@ -150,9 +150,14 @@ def _is_gone(error: Exception) -> bool:
 
 
 def _schema(dim: int) -> Any:
-    from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
+    from pymilvus import (  # type: ignore[import-untyped]
+        DataType,
+        Function,
+        FunctionType,
+        MilvusClient,
+    )
 
-    schema: CollectionSchema = MilvusClient.create_schema(auto_id=False)
+    schema = MilvusClient.create_schema(auto_id=False)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=512)
     schema.add_field("text", DataType.VARCHAR, max_length=65_535, enable_analyzer=True)
     schema.add_field("source", DataType.VARCHAR, max_length=65_535)
