@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,18 @@ def test_the_parameters_of_a_call_go_before_those_of_the_model(chat: ChatAntipho
     assert answer.content == expected.text
     assert answer.usage_metadata == usage(expected)
     assert chat.bind(max_tokens=7).invoke(QUESTION).usage_metadata["output_tokens"] == 7  # type: ignore[index]
+
+
+def test_a_call_may_name_another_model_which_is_loaded_once(tmp_path: Path, tiny: LanguageModel) -> None:
+    other = LanguageModel(tiny_model(seed=1, max_position_embeddings=4096), tiny.tokenizer)
+    other.model.save_pretrained(tmp_path)
+    tiny.tokenizer.save_pretrained(tmp_path)
+    name = str(tmp_path)
+    for model in (ChatAntiphon(language_model=tiny, max_tokens=8), AntiphonLLM(language_model=tiny, max_tokens=8)):
+        prompt: Any = MESSAGES if isinstance(model, ChatAntiphon) else QUESTION
+        assert said(model, model.invoke(QUESTION, model=name)) == other.generate(prompt, max_new_tokens=8).text
+        assert said(model, model.invoke(QUESTION)) == tiny.generate(prompt, max_new_tokens=8).text
+        assert model.named(name) is model.named(name)
 
 
 def test_a_parameter_of_no_name_is_refused_in_a_call_and_at_construction(chat: ChatAntiphon) -> None:
@@ -309,3 +322,14 @@ def test_calls_are_told_from_text_whole_and_streamed(text: str, content: str, ca
     assert [call["args"] for call in whole.tool_calls] == [{"number": 3}] * calls
     assert len(whole.invalid_tool_calls) == broken
     assert all(content.startswith("".join(c.content for c in chunks[:end])) for end in range(len(chunks)))
+
+
+def test_without_a_model_the_environments_is_taken_or_the_error_says_how_to_give_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ANTIPHON_MODEL", raising=False)
+    with pytest.raises(ValueError, match="No model was given; pass language_model="):
+        ChatAntiphon()  # type: ignore[call-arg]
+    monkeypatch.setenv("ANTIPHON_MODEL", "./nowhere")
+    with pytest.raises(ValueError, match="There is no model folder"):
+        ChatAntiphon()  # type: ignore[call-arg]

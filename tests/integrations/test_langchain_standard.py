@@ -30,6 +30,15 @@ from tests.integrations.scripted import Scripted
 scripted = cache(Scripted)
 
 
+@cache
+def saved() -> str:
+    """A folder that holds a tiny model."""
+    folder = mkdtemp()
+    scripted().model.save_pretrained(folder)
+    scripted().tokenizer.save_pretrained(folder)
+    return folder
+
+
 class TestChatModelUnit(ChatModelUnitTests):
     @property
     def chat_model_class(self) -> type[ChatAntiphon]:
@@ -37,9 +46,14 @@ class TestChatModelUnit(ChatModelUnitTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"language_model": scripted(), "model": "scripted"}
+        return {"model": saved()}
+
+    @property
+    def init_from_env_params(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+        return {"ANTIPHON_MODEL": saved()}, {}, {"model": saved()}
 
 
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # of a test that times only what it has on tape
 class TestChatModel(ChatModelIntegrationTests):
     @property
     def chat_model_class(self) -> type[ChatAntiphon]:
@@ -48,6 +62,14 @@ class TestChatModel(ChatModelIntegrationTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"language_model": scripted(), "model": "scripted", "max_tokens": 8}
+
+    @property
+    def model_override_value(self) -> str:
+        return saved()
+
+    @property
+    def enable_vcr_tests(self) -> bool:
+        return True  # a local model calls nobody: the tape is empty, and the test runs the model
 
     @property
     def supports_json_mode(self) -> bool:

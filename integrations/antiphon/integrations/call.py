@@ -16,11 +16,14 @@ from antiphon.retrieval import Passage
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A prompt, the passages that the answer may quote, and how to generate it.
+    """A prompt, the passages that the answer may quote, who answers it, and how.
 
-    ``opening`` is how the answer begins because the prompt already says so; ``tools`` are the names of those offered.
+    ``model`` is what the user calls the language model; ``opening`` is how the answer begins because the prompt
+    already says so; ``tools`` are the names of those offered.
     """
 
+    language_model: LanguageModel
+    model: str
     prompt: Prompt
     passages: tuple[Passage, ...]
     parameters: Mapping[str, Any]
@@ -28,15 +31,15 @@ class Call:
     tools: frozenset[str] = frozenset()
     opening: str = ""
 
-    def begin(self, language_model: LanguageModel) -> Stream | Timed:
+    def begin(self) -> Stream | Timed:
         """The stream of the answer; nothing is generated before its first piece is asked for."""
         references = passage_references(self.passages)
-        stream = language_model.stream(self.prompt, references=references, **self.parameters)
+        stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
         return stream if self.timeout is None else Timed(stream, self.timeout)
 
-    def read(self, language_model: LanguageModel) -> Completion:
+    def read(self) -> Completion:
         """The whole completion."""
-        with self.begin(language_model) as stream:
+        with self.begin() as stream:
             for _ in stream:
                 pass
         return stream.completion

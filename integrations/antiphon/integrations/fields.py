@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, SkipValidation, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    SkipValidation,
+    model_validator,
+)
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
@@ -25,22 +35,29 @@ PARAMETERS = (
     "rows",
 )
 
+MODEL = "ANTIPHON_MODEL"
+"""The environment variable that names the model where nothing else does."""
+
+_LOADING = Lock()  # two threads that want the same model wait for one of it
+
 
 class GenerationFields(BaseModel):
     """A language model and how it generates, unless a call says otherwise; what is None is as `Settings` has it.
 
-    Give the ``language_model``, or the ``model``'s name (a folder, a name on the hub, or an embedded model), which is
-    then loaded with ``model_kwargs``. ``timeout`` is in seconds. ``max_retries`` and ``api_key`` are taken because
-    frameworks hand them to any model; a local one has nothing to retry and asks for no key.
+    Give the ``language_model``, or the ``model``'s name (a folder, a name on the hub, or an embedded model; by default
+    what the environment's ANTIPHON_MODEL says), which is then loaded with ``model_kwargs``. ``timeout`` is in seconds.
+    ``max_retries`` and ``api_key`` are taken because frameworks hand them to any model; a local one has nothing to
+    retry and asks for no key.
 
     Raises:
-        ValueError: neither was given, or there is no field of a name.
+        ValueError: no model was given, or there is no field of a name.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     language_model: SkipValidation[LanguageModel] = Field(exclude=True, repr=False)
     model: str = ""
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -55,17 +72,30 @@ class GenerationFields(BaseModel):
     max_retries: int | None = None
     api_key: SecretStr | None = None
 
+    _others: dict[str, LanguageModel] = PrivateAttr(default_factory=dict)
+
     @model_validator(mode="before")
     @classmethod
     def _load(cls, values: dict[str, Any]) -> dict[str, Any]:
         values = dict(values)
-        settings = values.pop("model_kwargs", None) or {}
         if values.get("language_model") is None:
-            if not values.get("model"):
-                raise ValueError("No model was given; pass language_model=, or model= with a name to load.")
-            values["language_model"] = LanguageModel.from_pretrained(resolve_model(values["model"]), **settings)
+            values["model"] = values.get("model") or os.environ.get(MODEL)
+            if not values["model"]:
+                raise ValueError(
+                    f"No model was given; pass language_model=, or model= with a name to load, or set {MODEL}."
+                )
+            values["language_model"] = _loaded(values["model"], values.get("model_kwargs") or {})
         values["model"] = values.get("model") or values["language_model"].name
         return values
+
+    def named(self, model: str | None) -> LanguageModel:
+        """The language model of this name: this one's own, or another that is loaded when it is first asked for."""
+        if model in (None, self.model):
+            return self.language_model
+        with _LOADING:
+            if model not in self._others:
+                self._others[model] = _loaded(model, self.model_kwargs)
+            return self._others[model]
 
     def told(self) -> dict[str, Any]:
         """The model's name and the parameters that were given, as they were given: what a cache goes by."""
@@ -86,3 +116,7 @@ class GenerationFields(BaseModel):
         named = {NAMES.get(name, name): value for name, value in told.items()}
         named["stop"] = tuple(self.stop or ()) if stop is None else tuple(stop)
         return named, timeout
+
+
+def _loaded(model: str, settings: Mapping[str, Any]) -> LanguageModel:
+    return LanguageModel.from_pretrained(resolve_model(model), **settings)

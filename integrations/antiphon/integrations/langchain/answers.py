@@ -19,7 +19,7 @@ CITATIONS = "citations"
 """The key of an answer's ``additional_kwargs`` under which its citations stand."""
 
 
-def message(call: Call, completion: Completion, model: str) -> AIMessage:
+def message(call: Call, completion: Completion) -> AIMessage:
     """The whole answer."""
     said = call.said(completion)
     return AIMessage(
@@ -29,11 +29,11 @@ def message(call: Call, completion: Completion, model: str) -> AIMessage:
             InvalidToolCall(name=None, args=each.text, id=each.id, error=each.error, type="invalid_tool_call")
             for each in said.broken
         ],
-        **_facts(call, said.content, completion, model),
+        **_facts(call, said.content, completion),
     )
 
 
-def last_chunk(call: Call, completion: Completion, model: str, shown: str) -> AIMessageChunk:
+def last_chunk(call: Call, completion: Completion, shown: str) -> AIMessageChunk:
     """The end of a streamed answer, after what was ``shown``: all that is known only now, once."""
     said = call.said(completion)
     calls = [(each.name, json.dumps(each.arguments, ensure_ascii=False), each.id) for each in said.calls]
@@ -45,7 +45,7 @@ def last_chunk(call: Call, completion: Completion, model: str, shown: str) -> AI
             for index, (name, text, identifier) in enumerate([*calls, *broken])
         ],
         chunk_position="last",
-        **_facts(call, said.content, completion, model),
+        **_facts(call, said.content, completion),
     )
 
 
@@ -77,9 +77,9 @@ def usage(completion: Completion) -> UsageMetadata:
     )
 
 
-def metadata(completion: Completion, model: str) -> dict[str, Any]:
+def metadata(call: Call, completion: Completion) -> dict[str, Any]:
     """Which model it was, why it ended, and what its forwards came to."""
-    return {"model_name": model, "finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
+    return {"model_name": call.model, "finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
 
 
 def content_blocks(answer: AIMessage) -> list[ContentBlock]:
@@ -97,10 +97,10 @@ def content_blocks(answer: AIMessage) -> list[ContentBlock]:
 register_translator(PROVIDER, content_blocks, content_blocks)
 
 
-def _facts(call: Call, text: str, completion: Completion, model: str) -> dict[str, Any]:
+def _facts(call: Call, text: str, completion: Completion) -> dict[str, Any]:
     found = citations(call, text)
     return {
         "additional_kwargs": {CITATIONS: found} if found else {},
         "usage_metadata": usage(completion),
-        "response_metadata": {**metadata(completion, model), "model_provider": PROVIDER},
+        "response_metadata": {**metadata(call, completion), "model_provider": PROVIDER},
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -37,7 +36,8 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
     (``response_format="content_and_artifact"``). The answer's citations say where it repeats these verbatim.
 
     Per call it takes ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``,
-    ``repetition_penalty``, ``seed``, ``drafter``, ``rows`` and ``timeout``; a parameter of another name is an error.
+    ``repetition_penalty``, ``seed``, ``drafter``, ``rows``, ``timeout``, and ``model``: another one by its name, loaded
+    when it is first asked for and kept. A parameter of another name is an error.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -107,7 +107,7 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._call(messages, stop, kwargs)
-        return _result(message(call, call.read(self.language_model), self.model))
+        return _result(message(call, call.read()))
 
     async def _agenerate(
         self,
@@ -117,10 +117,10 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._call(messages, stop, kwargs)
-        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+        async with AsyncReading(call.begin) as reading:
             async for _ in reading:
                 pass
-        return _result(message(call, reading.completion, self.model))
+        return _result(message(call, reading.completion))
 
     def _stream(
         self,
@@ -131,11 +131,11 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         call = self._call(messages, stop, kwargs)
         said = Showing(call)
-        with call.begin(self.language_model) as stream:
+        with call.begin() as stream:
             for piece in stream:
                 if text := said.push(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=text))
-        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, self.model, said.shown))
+        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, said.shown))
 
     async def _astream(
         self,
@@ -146,23 +146,27 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         call = self._call(messages, stop, kwargs)
         said = Showing(call)
-        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+        async with AsyncReading(call.begin) as reading:
             async for piece in reading:
                 if text := said.push(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=text))
-        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, self.model, said.shown))
+        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, said.shown))
 
     def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> Call:
         given = {name: value for name, value in given.items() if name != "stream"}
         passages = references_of(messages, given.pop(REFERENCES, None))
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
-        tools, opening = offer(self.language_model.tokenizer, wanted, choice)
+        model = given.pop("model", self.model)
+        language_model = self.named(model)
+        tools, opening = offer(language_model.tokenizer, wanted, choice)
         parameters, timeout = self.parameters(stop, given)
         return Call(
-            prompt=Conversation(chat_messages(messages), tools, opening),
-            passages=passages,
-            parameters=parameters,
-            timeout=timeout,
+            language_model,
+            model,
+            Conversation(chat_messages(messages), tools, opening),
+            passages,
+            parameters,
+            timeout,
             tools=names(tools),
             opening=opening,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -79,9 +78,9 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         calls = [self._call(prompt, stop, kwargs) for prompt in prompts]
         first = calls[0]
         if len(calls) == 1 or first.timeout is not None:
-            return self._result(calls, [call.read(self.language_model) for call in calls])
+            return self._result(calls, [call.read() for call in calls])
         references = [passage_references(first.passages)] * len(calls)
-        completions = self.language_model.generate_batch(
+        completions = first.language_model.generate_batch(
             prompts, references=references, batch_size=self.batch_size, **first.parameters
         )
         return self._result(calls, completions)
@@ -104,7 +103,7 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
         call = self._call(prompt, stop, kwargs)
-        with call.begin(self.language_model) as stream:
+        with call.begin() as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
@@ -120,7 +119,7 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
         call = self._call(prompt, stop, kwargs)
-        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+        async with AsyncReading(call.begin) as reading:
             async for piece in reading:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
@@ -129,11 +128,12 @@ class AntiphonLLM(GenerationFields, BaseLLM):
         yield GenerationChunk(text="", generation_info=self._facts(call, reading.completion))
 
     def _call(self, prompt: str, stop: list[str] | None, given: dict[str, Any]) -> Call:
-        parameters, timeout = self.parameters(stop, {key: value for key, value in given.items() if key != REFERENCES})
-        return Call(prompt, references_of((), given.get(REFERENCES)), parameters, timeout)
+        model = given.get("model", self.model)
+        parameters, timeout = self.parameters(stop, {k: v for k, v in given.items() if k not in (REFERENCES, "model")})
+        return Call(self.named(model), model, prompt, references_of((), given.get(REFERENCES)), parameters, timeout)
 
     async def _aread(self, call: Call) -> Completion:
-        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+        async with AsyncReading(call.begin) as reading:
             async for _ in reading:
                 pass
         return reading.completion
@@ -143,11 +143,11 @@ class AntiphonLLM(GenerationFields, BaseLLM):
             [Generation(text=completion.text, generation_info=self._facts(call, completion))]
             for call, completion in zip(calls, completions, strict=True)
         ]
-        return LLMResult(generations=generations, llm_output={"model_name": self.model})
+        return LLMResult(generations=generations, llm_output={"model_name": calls[0].model})
 
     def _facts(self, call: Call, completion: Completion) -> dict[str, Any]:
         found = citations(call, completion.text)
-        facts = {**metadata(completion, self.model), "usage": usage(completion)}
+        facts = {**metadata(call, completion), "usage": usage(completion)}
         return {**facts, CITATIONS: found} if found else facts
 
 

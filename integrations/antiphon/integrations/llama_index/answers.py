@@ -18,7 +18,7 @@ from antiphon.accel import Completion
 from antiphon.integrations.call import Call
 
 
-def chat_response(call: Call, completion: Completion, model: str, delta: str | None = None) -> ChatResponse:
+def chat_response(call: Call, completion: Completion, delta: str | None = None) -> ChatResponse:
     """The whole answer, as a message of text, calls of tools and citations."""
     said = call.said(completion)
     message = _message(said.content)
@@ -27,7 +27,7 @@ def chat_response(call: Call, completion: Completion, model: str, delta: str | N
         for each in said.calls
     ]
     message.blocks += _citations(call, said.content)
-    return ChatResponse(message=message, delta=delta, **_facts(completion, model))
+    return ChatResponse(message=message, delta=delta, **_facts(call, completion))
 
 
 def chat_piece(text: str, delta: str) -> ChatResponse:
@@ -35,9 +35,9 @@ def chat_piece(text: str, delta: str) -> ChatResponse:
     return ChatResponse(message=_message(text), delta=delta)
 
 
-def completion_response(call: Call, completion: Completion, model: str, delta: str | None = None) -> CompletionResponse:
+def completion_response(call: Call, completion: Completion, delta: str | None = None) -> CompletionResponse:
     """The whole text."""
-    return CompletionResponse(text=call.said(completion).content, delta=delta, **_facts(completion, model))
+    return CompletionResponse(text=call.said(completion).content, delta=delta, **_facts(call, completion))
 
 
 def completion_piece(text: str, delta: str) -> CompletionResponse:
@@ -66,7 +66,7 @@ def _citations(call: Call, text: str) -> list[CitationBlock]:
     ]
 
 
-def _facts(completion: Completion, model: str) -> dict[str, Any]:
+def _facts(call: Call, completion: Completion) -> dict[str, Any]:
     used = completion.usage
     usage = {
         "prompt_tokens": used.prompt_tokens,
@@ -75,7 +75,7 @@ def _facts(completion: Completion, model: str) -> dict[str, Any]:
     }
     raw = {
         "usage": usage,
-        "model": model,
+        "model": call.model,
         "finish_reason": completion.finish_reason,
         "steps": completion.steps.as_dict(),
     }

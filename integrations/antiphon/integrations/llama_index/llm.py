@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -72,7 +71,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         call = self._call(self._conversation(messages, kwargs), kwargs)
-        return chat_response(call, call.read(self.language_model), self.model)
+        return chat_response(call, call.read())
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
@@ -80,14 +79,14 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
         def answering() -> ChatResponseGen:
             for text, new, done in self._pieces(call):
-                yield chat_response(call, done, self.model, new) if done else chat_piece(text, new)
+                yield chat_response(call, done, new) if done else chat_piece(text, new)
 
         return answering()
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         call = self._call(self._conversation(messages, kwargs), kwargs)
-        return chat_response(call, await self._aread(call), self.model)
+        return chat_response(call, await self._aread(call))
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
@@ -95,14 +94,14 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
         async def answering() -> ChatResponseAsyncGen:
             async for text, new, done in self._apieces(call):
-                yield chat_response(call, done, self.model, new) if done else chat_piece(text, new)
+                yield chat_response(call, done, new) if done else chat_piece(text, new)
 
         return answering()
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         call = self._call(self._text(prompt, formatted), kwargs)
-        return completion_response(call, call.read(self.language_model), self.model)
+        return completion_response(call, call.read())
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
@@ -110,14 +109,14 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
         def answering() -> CompletionResponseGen:
             for text, new, done in self._pieces(call):
-                yield completion_response(call, done, self.model, new) if done else completion_piece(text, new)
+                yield completion_response(call, done, new) if done else completion_piece(text, new)
 
         return answering()
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         call = self._call(self._text(prompt, formatted), kwargs)
-        return completion_response(call, await self._aread(call), self.model)
+        return completion_response(call, await self._aread(call))
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
@@ -125,7 +124,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
         async def answering() -> CompletionResponseAsyncGen:
             async for text, new, done in self._apieces(call):
-                yield completion_response(call, done, self.model, new) if done else completion_piece(text, new)
+                yield completion_response(call, done, new) if done else completion_piece(text, new)
 
         return answering()
 
@@ -180,11 +179,11 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop")}
         parameters, timeout = self.parameters(stop, kept)
         tools, opening = (prompt.tools, prompt.opening) if isinstance(prompt, Conversation) else ((), "")
-        return Call(prompt, passages, parameters, timeout, names(tools), opening)
+        return Call(self.language_model, self.model, prompt, passages, parameters, timeout, names(tools), opening)
 
     def _pieces(self, call: Call) -> Iterator[Piece]:
         said = Showing(call)
-        with call.begin(self.language_model) as stream:
+        with call.begin() as stream:
             for piece in stream:
                 if new := said.push(piece):
                     yield said.shown, new, None
@@ -193,7 +192,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
     async def _apieces(self, call: Call) -> AsyncIterator[Piece]:
         said = Showing(call)
-        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+        async with AsyncReading(call.begin) as reading:
             async for piece in reading:
                 if new := said.push(piece):
                     yield said.shown, new, None
@@ -201,7 +200,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         yield content, content[len(said.shown) :], reading.completion
 
     async def _aread(self, call: Call) -> Completion:
-        async with AsyncReading(partial(call.begin, self.language_model)) as reading:
+        async with AsyncReading(call.begin) as reading:
             async for _ in reading:
                 pass
         return reading.completion
