@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from antiphon.retrieval.generation import IndexMismatch
 from antiphon.retrieval.passage import Passage
@@ -15,6 +15,9 @@ Where = Mapping[str, str]
 
 TIMEOUT = 30.0
 """Seconds that a server has for an answer; for a connection it has a third of them."""
+
+FIELDS = ("id", "text", "source", "start", "end", "metadata")
+"""What a server keeps of a passage."""
 
 Item = TypeVar("Item")
 
@@ -68,6 +71,11 @@ def latest(passages: Sequence[Passage], vectors: Vectors, dim: int) -> tuple[lis
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
     places = sorted({passage.id: place for place, passage in enumerate(passages)}.values())
     return [passages[place] for place in places], vectors[places]
+
+
+def record(passage: Passage) -> dict[str, Any]:
+    """The passage by `FIELDS`."""
+    return {name: getattr(passage, name) for name in FIELDS} | {"metadata": dict(passage.metadata)}
 
 
 def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.retrieval.collection import (
+    FIELDS,
     TIMEOUT,
     Where,
     answering,
     batches,
     checked_where,
     latest,
+    record,
     require_same_embedder,
 )
 from antiphon.retrieval.passage import Passage
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from antiphon.retrieval.embed import Embedder
 
-_FIELDS = ["id", "text", "source", "start", "end", "metadata"]
 _BATCH = 500  # rows of a request: a server takes 64 MB
 _CONNECT_FAILED = 2  # of Milvus's codes
 _DEEPEST = 16_384  # more hits Milvus does not give
@@ -84,7 +85,7 @@ class MilvusIndex:
         passages, vectors = latest(passages, vectors, self._dim)
         with self._answering():
             for block in batches(list(zip(passages, vectors, strict=True)), _BATCH):
-                rows = [_row(passage) | {"vector": vector} for passage, vector in block]
+                rows = [record(passage) | {"vector": vector} for passage, vector in block]
                 self._client.upsert(self._name, rows, timeout=self._timeout)
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -123,7 +124,7 @@ class MilvusIndex:
                 anns_field=field,
                 limit=min(checked_k(k, k), _DEEPEST),
                 filter=_expression(where),
-                output_fields=_FIELDS,
+                output_fields=list(FIELDS),
                 search_params={"metric_type": metric},
                 consistency_level="Strong",
                 timeout=self._timeout,
@@ -182,13 +183,8 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _row(passage: Passage) -> dict[str, Any]:
-    facts = {name: getattr(passage, name) for name in _FIELDS}
-    return facts | {"metadata": dict(passage.metadata)}
-
-
 def _passage(entity: dict[str, Any], score: float) -> Passage:
-    return Passage(**{name: entity[name] for name in _FIELDS}, score=float(score))
+    return Passage(**{name: entity[name] for name in FIELDS}, score=float(score))
 
 
 def _import() -> Any:

@@ -17,6 +17,7 @@ from antiphon.retrieval.collection import (
     batches,
     checked_where,
     latest,
+    record,
     require_same_embedder,
 )
 from antiphon.retrieval.passage import Passage
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from antiphon.retrieval.embed import Embedder
 
-_FIELDS = ("id", "text", "source", "start", "end", "metadata")
 _BATCH = 500  # points of a request: a server takes 32 MB
 
 
@@ -131,11 +131,8 @@ def _filter(where: Where | None) -> Any:
 
 
 def _payload(passage: Passage) -> dict[str, Any]:
-    known = {name: getattr(passage, name) for name in _FIELDS} | {"metadata": dict(passage.metadata)}
-    return {
-        "passage": known,
-        "facts": [_fact(*each) for each in {**passage.metadata, "source": passage.source}.items()],
-    }
+    facts = {**passage.metadata, "source": passage.source}
+    return {"passage": record(passage), "facts": [_fact(*each) for each in facts.items()]}
 
 
 def _fact(name: str, value: str) -> str:
