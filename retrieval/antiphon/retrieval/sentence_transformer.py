@@ -103,8 +103,9 @@ class SentenceTransformerEmbedder:
     def token_states(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], Vectors]]:
         """The token ids of `token_rows`, and the last layer over them, of shape (tokens, hidden)."""
         rows = self.token_rows(texts)
+        encode: Any = self._model.encode
         options = {"show_progress_bar": False, "output_value": "token_embeddings", "batch_size": self._batch_size}
-        states = self._model.encode(list(texts), **options) if rows else []
+        states = encode(list(texts), **options) if rows else []
         return [(row, state.float().cpu().numpy()) for row, state in zip(rows, states, strict=True)]
 
     @property
