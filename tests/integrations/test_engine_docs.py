@@ -23,7 +23,7 @@ def test_the_python_of_the_page_about_engines_runs(
     monkeypatch.chdir(tmp_path)
     code = compile(BLOCKS[number], f"docs/engines.md, block {number}", "exec")
     if ADDRESS in BLOCKS[number]:
-        with postgres(tmp_path / "server") as server:
+        with postgres() as server:
             exec(compile(BLOCKS[number].replace(ADDRESS, server.get_uri()), code.co_filename, "exec"), {})
     else:
         exec(code, {})

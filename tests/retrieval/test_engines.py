@@ -73,7 +73,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     elif request.param == "pgvector":
         from antiphon.retrieval.engines import PgvectorIndex
 
-        with postgres(root) as server:
+        with postgres() as server:
             yield lambda name, embedder: PgvectorIndex(server.get_uri(), embedder, name)
     elif request.param == "milvus":
         from antiphon.retrieval.engines import MilvusIndex
@@ -279,7 +279,7 @@ def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_a
         for call in (lambda: index.nearest(QUERIES[0], 3), lambda: index.put(PASSAGES[:1], VECTORS[:1])):
             with pytest.raises(EngineUnavailable, match=f"Milvus at {uri} does not answer"):
                 call()
-    with postgres(tmp_path / "postgres") as server:
+    with postgres() as server:
         index = PgvectorIndex(server.get_uri(), EMBEDDER)
         index.put(PASSAGES[:5], VECTORS[:5])
         server.stop()

@@ -92,22 +92,19 @@ def _tuned(made: FaissIndex, exact: Sample, aim: float) -> Description:
     rough = made.description
     if rough.probes is not None:
         return replace(rough, probes_why="this many belong to the setting")
-    tuned = _probed(made, exact, aim, 1)
+    tuned = _probed(made, exact, aim)
     for _ in range(_DOUBLINGS if rough.rescored else 0):
         if max(recall for _, recall in tuned.curve) >= aim:
             break
-        more = replace(tuned, rescored=2 * tuned.rescored, probes=None)
-        tuned = _probed(made.described(more), exact, aim, tuned.probes or 1)
+        tuned = _probed(made.described(replace(tuned, rescored=2 * tuned.rescored)), exact, aim)
     return tuned
 
 
-def _probed(made: FaissIndex, exact: Sample, aim: float, least: int) -> Description:
-    """With the fewest probes from ``least`` on that reach ``aim``, or nearly the best there is."""
+def _probed(made: FaissIndex, exact: Sample, aim: float) -> Description:
+    """With the fewest probes, of powers of two, that reach ``aim``, or nearly the best there is."""
     rough = made.description
     curve: list[tuple[int, float]] = []
     for probes in _ladder(rough.lists or 1):
-        if probes < least:
-            continue
         recall = exact.recall(made.described(replace(rough, probes=probes)).search, 100)
         curve.append((probes, round(recall, 4)))
         if curve[-1][1] >= aim:
