@@ -44,7 +44,7 @@ def test_the_cost_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_cost(replace(ANSWER, finish_reason="length"))
     whole, cut = capsys.readouterr().out.splitlines()
     assert whole == "8 tokens in 4 steps, 2.00 tokens per step, 1.2 s after a prompt of 30 tokens"
-    assert cut == f"{whole}; cut off by --max-new-tokens"
+    assert cut == f"{whole}; cut off by max_new_tokens"
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

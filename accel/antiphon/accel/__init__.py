@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.accel.certify import Certificate
+    from antiphon.accel.completion import Origin
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
     from antiphon.accel.generate import Decoder, stream
     from antiphon.accel.growing import GrowingCache
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "certify": ("Certificate",),
+    "completion": ("Origin",),
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
     "generate": ("Decoder", "stream"),
     "growing": ("GrowingCache",),
@@ -40,6 +42,7 @@ __all__ = [
     "DrafterFactory",
     "GrowingCache",
     "LanguageModel",
+    "Origin",
     "Step",
     "Stream",
     "Summary",

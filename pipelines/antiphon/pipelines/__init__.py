@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer, AnswerStream
     from antiphon.pipelines.citations import Citation, cite
+    from antiphon.pipelines.drafting import Drafting
     from antiphon.pipelines.embedded import resolve_model
     from antiphon.pipelines.prompt import Prompt, PromptFormat, chat_prompt, guided_prompt, plain_prompt, reader_prompt
     from antiphon.pipelines.rag import Rag, Searcher
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "answer": ("Answer", "AnswerStream"),
     "citations": ("Citation", "cite"),
+    "drafting": ("Drafting",),
     "embedded": ("resolve_model",),
     "prompt": ("Prompt", "PromptFormat", "chat_prompt", "guided_prompt", "plain_prompt", "reader_prompt"),
     "rag": ("Rag", "Searcher"),
@@ -30,6 +32,7 @@ __all__ = [
     "Answer",
     "AnswerStream",
     "Citation",
+    "Drafting",
     "Prompt",
     "PromptFormat",
     "Rag",

@@ -118,6 +118,9 @@ def ask(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
+    drafting: Annotated[
+        bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
@@ -147,6 +150,8 @@ def ask(
     answer = console.show_stream(stream)
     console.show_citations(answer)
     console.show_cost(answer)
+    if drafting:
+        console.out.print(answer.drafting)
 
 
 @app.command()
