@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test fuzz format clean
+.PHONY: help install demo test notebooks docs fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -22,6 +22,12 @@ test: install ## Check everything: format, lint, types, tests, and the wheel in 
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadfile
 
+notebooks: install ## Run the notebooks and keep what they show
+	$(BIN)/python -m tests.notebooks
+
+docs: install ## Show the documentation at http://127.0.0.1:8000, as it is being written
+	$(BIN)/mkdocs serve
+
 fuzz: install ## Hold 10,000 random requests against plain decoding (some 20 minutes); CASES=500 for fewer
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
@@ -30,7 +36,7 @@ format: install ## Put the code into its format, with every fix that ruff is sur
 	$(BIN)/ruff format .
 
 clean: ## Remove what checks and builds leave behind; the virtual environment stays
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find accel retrieval pipelines integrations tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 # Only a change of what is required installs again; versions come from constraints.txt.

@@ -1,5 +1,6 @@
 """What the README shows works: its Python runs, and the names in its tables are all there are."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -55,6 +56,16 @@ def table(heading: str) -> list[str]:
     section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", section, flags=re.MULTILINE)
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def test_the_figures_of_the_first_table_are_stored_results() -> None:
+    runs = map(json.loads, (ROOT / "docs" / "results" / "speed.jsonl").read_text(encoding="utf-8").splitlines())
+    ours = [method for run in runs for method in run.get("methods", []) if method["method"] == "blend"]
+    names = ("speedup", "speedup_lookup", "tokens_per_step")
+    stored = {tuple("" if method[name] is None else f"{method[name]:.2f}" for name in names) for method in ours}
+    shown = re.findall(r"^\| [^|]+ \| (\d\.\d\d) \| (\d\.\d\d|) ?\| (\d\.\d\d) \|$", README, re.MULTILINE)
+    assert len(shown) == 4
+    assert set(shown) <= stored
 
 
 def test_the_table_of_drafters_is_whole() -> None:

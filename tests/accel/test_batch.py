@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.adversary import Oracle, Thicket, Witness
+from antiphon.accel.adversary import Curious, Oracle, Thicket, Witness
 from antiphon.accel.batch import Batch
 from antiphon.accel.draft import ROOT, Drafter
 from antiphon.accel.generate import Decoder, generate, stream
@@ -64,10 +64,9 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
     batch = padded(prompts)
     width = batch["input_ids"].shape[1]
     expected = [alone(model, prompt) for prompt in prompts]
-    witnesses = [
-        Witness(Thicket([0] * (width - len(p)) + p + tail, seed, VOCABULARY))
-        for seed, (p, tail) in enumerate(zip(prompts, expected, strict=True))
-    ]
+    whole = [[0] * (width - len(p)) + p + tail for p, tail in zip(prompts, expected, strict=True)]
+    thickets = [Thicket(text, seed, VOCABULARY) for seed, text in enumerate(whole)]
+    witnesses = [Witness(thickets[0]), Witness(Curious(thickets[1], whole[1], 1, VOCABULARY)), Witness(thickets[2])]
     assert shares_forwards(model)
     output = generate(model, **batch, **SETTINGS, rows=32, drafter=Planted(witnesses))
     assert isinstance(output, Tensor)

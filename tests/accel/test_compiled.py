@@ -14,10 +14,11 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from antiphon.accel import compiled, slots
-from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.compiled import CompiledModel, compiled_or_plain
-from antiphon.accel.draft import EMPTY
+from antiphon.accel.draft import EMPTY, Drafter
+from antiphon.accel.drafters import Lookahead
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.probe import traits_of
@@ -87,6 +88,22 @@ def test_text_and_logits_are_plain_decodings(family: str, implementation: str, m
     assert output[0].tolist() == text
     expect_plain_logits(model, text, witness.sights)
     assert len(witness.sights) < 30
+    assert model not in compiled._failures
+
+
+@as_they_are()
+@pytest.mark.parametrize("name", ["curious", "lookahead"])
+def test_what_is_asked_beside_the_prompts_last_token_and_later_changes_nothing(name: str) -> None:
+    model = model_of("llama")
+    text = truth(model)
+    asking: dict[str, Drafter] = {
+        "curious": Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
+        "lookahead": Lookahead(5, 4, 3),
+    }
+    witness = Witness(asking[name])
+    assert ours(model, witness, rows=63)[0].tolist() == text
+    assert witness.sights[0].draft.probes > 0
+    expect_plain_logits(model, text, witness.sights)
     assert model not in compiled._failures
 
 

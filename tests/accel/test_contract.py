@@ -1,6 +1,7 @@
 """The contract table: every drafter, every family, greedy and sampled, against both oracles."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.cost_store import assume
-from antiphon.accel.draft import Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafters import DRAFTERS, Blend, RunnersUp
+from antiphon.accel.draft import Draft, Drafter, DrafterFactory, Tokens
+from antiphon.accel.drafters import DRAFTERS, Bita, Blend, Lookahead, RunnersUp, Together
 from antiphon.accel.drafters.copying import Copying
 from antiphon.accel.drafters.trie import Trie
 from antiphon.accel.generate import generate
+from antiphon.accel.learned import Learned, untrained
 from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import KINKED, expect_plain_logits
@@ -39,12 +41,47 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
+    "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
+    "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, reads=False),
     "blend, warm": lambda text: Blend(recycling=WARM),
     "oracle": partial(Oracle, depth=5),
     "liar": partial(Liar, depth=5),
     "thicket": partial(Thicket, seed=1, vocabulary=VOCABULARY),
     "thicket 2": partial(Thicket, seed=2, vocabulary=VOCABULARY),
+    "curious": lambda text: Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
 }
+
+
+class Asking(Bita):
+    """Puts masks behind the rows of a thicket, some of which hold."""
+
+    def __init__(self, text: Tokens, learned: Learned) -> None:
+        super().__init__(learned)
+        self.thicket = Thicket(text, 6, VOCABULARY)
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        draft = self.thicket.propose(context, budget)
+        fading = tuple(0.9**depth for depth in draft.depths)
+        return self.grouped(Draft(draft.tokens, draft.parents, fading), budget)
+
+
+# These bring something along that was learned of the model, or could have been.
+TAUGHT: dict[str, Callable[[Tokens, Learned], Drafter]] = {
+    "bita": lambda text, learned: Bita(learned),
+    "bita, behind a thicket": Asking,
+    "bita and blend": lambda text, learned: Together(learned),
+}
+
+
+def loud(model: Any) -> Learned:
+    """A prefix whose every key and value has the norm 100: nobody but masks may hear it."""
+    learned = untrained(model, prefix=5, masks=3)
+    keys, values = (100 * each / each.norm(dim=-1, keepdim=True) for each in (learned.keys, learned.values))
+    return replace(learned, keys=keys, values=values)
+
+
+def drafter_of(name: str, text: Tokens, model: Any) -> Drafter:
+    return TAUGHT[name](text, loud(model)) if name in TAUGHT else TABLE[name](text)
 
 
 @cache
@@ -66,12 +103,12 @@ def plain(family: str, mode: str, seed: int = 3) -> Tensor:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [*TABLE, *TAUGHT])
 def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str) -> None:
     model = model_of(family)
     expected = plain(family, mode)
     text = expected[0].tolist()
-    witness = Witness(TABLE[name](text))
+    witness = Witness(drafter_of(name, text, model))
     torch.manual_seed(3)
     output = generate(
         model,
@@ -91,12 +128,12 @@ def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str) 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [*TABLE, *TAUGHT])
 def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(name: str, family: str) -> None:
     model = model_of(family)
     text = plain(family, "greedy")[0].tolist()
     assume(model, KINKED)
-    witness = Witness(TABLE[name](text))
+    witness = Witness(drafter_of(name, text, model))
     output = generate(
         model, prompt_of(3), references=[text[40:60]], drafter=lambda: witness, eos_token_id=None, max_new_tokens=48,
         do_sample=False,

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.adversary import Liar, Oracle, Thicket, Witness
+from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.attention import EXACT, exact_attention, implementation_of
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
@@ -47,6 +47,7 @@ def adversaries(text: list[int]) -> dict[str, DrafterFactory]:
         "thicket 2": lambda: Thicket(text, 2, VOCABULARY),
         "oracle": lambda: Oracle(text, 5),
         "liar": lambda: Liar(text, 5),
+        "curious": lambda: Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
     }
 
 

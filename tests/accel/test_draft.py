@@ -1,10 +1,12 @@
 """The words of drafting."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.draft import EMPTY, ROOT, Draft, chain, likeliest_chain, merge, trim
+from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
+from antiphon.accel.verify import walk
 
 
 def bush(seed: int, rows: int = 12) -> Draft:
@@ -39,10 +41,18 @@ def test_an_impossible_draft_is_refused(
         Draft(tokens, parents, chances, probes)
 
 
-def test_of_duplicate_siblings_the_first_counts_and_probes_are_nobodys_children() -> None:
-    draft = Draft((7, 7, 8, 9), (-1, -1, 0, 0), (1.0,) * 4, probes=1)
-    assert draft.children == {ROOT: {7: 0}, 0: {8: 2}}
-    assert draft.depths == [1, 1, 2, 2]
+def test_of_rows_with_equal_paths_the_first_counts_and_has_the_children_of_all() -> None:
+    draft = Draft((7, 7, 8, 9, 9, 6), (-1, -1, 0, 1, 0, 4), (1.0,) * 6)
+    assert draft.children == {ROOT: {7: 0}, 0: {8: 2, 9: 3}, 3: {6: 5}}
+    assert draft.depths == [1, 1, 2, 2, 2, 3]
+    assert likeliest_chain(draft) == chain([7, 8])
+
+
+def test_a_probe_may_be_accepted_where_it_holds_a_token_and_never_where_it_holds_none() -> None:
+    draft = Draft((7, 8, -1), (-1, 0, 1), (1.0, 0.1, 0.1), probes=2)
+    chosen = iter([7, 8, 9])
+    assert walk(draft, lambda row: next(chosen), lambda token: False) == Accepted((0, 1), (7, 8, 9))
+    assert likeliest_chain(draft) == chain([7])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -63,10 +73,38 @@ def test_trimming_by_depth_drops_exactly_what_is_deeper(depth: int) -> None:
     assert paths(kept) == {path for path in paths(draft) if len(path) <= depth}
 
 
-def test_probes_are_trimmed_together() -> None:
-    draft = Draft((1, 2, 3), (-1, 0, 1), (0.9, 0.8, 0.0), probes=2)
-    assert trim(draft, 3, 5) == draft
-    assert trim(draft, 2, 5) == Draft((1,), (-1,), (0.9,))
+ASKING = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1), probes=4)
+"""Candidates 1 and 2, a chain; probes 6 and 7 below the root, 8 below 1, 9 below 2."""
+
+
+def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
+    assert ASKING.asked == {ROOT: [2, 3], 0: [4], 1: [5]}
+    assert trim(ASKING, 6, 3) == ASKING
+    for rows in (4, 5):
+        assert trim(ASKING, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
+    for rows in (2, 3):
+        assert trim(ASKING, rows, 3) == Draft((6, 7), (-1, 0), (0.1, 0.1), probes=2)
+    assert trim(ASKING, 1, 3) == Draft((1,), (-1,), (0.9,))
+
+
+def test_probes_go_together_where_one_of_them_is_too_deep() -> None:
+    assert trim(ASKING, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
+    assert trim(ASKING, 6, 1) == Draft((1,), (-1,), (0.9,))
+    assert trim(ASKING, 6, 2, reach=3) == ASKING
+    assert trim(ASKING, 6, 1, reach=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_trimmed_of_a_draft_with_probes_fits_and_lacks_no_probe_below_what_is_kept(seed: int) -> None:
+    draft = replace(bush(seed, 14), tokens=tuple(range(14)), probes=7)  # a token is its own row
+    for rows in range(len(draft) + 1):
+        kept = trim(draft, rows, depth=14)
+        assert len(kept) <= rows
+        assert paths(kept) <= paths(draft)
+        assert trim(kept, rows, depth=14) == kept
+        candidates = [ROOT, *kept.tokens[: kept.candidates]]
+        asked = {probe for row in candidates for probe in draft.asked.get(row, ())}
+        assert set(kept.tokens[kept.candidates :]) == (asked if kept.probes else set())
 
 
 def test_the_likeliest_chain_follows_the_best_child_from_the_root() -> None:
@@ -89,6 +127,10 @@ def test_a_chain_is_one_path() -> None:
     assert chain([]) == EMPTY
 
 
-def test_probes_cannot_be_merged() -> None:
-    with pytest.raises(ValueError, match="1 probes"):
-        merge(Draft((1,), (-1,), (1.0,), probes=1))
+def test_merged_probes_follow_all_candidates_and_stay_rows_of_their_own() -> None:
+    other = Draft((1, 3, 6), (-1, -1, 1), (0.4, 0.3, 0.2), probes=2)
+    assert merge(ASKING, other) == Draft(
+        (1, 2, 6, 7, 8, 9, 3, 6), (-1, 0, -1, 2, 0, 1, -1, 6), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1, 0.3, 0.2), probes=6
+    )
+    assert merge(chain([6]), ASKING).probes == ASKING.probes
+    assert paths(merge(other, ASKING)) == paths(other) | paths(ASKING)

@@ -48,21 +48,11 @@ def test_the_walk_emits_the_longest_drafted_beginning_of_the_text_and_one_token_
         return len(said) == end
 
     accepted = walk(draft, lambda row: text[len(said)], commit)
-    first = {tuple(spelled(draft, row)) for row in reachable(draft)} | {()}
-    longest = max(length for length in range(len(text) + 1) if tuple(text[:length]) in first)
+    drafted = paths(draft) | {()}
+    longest = max(length for length in range(len(text) + 1) if tuple(text[:length]) in drafted)
     assert list(accepted.tokens) == said == text[: min(longest + 1, end)]
     assert len(accepted.path) == len(accepted.tokens) - 1
     assert accepted.path == () or spelled(draft, accepted.path[-1]) == said[:-1]
-
-
-def reachable(draft: Draft) -> list[int]:
-    """Rows whose ancestors and themselves are each the first of their token among their siblings."""
-    rows: list[int] = []
-    for row, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        twin = any(draft.tokens[r] == token and draft.parents[r] == parent for r in range(row))
-        if not twin and (parent == ROOT or parent in rows):
-            rows.append(row)
-    return rows
 
 
 @many
@@ -91,9 +81,8 @@ def test_merging_is_associative_and_makes_siblings_distinct(one: Draft, two: Dra
 def test_the_likeliest_chain_is_a_path_of_the_draft_down_to_a_leaf(draft: Draft) -> None:
     chosen = likeliest_chain(draft)
     assert chosen.parents == tuple(range(-1, len(chosen) - 1))
-    reached = {tuple(spelled(draft, row)) for row in reachable(draft)}
-    assert chosen.tokens in reached | {()}
-    assert not any(len(path) > len(chosen) and path[: len(chosen)] == chosen.tokens for path in reached)
+    assert chosen.tokens in paths(draft) | {()}
+    assert not any(len(path) > len(chosen) and path[: len(chosen)] == chosen.tokens for path in paths(draft))
 
 
 reaches = st.one_of(

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from transformers import PreTrainedTokenizerBase
 
-from antiphon.accel import LanguageModel, Step, Stream
+from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
 from antiphon.accel.messages import Prompt, encode
 from antiphon.accel.parameters import Parameters, Settings
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
@@ -55,13 +55,20 @@ class Scripted(LanguageModel):
         self.answer = answer
         self.asked: list[tuple[str, tuple[str, ...]]] = []
 
-    def stream(self, prompt: Prompt, *, references: Sequence[str] = (), **parameters: Unpack[Parameters]) -> Stream:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        references: Sequence[str] = (),
+        prefix: PrefixCache | None = None,
+        **parameters: Unpack[Parameters],
+    ) -> Stream:
         tokens = encode(prompt, self.tokenizer)
         text = str(self.tokenizer.decode(tokens))
         self.asked.append((text, tuple(references)))
         said = written(text) or self.answer
         if said is None:
-            return super().stream(prompt, references=references, **parameters)
+            return super().stream(prompt, references=references, prefix=prefix, **parameters)
         settings = Settings(**parameters)
         ids = self.tokenizer.encode(said, add_special_tokens=False)
         ends = [None] * (len(ids) - 1) + ["stop"]

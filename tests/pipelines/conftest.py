@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,17 @@ from antiphon.pipelines.embedded import resolve_model
 def tiny() -> LanguageModel:
     """A random model that reads bytes, with a window of 1,024 of them and a chat template."""
     return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
+
+
+@pytest.fixture(scope="session")
+def typist() -> LanguageModel:
+    """Like ``tiny``, but it says printable characters alone, so that its tokens can be told from its text."""
+    model: Any = tiny_model(max_position_embeddings=2048)
+    with torch.no_grad():
+        model.lm_head.weight[:32] = 0
+        model.lm_head.weight[127:256] = 0
+        model.lm_head.weight[258:] = 0
+    return LanguageModel(model, byte_tokenizer(), name="typist")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -36,7 +37,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert all(command in run.stdout for command in ("index", "ask", "demo", "doctor", "bench", "reader"))
+    assert all(command in run.stdout for command in ("index", "ask", "chat", "demo", "doctor", "bench", "reader"))
     assert run.stdout.splitlines()[-1] == "[]"
 
 
@@ -69,7 +70,13 @@ def test_an_answer_is_followed_by_its_citations_and_its_cost(index_folder: Path,
     *_, citations, cost = shown.stdout.splitlines()
     assert citations == "No six words of the answer stand verbatim in a passage."
     assert cost.startswith("30 tokens in ")
-    assert cost.endswith("cut off by --max-new-tokens")
+    assert cost.endswith("cut off by max_new_tokens")
+
+
+def test_an_answer_is_shown_once_more_as_it_was_decoded(index_folder: Path, tiny_folder: Path) -> None:
+    shown = ask(index_folder, tiny_folder, "--drafting", "--rows", 8).stdout.splitlines()
+    assert re.fullmatch(r"30 tokens in \d+ steps; drafts had guessed \d+ of them\.", shown[-1])
+    assert not any("drafts had guessed" in line for line in ask(index_folder, tiny_folder).stdout.splitlines())
 
 
 def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_folder: Path, tiny_folder: Path) -> None:

@@ -250,6 +250,14 @@ def test_methods_are_named_once_with_plain_decoding_first() -> None:
     assert (rows_named("auto"), rows_named("12")) == (None, 12)
 
 
+def test_lookaheads_setting_is_named_and_has_the_rows_that_it_needs() -> None:
+    methods: Any = methods_named(["lookahead:7,5,7", "lookahead:15,5,3,unread", "lookahead:9"], 8)
+    assert [method.rows for method in methods[1:]] == [55, 71, 9]
+    drafters = [method.drafter() for method in methods[1:3]]
+    settings = [(each.width, each.ngram, each.guesses, each.reads) for each in drafters]
+    assert settings == [(7, 5, 7, True), (15, 5, 3, False)]
+
+
 def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.accel import generate as seam
 
@@ -271,6 +279,7 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
     [
         (lambda: methods_named(["bushel"], 8), "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
         (lambda: methods_named(["hf-lookup:8"], 8), "There is no method 'hf-lookup:8'"),
+        (lambda: methods_named(["lookahead:7,5"], 8), "'lookahead:7,5' is no setting of lookahead; give window"),
         (lambda: methods_named(["blend:many"], 8), "rows is 'many'; give a number, or auto"),
         (lambda: rows_named("-3"), "rows is '-3'"),
         (lambda: shaped("llama-9b", byte_tokenizer(), dtype=None, device=None), "no shape 'llama-9b'; choose one of"),

@@ -119,6 +119,14 @@ def test_more_second_looks_find_more_and_none_finds_less() -> None:
     assert found[3] > 0.999, "in the end it is the exact search"
 
 
+def test_where_probes_alone_do_not_reach_the_target_more_of_the_best_are_scored_again() -> None:
+    rough = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", rescored=1)
+    made = [describe(vector_index(VECTORS, rough, target=target), rough) for target in (0.4, 0.99)]
+    assert [each.rescored for each in made] == [1, 4], "none, and both of the doublings"
+    assert made[0].recall_100 < made[1].recall_100
+    assert len({each.bytes_per_vector for each in made}) == 1
+
+
 def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectors]) -> None:
     description = describe(made["compact"], choose("compact", *VECTORS.shape))
     curve = dict(description.curve)

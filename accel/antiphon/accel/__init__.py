@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.accel.certify import Certificate
+    from antiphon.accel.completion import Origin
     from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, DrafterFactory
     from antiphon.accel.generate import Decoder, stream
     from antiphon.accel.growing import GrowingCache
     from antiphon.accel.language_model import Completion, Conversation, LanguageModel, Stream, Usage
+    from antiphon.accel.prefix import PrefixCache
     from antiphon.accel.probe import traits_of
     from antiphon.accel.stats import Step, Summary, summarize
     from antiphon.accel.traits import Traits
 
 _ROOMS = {
     "certify": ("Certificate",),
+    "completion": ("Origin",),
     "draft": ("EMPTY", "ROOT", "Accepted", "Draft", "Drafter", "DrafterFactory"),
     "generate": ("Decoder", "stream"),
     "growing": ("GrowingCache",),
     "language_model": ("Completion", "Conversation", "LanguageModel", "Stream", "Usage"),
+    "prefix": ("PrefixCache",),
     "probe": ("traits_of",),
     "stats": ("Step", "Summary", "summarize"),
     "traits": ("Traits",),
@@ -40,6 +44,8 @@ __all__ = [
     "DrafterFactory",
     "GrowingCache",
     "LanguageModel",
+    "Origin",
+    "PrefixCache",
     "Step",
     "Stream",
     "Summary",

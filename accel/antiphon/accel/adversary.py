@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Tokens, chain
+from antiphon.accel.learned import learned_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,6 +79,39 @@ class Thicket:
         """Nothing to learn."""
 
 
+class Curious:
+    """Passes another drafter's drafts on with up to eight probes below their rows; the first forward has some, too.
+
+    Some probes guess right: their tokens are drawn from what the true ``text`` says next, or below ``vocabulary``.
+    """
+
+    def __init__(self, drafter: Drafter, text: Tokens, seed: int, vocabulary: int) -> None:
+        self.drafter = drafter
+        self.text = text
+        self.random = random.Random(seed)
+        self.vocabulary = vocabulary
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
+        """Probes alone."""
+        self.drafter.begin(prompt, references)
+        return self._ask(EMPTY, len(prompt))
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        """The other drafter's guess, and probes below it."""
+        return self._ask(self.drafter.propose(context, budget), len(context))
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+        """Pass it on."""
+        self.drafter.observe(draft, accepted, logits)
+
+    def _ask(self, draft: Draft, length: int) -> Draft:
+        tokens, parents, probes = list(draft.tokens), list(draft.parents), self.random.randint(0, 8)
+        for _ in range(probes):
+            parents.append(self.random.randrange(ROOT, len(tokens)))
+            tokens.append(self.random.choice([*self.text[length : length + 3], self.random.randrange(self.vocabulary)]))
+        return Draft(tuple(tokens), tuple(parents), (*draft.chances, *(0.5,) * probes), probes)
+
+
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What a witness saw of one step: how long the text was before it, the draft, what held, and the logits."""
@@ -93,14 +127,15 @@ class Witness:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
+        self.learned = learned_of(drafter)
         self.sights: list[Sight] = []
         self.length = 0
 
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
         """Start a new record."""
         self.sights = []
         self.length = len(prompt)
-        self.drafter.begin(prompt, references)
+        return self.drafter.begin(prompt, references)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """The other drafter's guess."""

@@ -31,6 +31,7 @@ class _Seat:
     run: Run
     budget: Budget
     steps: deque[Step] = field(default_factory=deque)
+    begun: bool = False
 
 
 class Batch:
@@ -101,7 +102,8 @@ class Batch:
     def _draft(self, index: int, seat: _Seat) -> Draft:
         run, budget = seat.run, seat.budget
         draft = run.drafter.propose(run.transcript.tokens, budget.rows)
-        draft = trim(draft, budget.rows, min(run.stop.room - 1, self.memory.reachable(index)))
+        reach = self.memory.reachable(index)
+        draft = trim(draft, budget.rows + draft.probes, min(run.stop.room - 1, reach), reach)
         return budget.trim(draft, self.memory.lengths[index], len(self._seats))
 
     def _accept(
@@ -112,6 +114,8 @@ class Batch:
         paths: list[tuple[int, ...]] = []
         for seat, draft, rows in zip(seats, drafts, logits, strict=True):
             run = seat.run
+            prefilled = 0 if seat.begun else len(run.prompt)
+            seat.begun = True
             accepted = walk(draft, run.chooser.over(rows), run.stop.commit)
             run.drafter.observe(draft, accepted, rows)
             seat.budget.learn(accepted)
@@ -125,6 +129,7 @@ class Batch:
                     draft_seconds=drafted - started,
                     forward_seconds=forwarded - drafted,
                     finish=run.stop.finish,
+                    prefilled=prefilled,
                 )
             )
         return paths
@@ -142,7 +147,7 @@ class Batch:
 
 def steps_of(model: PreTrainedModel, runs: Sequence[Run], size: int | None = None) -> list[Iterator[Step]]:
     """The steps of each text: from forwards that ``size`` texts (all) share where the model allows it."""
-    if len(runs) == 1 or any(run.bucket for run in runs) or not shares_forwards(model):
+    if len(runs) == 1 or any(run.bucket or run.learned for run in runs) or not shares_forwards(model):
         return [run.steps() for run in runs]
     batch = Batch(model, size=size or len(runs))
     return [batch.add(run) for run in runs]

@@ -6,6 +6,7 @@ Knows neither who drafts nor how a draft is verified. What it decides never chan
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.calibration import Calibration, RequestCalibration
 from antiphon.accel.cost_store import step_cost
-from antiphon.accel.draft import Accepted, Draft, Drafter, select, trim
+from antiphon.accel.draft import ROOT, Accepted, Draft, Drafter, select, trim, without_probes
 from antiphon.accel.probe import traits_of
 from antiphon.accel.running_cost import RunningCost
 from antiphon.accel.step_cost import StepCost
@@ -38,7 +39,7 @@ class Budget(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows the drafter is asked for."""
+        """How many candidates the drafter is asked for."""
 
     def trim(self, draft: Draft, context: int, texts: int = 1) -> Draft:
         """The rows to verify, after ``context`` tokens, in a forward shared by so many ``texts`` with such a draft."""
@@ -92,20 +93,25 @@ class Measured:
         return self._asked
 
     def trim(self, draft: Draft, context: int, texts: int = 1) -> Draft:
-        """The rows that promise the most tokens per second; probes are kept or dropped together."""
-        rows = len(draft) - draft.probes
-        chances = self.calibration.chances(draft)[:rows]
-        order = sorted(range(rows), key=lambda row: (-chances[row], row))  # a parent is likelier, or stands before
-        gains = list(accumulate((chances[row] for row in order), initial=1.0))
+        """The rows that promise the most tokens per second, each candidate with the probes below it or none with any.
+
+        What the answers to probes are worth, in tokens, is their drafter's to say.
+        """
+        chances = self.calibration.chances(without_probes(draft))
+        order = sorted(range(len(chances)), key=lambda row: (-chances[row], row))  # a parent is likelier, or before
         costs = self._costs(context, len(draft), texts)
-        rates = [gain / cost for gain, cost in zip(gains, costs, strict=False)]
-        best = max(rates)
-        kept = rates.index(best) if best > MARGIN * rates[0] else 0
-        # What the answers to probes are worth, in tokens, is their drafter's to say.
-        if draft.probes and (gains[-1] + sum(draft.chances[rows:])) / costs[len(draft)] > max(best, MARGIN * rates[0]):
-            return draft
-        self._asked = min(max(2 * kept, self._asked - 1, FEWEST), MOST)
-        return draft if kept == len(draft) else select(draft, sorted(order[:kept]))
+        rates = _rates([[row] for row in order], chances, costs)
+        kept = rates.index(max(rates)) if max(rates) > MARGIN * rates[0] else 0
+        taken = order[:kept]
+        if draft.probes:
+            asked = draft.asked
+            groups = [asked.get(ROOT, []), *([row, *asked.get(row, ())] for row in order)]
+            probing = _rates(groups, [*chances, *draft.chances[len(chances) :]], costs)[1:]
+            if max(probing) > max(rates[kept], MARGIN * rates[0]):
+                kept = probing.index(max(probing))
+                taken = [row for group in groups[: 1 + kept] for row in group]
+        self._asked = min(max(2 * len(taken), self._asked - 1, FEWEST), MOST)
+        return draft if len(taken) == len(draft) else select(draft, sorted(taken))
 
     def pads(self, draft: Draft, context: int) -> int:
         """As many as make the forward a tenth cheaper, where any do: in half precision, some CPUs prefer a few rows."""
@@ -125,6 +131,13 @@ class Measured:
         """Seconds of a forward by the draft rows of each text; where more rows are cheaper, filled up to them."""
         costs = self.cost.seconds(context, texts * max(1 + rows, FEWEST))[texts - 1 :: texts]
         return list(accumulate(reversed(costs), min))[::-1]
+
+
+def _rates(groups: Sequence[Sequence[int]], gains: Sequence[float], costs: Sequence[float]) -> list[float]:
+    """Tokens per second of a plain step, and of forwards with the rows of the first group, the first two, ..."""
+    tokens = accumulate((sum(gains[row] for row in group) for group in groups), initial=1.0)
+    rows = accumulate(map(len, groups), initial=0)
+    return [token / costs[count] for token, count in zip(tokens, rows, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

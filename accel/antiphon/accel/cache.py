@@ -18,7 +18,9 @@ from antiphon.accel.attention import lent
 from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.growing import let_grow
+from antiphon.accel.learned import Learned, embedded
 from antiphon.accel.packed import PACKED
+from antiphon.accel.prefixed import Prefixed
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
@@ -32,6 +34,8 @@ class CachedModel:
 
     With a ``bucket``, every forward after the prefill is filled up to so many rows, so that its shape says nothing of
     the draft; this takes attention that skips rows which see nothing (`antiphon.accel.attention`).
+
+    Rows of negative tokens are the mask tokens of ``learned``: they are fed as its embeddings, and see its prefix.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class CachedModel:
         *,
         padding: int = 0,
         bucket: int = 0,
+        learned: Learned | None = None,
     ) -> None:
         self.model = model
         self.traits = traits
@@ -49,12 +54,20 @@ class CachedModel:
         let_grow(self.cache)
         self.padding = padding
         self.bucket = bucket
+        self.learned = learned and learned.on(model)
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
         self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
+
+    def can_open(self, context: Tokens) -> bool:
+        """Whether the last token of a prompt may be read with a draft beside it, after all the others.
+
+        Not where the prompt's own shape is part of what is promised: in a bucket, or at a switch of frequencies.
+        """
+        return self.level == "tree" and not self.bucket and self.traits.rope is None and len(context) > self.length + 1
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
@@ -69,12 +82,14 @@ class CachedModel:
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels, one chain where it must be."""
+        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain if need be."""
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
         free = sys.maxsize if self.capacity is None else self.capacity - self.length
-        return trim(draft, min(rows, free - 1), min(depth, self._reachable()))  # one place is the root's
+        free -= 1 + (self.learned.prefix if self.learned else 0)  # one place is the root's
+        reach = self._reachable()
+        return trim(draft, min(rows, free), min(depth, reach), reach)
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
@@ -82,8 +97,8 @@ class CachedModel:
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the pending tokens and the rows of ``path`` permanent; forget the other rows."""
-        pending, draft, pads = self._fed
-        fed, kept = len(pending) + len(draft) + pads, len(pending) + len(path)
+        pending, draft, others = self._fed
+        fed, kept = len(pending) + len(draft) + others, len(pending) + len(path)
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
         elif kept < fed and self.level in ("tree", "linear"):
@@ -120,7 +135,7 @@ class CachedModel:
         return list(self.cache.layers)
 
     def _feed(self, pending: Tokens, draft: Draft, pads: int) -> Tensor:
-        self._fed = (pending, draft, pads)
+        self._fed = (pending, draft, pads + self._shown(draft.tokens))
         if len(draft) or pads:
             record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
         self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
@@ -131,34 +146,48 @@ class CachedModel:
         tree = plant(len(pending), draft.parents, pads) if len(draft) or pads else None
         depths = torch.arange(len(pending)) if tree is None else torch.from_numpy(tree.depths)
         rows = 1 + len(draft) + pads
-        device = self.model.device
-        arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": self.cache, "use_cache": True}
+        tokens = [*pending, *draft.tokens, *[pending[-1]] * pads]
+        arguments = self._inputs(tokens)
         if self.traits.keeps_logits:
             arguments["logits_to_keep"] = rows
         if self.traits.takes_positions:
             positions = depths + (self.length - self.padding)
-            arguments["position_ids"] = positions.clamp_(min=0)[None].to(device)
-        input_ids = torch.tensor([[*pending, *draft.tokens, *[pending[-1]] * pads]], device=device)
-        seen = self._mask(tree, len(depths))
+            arguments["position_ids"] = positions.clamp_(min=0)[None].to(self.model.device)
+        seen = self._mask(tree, tokens)
         with lent(self.model, PACKED) if self.traits.packs and tree is not None else nullcontext():
-            outputs = self.model(input_ids=input_ids, attention_mask=seen, **arguments)
+            outputs = self.model(attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
 
-    def _mask(self, tree: Tree | None, fed: int) -> Tensor | dict[str, Tensor] | None:
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+        """What is fed, and the cache that it goes to; mask tokens come with what was learned for them."""
+        name = self.traits.cache_argument or "past_key_values"
+        if self.learned is not None and min(tokens) < 0:
+            embeddings = embedded(self.model, tokens, self.learned)
+            return {"inputs_embeds": embeddings, name: Prefixed(self.cache, self.learned), "use_cache": True}
+        return {"input_ids": torch.tensor([tokens], device=self.model.device), name: self.cache, "use_cache": True}
+
+    def _shown(self, tokens: Tokens) -> int:
+        """How many learned keys and values lie behind the rows: all of them where a mask token looks."""
+        return self.learned.prefix if self.learned is not None and min(tokens, default=0) < 0 else 0
+
+    def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor] | None:
         if tree is not None and self.level == "tree":
-            masks = {kind: self._tree_mask(tree, kind) for kind in self.traits.reaches}
+            masks = {kind: self._tree_mask(tree, kind, tokens) for kind in self.traits.reaches}
             return masks if len(masks) > 1 else next(iter(masks.values()))
         if not self.padding:
             return None  # the causal fast path of transformers
-        seen = torch.ones((1, self.length + fed), dtype=torch.long, device=self.model.device)
+        seen = torch.ones((1, self.length + len(tokens)), dtype=torch.long, device=self.model.device)
         seen[:, : self.padding] = 0
         # Models of recurrent state alone multiply what they are fed by their mask, and remember nothing of the rest.
         return seen[:, self.length :] if self.traits.cache_argument == "cache_params" else seen
 
-    def _tree_mask(self, tree: Tree, kind: str) -> Tensor:
-        width, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree))
+    def _tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
+        shown = self._shown(tokens)
+        width, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree) + shown)
         sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)
+        if shown:
+            sees = torch.cat([sees, (torch.tensor(tokens) < 0)[:, None].expand(-1, shown)], dim=1)
         sees = pad(sees, (0, width - sees.shape[1]))  # the rest of a fixed buffer: nobody has written there
         sees = sees[None, None].to(self.model.device)
         return sees if self.traits.takes_booleans else additive(sees, self.model.dtype)

@@ -67,6 +67,10 @@ class CompiledModel:
         self.leave_memory()
         return self.plain.cache
 
+    def can_open(self, context: Tokens) -> bool:
+        """As of `CachedModel`."""
+        return self.plain.can_open(context)
+
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """As `CachedModel` does."""
         return self.plain.prefill(prompt, chunk)
@@ -188,7 +192,7 @@ def compiled_or_plain(plain: CachedModel, compiled: bool | None) -> CachedModel 
     """
     if compiled is False or (compiled is None and plain.model.device.type != "cuda"):
         return plain
-    reason = obstacle(plain.model, plain.traits, plain.cache)
+    reason = "its drafter has mask tokens" if plain.learned else obstacle(plain.model, plain.traits, plain.cache)
     if reason is None:
         return CompiledModel(plain, compiles=bool(compiled))
     if compiled and plain.model not in _failures:  # of these a warning has been given

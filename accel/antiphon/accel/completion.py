@@ -14,7 +14,7 @@ from antiphon.accel.stats import FinishReason, Step, Summary, summarize
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Stream", "Turns", "Usage"]
+__all__ = ["Completion", "Origin", "Stream", "Turns", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """How a token came to be: the forward that emitted it, counted from 0, and whether a draft had guessed it.
+
+    A token that no draft had guessed is the model's own next one; every forward emits one at most. ``start`` and
+    ``end`` are the characters of the text that the token settled: none for a special token, the first half of a
+    character, or what a stop string cut off.
+    """
+
+    start: int
+    end: int
+    step: int
+    is_drafted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A finished answer: its text without special tokens and without the stop string, and how it came to be.
 
     ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
-    the model emitted, up to the one that ended the text; ``temperature`` and ``repetition_penalty`` are what they were
-    chosen with.
+    the model emitted, up to the one that ended the text, and ``origins`` how each of them came to be; ``temperature``
+    and ``repetition_penalty`` are what they were chosen with.
     """
 
     text: str
@@ -46,6 +61,7 @@ class Completion:
     tokens: tuple[int, ...]
     temperature: float = 0.0
     repetition_penalty: float = 1.0
+    origins: tuple[Origin, ...] = ()
 
 
 class Turns:
@@ -91,6 +107,7 @@ class Stream:
         self._turns = turns or Turns()
         self._steps: list[Step] = []
         self._pieces: list[str] = []
+        self._ends: list[int] = []  # for each token, how many characters are settled once it is read
         self._finish: FinishReason | None = None
         self._is_closed = False
 
@@ -123,14 +140,16 @@ class Stream:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
         tokens = tuple(token for step in self._steps for token in step.tokens)
         temperature, repetition_penalty = self._chosen
+        text = "".join(self._pieces)
         return Completion(
-            text="".join(self._pieces),
+            text=text,
             finish_reason=self._finish,
             usage=Usage(self._prompt_tokens, len(tokens)),
             steps=summarize(self._steps),
             tokens=tokens,
             temperature=temperature,
             repetition_penalty=repetition_penalty,
+            origins=_origins(self._steps, self._ends, len(text)),
         )
 
     def close(self) -> None:
@@ -152,7 +171,9 @@ class Stream:
     def _read(self, step: Step) -> str:
         text = ""
         for count, token in enumerate(step.tokens, start=1):
-            text += self._stops.push(self._detokenizer.push(token), self._detokenizer.pending)
+            piece = self._detokenizer.push(token)
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
+            text += self._stops.push(piece, self._detokenizer.pending)
             if self._stops.is_found:
                 kept = replace(step, tokens=step.tokens[:count], accepted=min(step.accepted, count), finish="stop")
                 self._steps.append(kept)
@@ -167,3 +188,11 @@ class Stream:
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish
         self._running = iter(())  # dropping the engine's generator ends it and frees its cache
+
+
+def _origins(steps: Sequence[Step], ends: Sequence[int], length: int) -> tuple[Origin, ...]:
+    """How each token came to be; the last one also settles what no later token could change any more."""
+    cut = [*(min(end, length) for end in ends[:-1]), length]
+    spans = zip((0, *cut), cut, strict=False)
+    drafted = ((step, row < taken.accepted) for step, taken in enumerate(steps) for row in range(len(taken.tokens)))
+    return tuple(Origin(*span, *how) for span, how in zip(spans, drafted, strict=False))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from antiphon.accel.budget import Budget
 from antiphon.accel.cache import CachedModel
@@ -31,14 +32,16 @@ def decode(
 ) -> Iterator[Step]:
     """Decode until ``stop`` says so, with the draft rows that the ``budget`` keeps beside the root in each forward.
 
-    The first step reads what the cache does not hold yet of the prompt and emits one token; every further one emits
-    the accepted path and the model's own next token. The text is the chooser's alone, whatever the drafter guesses.
+    The first step reads what the cache does not hold yet of the prompt, and verifies a draft only where the drafter has
+    one at the very beginning; every further one drafts, and emits the accepted path and the model's own next token. The
+    text is the chooser's alone, whatever the drafter guesses.
     """
     context = stop.transcript.tokens
     started = perf_counter()
-    drafter.begin(tuple(context), references)
+    opening = drafter.begin(tuple(context), references) or EMPTY
     drafted = perf_counter()
-    draft, logits = EMPTY, cached.prefill(context[cached.length :], prefill_chunk)
+    prefilled = len(context) - cached.length
+    draft, logits = _open(cached, opening, budget, stop, prefill_chunk)
     fed = length = 0
     while True:
         forwarded = perf_counter()
@@ -56,6 +59,7 @@ def decode(
             accepted=len(accepted.path),
             seconds=ended - started,
             padded=max(fed - 1 - len(draft), 0),
+            prefilled=prefilled,
             draft_seconds=(drafted - started) + (ended - walked),
             forward_seconds=forwarded - drafted,
             finish=stop.finish,
@@ -65,17 +69,39 @@ def decode(
         started = perf_counter()
         if cached.must_rebuild(context):
             drafted = started
-            draft, logits, fed = EMPTY, cached.rebuild(context), 0
+            draft, logits, fed, prefilled = EMPTY, cached.rebuild(context), 0, len(context)
         else:
+            prefilled = 0
             length = cached.length
-            proposed = cached.fit(drafter.propose(context, budget.rows), budget.rows, stop.room - 1)
-            draft = budget.trim(proposed, length)
+            draft = _fitted(cached, drafter.propose(context, budget.rows), budget, stop)
             filled = _fill(cached, draft, context[-1], budget.pads(draft, length), stop.room - 1)
             fed = 1 + len(filled)
             drafted = perf_counter()
             logits = cached.forward(context[-1:], filled)[: 1 + len(draft)]
 
 
+def _open(
+    cached: CachedModel | CompiledModel, opening: Draft, budget: Budget, stop: Stop, chunk: int | None
+) -> tuple[Draft, Tensor]:
+    """Read the prompt: as it is, or where there is something to verify beside its last token, that one by itself.
+
+    There is no tree over a whole prompt: its mask would be quadratic in its length.
+    """
+    context = stop.transcript.tokens
+    if not len(opening) or not cached.can_open(context):
+        return EMPTY, cached.prefill(context[cached.length :], chunk)
+    cached.prefill(context[cached.length : -1], chunk)
+    cached.keep(())
+    draft = _fitted(cached, opening, budget, stop)
+    return draft, cached.forward(context[-1:], draft)
+
+
+def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, stop: Stop) -> Draft:
+    """What of a draft the model can verify now, and of that what the budget says."""
+    return budget.trim(cached.fit(draft, budget.rows + draft.probes, stop.room - 1), cached.length)
+
+
 def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:
     """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
-    return cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads else draft
+    filled = cached.fit(padded(draft, token, pads), sys.maxsize, depth) if pads and depth else draft
+    return filled if len(filled) == len(draft) + pads else draft

@@ -21,6 +21,7 @@ from antiphon.accel.drafters import Blend, Recycling, RunnersUp, drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Conversation, Message, Prompt, encode
 from antiphon.accel.parameters import Parameters, Settings, check, texts
+from antiphon.accel.prefix import PrefixCache
 from antiphon.accel.request import prepare
 from antiphon.accel.run import Run
 from antiphon.accel.stats import Step
@@ -123,10 +124,15 @@ class LanguageModel:
         return window if isinstance(window, int) and window > 0 else None
 
     def generate(
-        self, prompt: Prompt, *, references: Sequence[str] = (), **parameters: Unpack[Parameters]
+        self,
+        prompt: Prompt,
+        *,
+        references: Sequence[str] = (),
+        prefix: PrefixCache | None = None,
+        **parameters: Unpack[Parameters],
     ) -> Completion:
         """The whole completion; see `stream`, whose pieces it joins."""
-        return _read(self.stream(prompt, references=references, **parameters))
+        return _read(self.stream(prompt, references=references, prefix=prefix, **parameters))
 
     def generate_batch(
         self,
@@ -159,12 +165,20 @@ class LanguageModel:
             streams = [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
         return [_read(stream) for stream in streams]
 
-    def stream(self, prompt: Prompt, *, references: Sequence[str] = (), **parameters: Unpack[Parameters]) -> Stream:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        references: Sequence[str] = (),
+        prefix: PrefixCache | None = None,
+        **parameters: Unpack[Parameters],
+    ) -> Stream:
         """Continue a text, or answer messages, piece by piece, as the parameters say (see `Settings`).
 
         A text is tokenized as the tokenizer does it, with its own special tokens; messages, or a `Conversation` of
         messages and tools, go through its chat template once. The text ends before the first ``stop`` string, at an
-        end-of-sequence token, after ``max_new_tokens``, or where the context window is full.
+        end-of-sequence token, after ``max_new_tokens``, or where the context window is full. What a ``prefix`` holds of
+        the prompt is not read again, and what this request has read is in it afterwards.
 
         Raises:
             ValueError: a parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
@@ -173,19 +187,23 @@ class LanguageModel:
         """
         settings = Settings(**parameters)
         with self._turns:
-            run = self._run(prompt, references, settings)
-            return self._stream(run, run.steps(), settings)
+            run = self._run(prompt, references, settings, prefix)
+            return self._stream(run, run.steps() if prefix is None else prefix.keeping(run, run.steps()), settings)
 
-    def _run(self, prompt: Prompt, references: Sequence[str], settings: Settings) -> Run:
+    def _run(
+        self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
+    ) -> Run:
         """One request, ready to be decoded."""
         sources = texts("references", references)
         rows = settings.rows
         tokens = encode(prompt, self.tokenizer)
         generator = self._generator(settings.seed) if settings.is_sampled else None
+        room = self._room(len(tokens))
         request = prepare(
             self.model,
             **self._inputs(tokens),
-            max_new_tokens=min(settings.max_new_tokens, self._room(len(tokens))),
+            past_key_values=None if prefix is None else prefix.take(self.model, tokens),
+            max_new_tokens=min(settings.max_new_tokens, room),
             **settings.arguments,
             **self._ends(),
         )

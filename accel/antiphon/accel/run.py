@@ -7,19 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from antiphon.accel.attention import EXACT
 from antiphon.accel.budget import Budget, budget_for
 from antiphon.accel.cache import CachedModel, cache_of
 from antiphon.accel.compiled import CompiledModel, compiled_or_plain, until_left
 from antiphon.accel.decode import decode
 from antiphon.accel.determinism import STEADY_ROWS, exactly, settled
 from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.learned import Learned, learned_of
 from antiphon.accel.request import Reference, Request, checked_rows, encode
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
 from antiphon.accel.stopping import Stop
+from antiphon.accel.traits import Traits
 from antiphon.accel.transcript import Transcript
 
 
@@ -54,6 +57,7 @@ class Run:
         self.prefill_chunk: int | None = config.prefill_chunk_size
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
+        self.learned = learned_of(self.drafter)
         self.cached: CachedModel | CompiledModel | None = None
         self.transcript = Transcript(request.input_ids)
         self.chooser = Chooser(
@@ -81,7 +85,11 @@ class Run:
         request = self.request
         cache = cache_of(request.model, dict(request.arguments))
         traits = settled(request.model, self.bucket, cache)
-        plain = CachedModel(request.model, traits, cache, padding=request.padding, bucket=self.bucket)
+        if self.learned is not None:
+            suits(self.learned, request.model, traits, self.bucket)
+        plain = CachedModel(
+            request.model, traits, cache, padding=request.padding, bucket=self.bucket, learned=self.learned
+        )
         self.cached = plain if self.bucket else compiled_or_plain(plain, self.compiled)
         steps = decode(
             self.cached,
@@ -105,6 +113,19 @@ class Run:
             "past_key_values": self.cached and self.cached.cache,
         }
         return GenerateDecoderOnlyOutput(**fields)
+
+
+def suits(learned: Learned, model: PreTrainedModel, traits: Traits, bucket: int) -> None:
+    """Refuse a request whose drafter brings what was learned of a model, where that cannot be shown to this one.
+
+    Raises:
+        ValueError: it is another model, or one that verifies no trees; or decoding is deterministic.
+    """
+    learned.check(model)
+    if traits.level != "tree":
+        raise ValueError(f"BiTA verifies trees, which {type(model).__name__} cannot: {traits.reason}.")
+    if bucket or traits.implementation == EXACT:
+        raise ValueError("BiTA is not decoded deterministically: leave deterministic out, or choose another drafter.")
 
 
 def _tuple(tensors: list[Tensor] | None) -> tuple[Tensor, ...] | None:

@@ -13,7 +13,8 @@ FinishReason = Literal["stop", "length", "cancelled"]
 class Step:
     """One forward: what it emitted, what it verified and what it took (seconds).
 
-    ``padded`` counts rows that made the forward cheaper by making it larger; they are not drafted.
+    ``padded`` counts rows that made the forward cheaper by making it larger; they are not drafted. ``prefilled`` counts
+    the tokens that it read because the cache did not hold them: those of a prompt, or of a text read anew.
     """
 
     tokens: tuple[int, ...]
@@ -24,13 +25,16 @@ class Step:
     forward_seconds: float = 0.0
     finish: FinishReason | None = None
     padded: int = 0
+    prefilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A request in figures. The first step is the prefill: it reads the whole prompt and emits one token.
+    """A request in figures. The first step is the prefill: it reads the whole prompt and, but for drafts that begin
+    there, emits one token.
 
-    Times are seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them.
+    ``prefill_tokens`` counts what was read of the prompt: all of it, unless a cache held how it begins. Times are
+    seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them.
     """
 
     steps: int = 0
@@ -41,6 +45,7 @@ class Summary:
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
+    prefill_tokens: int = 0
 
     @property
     def tokens_per_step(self) -> float:
@@ -72,6 +77,7 @@ class Summary:
             "accepted": self.accepted,
             "acceptance": round(self.acceptance, 4),
             "draft_ms_per_step": round(self.draft_ms_per_step, 4),
+            "prefill_tokens": self.prefill_tokens,
             "prefill_seconds": round(self.prefill_seconds, 4),
             "seconds": round(self.seconds, 4),
         }
@@ -89,4 +95,5 @@ def summarize(steps: Iterable[Step]) -> Summary:
         prefill_seconds=steps[0].seconds if steps else 0.0,
         draft_seconds=sum(step.draft_seconds for step in steps),
         forward_seconds=sum(step.forward_seconds for step in steps),
+        prefill_tokens=sum(step.prefilled for step in steps),
     )

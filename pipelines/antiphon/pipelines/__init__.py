@@ -10,30 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer, AnswerStream
+    from antiphon.pipelines.chat import Chat, Turn
     from antiphon.pipelines.citations import Citation, cite
+    from antiphon.pipelines.drafting import Drafting
     from antiphon.pipelines.embedded import resolve_model
     from antiphon.pipelines.prompt import Prompt, PromptFormat, chat_prompt, guided_prompt, plain_prompt, reader_prompt
     from antiphon.pipelines.rag import Rag, Searcher
     from antiphon.pipelines.references import passage_references
+    from antiphon.pipelines.sessions import Session, SessionStore
 
 _ROOMS = {
     "answer": ("Answer", "AnswerStream"),
+    "chat": ("Chat", "Turn"),
     "citations": ("Citation", "cite"),
+    "drafting": ("Drafting",),
     "embedded": ("resolve_model",),
     "prompt": ("Prompt", "PromptFormat", "chat_prompt", "guided_prompt", "plain_prompt", "reader_prompt"),
     "rag": ("Rag", "Searcher"),
     "references": ("passage_references",),
+    "sessions": ("Session", "SessionStore"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "Answer",
     "AnswerStream",
+    "Chat",
     "Citation",
+    "Drafting",
     "Prompt",
     "PromptFormat",
     "Rag",
     "Searcher",
+    "Session",
+    "SessionStore",
+    "Turn",
     "chat_prompt",
     "cite",
     "guided_prompt",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from antiphon.accel import Completion, Stream, Summary, Usage
+from antiphon.accel import Completion, Origin, Stream, Summary, Usage
 from antiphon.accel.stats import FinishReason
 from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.drafting import Drafting
 from antiphon.pipelines.prompt import Prompt
 from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,11 @@ class Answer:
     """What a language model said to a question and the passages it was given, best first.
 
     ``citations`` are the spans of ``text`` that stand verbatim in a passage. ``finish_reason`` is "stop", "length" or
-    "cancelled"; ``usage`` counts tokens, ``steps`` sums up the forwards.
+    "cancelled"; ``usage`` counts tokens, ``steps`` sums up the forwards, and ``origins`` says how each token came
+    to be.
+
+    An answer shows itself: in a notebook, in the terminal (``rich.print(answer)``) and as Markdown, its citations in
+    the colours and under the numbers of their passages. ``drafting`` shows how it was decoded.
     """
 
     question: str
@@ -29,9 +37,34 @@ class Answer:
     usage: Usage
     steps: Summary
     finish_reason: FinishReason
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def drafting(self) -> Drafting:
+        """The same text as it was decoded, step by step, to be looked at."""
+        return Drafting(self.text, self.origins)
+
+    def to_markdown(self) -> str:
+        """The text with its citations as footnotes, everything in it escaped."""
+        from antiphon.pipelines.rendering.markdown import answer_markdown
+
+        return answer_markdown(self)
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
+    def _repr_html_(self) -> str:
+        from antiphon.pipelines.rendering.html import answer_html
+
+        return answer_html(self)
+
+    def __rich__(self) -> RenderableType:
+        from antiphon.pipelines.rendering.terminal import answer_text
+
+        return answer_text(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as values that JSON can hold."""
+        """Everything, as values that JSON can hold; an origin is (start, end, step, whether a draft had guessed it)."""
         passages = [{**asdict(passage), "metadata": dict(passage.metadata)} for passage in self.passages]
         return {
             "question": self.question,
@@ -41,6 +74,7 @@ class Answer:
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
             "steps": self.steps.as_dict(),
             "finish_reason": self.finish_reason,
+            "origins": [astuple(origin) for origin in self.origins],
         }
 
 
@@ -48,20 +82,32 @@ class AnswerStream:
     """An answer while it grows: iterate over its pieces; afterwards ``answer`` is whole.
 
     ``passages`` and the ``prompt`` made of them are there at once. Nothing is generated between pieces, or after the
-    stream is closed.
+    stream is closed. When it has ended, however that was, each of ``then`` is called once with what was said.
     """
 
-    def __init__(self, question: str, passages: tuple[Passage, ...], prompt: Prompt, stream: Stream) -> None:
+    def __init__(
+        self,
+        question: str,
+        passages: tuple[Passage, ...],
+        prompt: Prompt,
+        stream: Stream,
+        then: Sequence[Callable[[Completion], None]] = (),
+    ) -> None:
         self.question = question
         self.passages = passages
         self.prompt = prompt
         self._stream = stream
+        self._then = then
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        return next(self._stream)
+        try:
+            return next(self._stream)
+        except StopIteration:
+            self._end()
+            raise
 
     def __enter__(self) -> AnswerStream:
         return self
@@ -74,6 +120,12 @@ class AnswerStream:
     def close(self) -> None:
         """Stop generating; the answer is what was given out until now."""
         self._stream.close()
+        self._end()
+
+    def _end(self) -> None:
+        then, self._then = self._then, ()
+        for call in then:
+            call(self.completion)
 
     @property
     def completion(self) -> Completion:
@@ -100,4 +152,5 @@ class AnswerStream:
             usage=completion.usage,
             steps=completion.steps,
             finish_reason=completion.finish_reason,
+            origins=completion.origins,
         )

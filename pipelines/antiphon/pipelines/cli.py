@@ -1,4 +1,4 @@
-"""The command line: index, ask, certify, demo, doctor, bench, reader. Heavy imports stand inside the commands."""
+"""The command line. Heavy imports stand inside the commands."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from typer.core import TyperGroup
 
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
+from antiphon.pipelines.bita.cli import app as bita
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, show_index
 from antiphon.pipelines.reader.cli import app as reader
+from antiphon.pipelines.together import lookahead
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+DRAFTER_HELP = (
+    "Who drafts: blend, trie, copying, lookahead, nothing; bita or blend+bita for smollm2; a file that BiTA learned."
+)
+SESSIONS_HELP = "A file of earlier answers to draft from, made if it is not there; each answer is added to it."
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
@@ -41,7 +47,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(lookahead)
 app.add_typer(bench, name="bench")
+app.add_typer(bita, name="bita")
 app.add_typer(reader, name="reader")
 
 
@@ -103,7 +111,7 @@ def ask(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
-    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     rows: Annotated[
         int | None,
         typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
@@ -118,17 +126,23 @@ def ask(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
     ] = None,
+    sessions: Annotated[Path | None, typer.Option(help=SESSIONS_HELP)] = None,
+    drafting: Annotated[
+        bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
-    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_named
     from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k)
+    store = None if sessions is None else SessionStore(sessions, embedder=retriever.embedder)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
     stream = rag.stream(
         question,
         max_new_tokens=max_new_tokens,
@@ -147,6 +161,36 @@ def ask(
     answer = console.show_stream(stream)
     console.show_citations(answer)
     console.show_cost(answer)
+    if drafting:
+        console.out.print(answer.drafting)
+
+
+@app.command()
+def chat(
+    index: Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")],
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Have the model rewrite follow-up questions for the search.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
+    ] = None,
+    sessions: Annotated[Path | None, typer.Option(help=SESSIONS_HELP)] = None,
+) -> None:
+    """Ask one question after the other: answers stream, and what was said before is not read again."""
+    from antiphon.pipelines.chat import Chat
+    from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.sessions import SessionStore
+    from antiphon.pipelines.talk import talk
+    from antiphon.retrieval import Retriever
+
+    console.quiet_libraries()
+    retriever = Retriever.open(index, device=device)
+    store = None if sessions is None else SessionStore(sessions, embedder=retriever.embedder)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
+    talk(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
 
 
 @app.command()
@@ -161,7 +205,7 @@ def certify(
         float | None,
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
-    drafter: Annotated[str, typer.Option(help="Who drafts: blend, trie, copying, nothing.")] = "blend",
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     rows: Annotated[
         int | None,
         typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
@@ -178,7 +222,7 @@ def certify(
 
     The exit code is 1 where the certificate does not hold.
     """
-    from antiphon.accel.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_named
     from antiphon.pipelines.proof import proven
     from antiphon.retrieval import Retriever
 

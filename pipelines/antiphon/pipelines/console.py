@@ -14,10 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from antiphon.pipelines.rendering.segments import cost
+from antiphon.pipelines.rendering.terminal import citation_lines
+
 if TYPE_CHECKING:
     from antiphon.accel import Certificate, Stream
     from antiphon.pipelines.answer import Answer, AnswerStream
-    from antiphon.pipelines.citations import Citation
 
 out = Console(highlight=False, soft_wrap=True)
 """Answers and results: standard output."""
@@ -71,36 +73,13 @@ def show_pieces(stream: AnswerStream | Stream) -> None:
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:
     """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened."""
-    if not answer.citations:
-        out.print("No six words of the answer stand verbatim in a passage.", style="dim")
-        return
-    out.print("Stands verbatim in", style="dim")
-    for citation in answer.citations:
-        out.print(_citation_line(citation, root or Path.cwd()))
-
-
-def _citation_line(citation: Citation, root: Path) -> Text:
-    source = Path(citation.source)
-    shown = source.relative_to(root) if source.is_relative_to(root) else source
-    line = Text()
-    line.append(f"  [{citation.passage}] ", style="bold cyan")
-    line.append(f"{shown}, characters {citation.source_start}-{citation.source_end}", style="cyan")
-    line.append(f": “{' '.join(citation.text.split())}”")
-    return line
+    for line in citation_lines(answer, root):
+        out.print(line)
 
 
 def show_cost(answer: Answer) -> None:
     """One line: what the answer cost."""
-    steps = answer.steps
-    out.print(
-        f"{answer.usage.completion_tokens} tokens in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step, "
-        f"{steps.seconds:.1f} s after a prompt of {answer.usage.prompt_tokens} tokens" + _unfinished(answer),
-        style="dim",
-    )
-
-
-def _unfinished(answer: Answer) -> str:
-    return "; cut off by --max-new-tokens" if answer.finish_reason == "length" else ""
+    out.print(cost(answer), style="dim")
 
 
 def show_certificate(certificate: Certificate, word: str) -> None:

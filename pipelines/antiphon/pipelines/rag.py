@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import Completion, LanguageModel, PrefixCache
 from antiphon.accel.messages import encode
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format
-from antiphon.pipelines.references import passage_references
+from antiphon.pipelines.references import answer_references, passage_references
+from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import Passage
 
 MAX_NEW_TOKENS = 256
@@ -29,6 +33,9 @@ class Rag:
     ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt; by default its form follows the
     model: the one that its configuration names (``prompt_format``), else messages where its tokenizer has a chat
     template, plain text where it has none.
+
+    With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
+    words, in fewer steps.
     """
 
     def __init__(
@@ -38,57 +45,107 @@ class Rag:
         *,
         k: int = 5,
         prompt: PromptFormat | None = None,
+        sessions: SessionStore | None = None,
     ) -> None:
         if k < 1:
             raise ValueError(f"k is {k}; an answer needs at least 1 passage.")
         self.retriever = retriever
         self.language_model = language_model
         self.k = k
-        self._prompt = prompt or prompt_format(language_model)
+        self.prompt = prompt or prompt_format(language_model)
+        self.sessions = sessions
 
-    def ask(self, question: str, *, k: int | None = None, **generation: Any) -> Answer:
+    def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
         """The whole answer; see `stream`, whose pieces it joins."""
-        with self.stream(question, k=k, **generation) as pieces:
+        with self.stream(question, k=k, sessions=sessions, **generation) as pieces:
             for _ in pieces:
                 pass
         return pieces.answer
 
-    def stream(self, question: str, *, k: int | None = None, **generation: Any) -> AnswerStream:
+    def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
         """The answer piece by piece; its passages are known at once.
 
-        ``generation`` goes to `LanguageModel.stream`: ``max_new_tokens``, ``temperature``, ``stop``, ``seed``,
-        ``drafter``, ``rows`` and so on.
+        With ``sessions=False`` the store of sessions is neither read nor written. ``generation`` goes to
+        `LanguageModel.stream`: ``max_new_tokens``, ``temperature``, ``stop``, ``seed``, ``drafter`` and so on.
 
         Raises:
             ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
             TypeError: there is no such option.
         """
+        found = self.find(question, k)
+        generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        passages, prompt = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
+        return self.begin(question, passages, prompt, sessions=sessions, **generation)
+
+    def find(self, question: str, k: int | None = None) -> tuple[Passage, ...]:
+        """The passages for a question, best first.
+
+        Raises:
+            ValueError: nothing was found.
+        """
         found = self.retriever.search(question, self.k if k is None else k)
         if not found:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
-        generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        passages, prompt = self._fit(question, tuple(found), generation["max_new_tokens"])
-        generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
-        references = prompt.answers or passage_references(passages)
-        stream = self.language_model.stream(prompt.content, references=references, **generation)
-        return AnswerStream(question, passages, prompt, stream)
+        return tuple(found)
 
-    def _fit(self, question: str, found: tuple[Passage, ...], answer: int) -> tuple[tuple[Passage, ...], Prompt]:
-        """As many of the best passages as leave room for ``answer`` tokens, and their prompt."""
-        window = self.language_model.context_window
-        for count in range(len(found), 0, -1):
-            passages = found[:count]
-            prompt = self._prompt(question, passages)
-            if window is None:
-                return passages, prompt
-            needed = len(encode(prompt.content, self.language_model.tokenizer))
-            if needed + answer <= window:
-                return passages, prompt
-        raise ValueError(
-            f"The question and its best passage take {needed} tokens, which with max_new_tokens={answer} exceeds the "
-            f"context window of {self.language_model.name!r} ({window} tokens); ask for a shorter answer, or index the "
-            "documents in shorter passages."
-        )
+    def begin(
+        self,
+        question: str,
+        passages: tuple[Passage, ...],
+        prompt: Prompt,
+        *,
+        references: Sequence[str] = (),
+        sessions: bool = True,
+        prefix: PrefixCache | None = None,
+        then: Sequence[Callable[[Completion], None]] = (),
+        **generation: Any,
+    ) -> AnswerStream:
+        """The answer to a prompt that was made of these passages; with more ``references``, which come after theirs.
+
+        ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
+        """
+        generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
+        sources = [*(prompt.answers or passage_references(passages)), *references]
+        if sessions and self.sessions is not None:
+            answers = [session.answer for session in self.sessions.similar(question)]
+            sources += answer_references(answers, prompt, self.language_model.tokenizer)
+            then = (*then, partial(_keep, self.sessions, question))
+        stream = self.language_model.stream(prompt.content, references=sources, prefix=prefix, **generation)
+        return AnswerStream(question, passages, prompt, stream, then)
+
+
+def fit(
+    make: Callable[[Sequence[Passage]], Prompt], found: tuple[Passage, ...], language_model: LanguageModel, answer: int
+) -> tuple[tuple[Passage, ...], Prompt]:
+    """As many of the best passages as leave room for ``answer`` tokens, and the prompt that ``make`` makes of them.
+
+    Raises:
+        ValueError: not even one fits.
+    """
+    window = language_model.context_window
+    for count in range(len(found), 0, -1):
+        passages = found[:count]
+        prompt = make(passages)
+        if window is None:
+            return passages, prompt
+        needed = len(encode(prompt.content, language_model.tokenizer))
+        if needed + answer <= window:
+            return passages, prompt
+    raise ValueError(
+        f"The question and its best passage take {needed} tokens, which with max_new_tokens={answer} exceeds the "
+        f"context window of {language_model.name!r} ({window} tokens); ask for a shorter answer, or index the "
+        "documents in shorter passages."
+    )
+
+
+def _keep(sessions: SessionStore, question: str, completion: Completion) -> None:
+    """Keep an answer that ended by itself or was long enough. An answer is not lost because it cannot be kept."""
+    if completion.finish_reason == "cancelled" or not completion.text.strip():
+        return
+    try:
+        sessions.add(question, completion.text)
+    except sqlite3.Error as error:
+        warnings.warn(f"The answer was not kept as a session: {error}", stacklevel=2)
 
 
 def _as_texts(stop: str | Sequence[str]) -> Sequence[str]:

@@ -1,10 +1,22 @@
-"""Passages to references: the one place where evidence meets tokens."""
+"""Passages and earlier answers to references: the one place where evidence meets tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from antiphon.accel.messages import encode
+from antiphon.pipelines.prompt import Prompt
 from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+OPENING = 4
+"""How many of the last tokens of a prompt stand before an earlier answer, for it to be found where an answer begins.
+
+They are its weight: with fewer the passages outweigh it, with more it outweighs them where it is wrong too.
+"""
 
 
 def passage_references(passages: Sequence[Passage]) -> list[str]:
@@ -13,3 +25,12 @@ def passage_references(passages: Sequence[Passage]) -> list[str]:
     The order is what a drafter goes by where two references match equally well.
     """
     return list(dict.fromkeys(passage.text for passage in passages))
+
+
+def answer_references(answers: Sequence[str], prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Earlier answers as the turns that they would be after this prompt: its end, the answer, the end of sequence.
+
+    They come after the passages, which a drafter then prefers where both match equally well.
+    """
+    opening = tokenizer.decode(encode(prompt.content, tokenizer)[-OPENING:])
+    return [f"{opening}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ from numpy.typing import NDArray
 from antiphon.retrieval._faiss import OnGpu, import_faiss
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch
-from antiphon.retrieval.vectors import Hits, Vectors, best, checked_k, found, normalized
+from antiphon.retrieval.vectors import Allowed, Hits, Rows, Vectors, best, checked_k, exact_among, found, normalized
 
-Rows = NDArray[np.float32] | NDArray[np.float16]
-"""Vectors of shape (n, dim), of length 1; in memory or in a memory-mapped file."""
-
+_BLOCK = 65_536
 _LEAST = 100  # a second look is taken at as many as for 100 hits, for whoever asks for few
+_FEW = 16_384  # so many allowed rows are scored one by one: faster than looking for them in lists, and exact
 _GPU_DEPTH = 2048  # more hits FAISS does not give there
 
 
@@ -45,16 +45,21 @@ class FaissIndex:
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
-    def search(self, queries: Vectors, k: int) -> list[Hits]:
+    def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> list[Hits]:
         """About the ``k`` best rows for each query, best first; fewer where the lists that were looked into hold fewer.
 
-        Scores are cosines where the best are scored again, and FAISS's estimates of them elsewhere.
+        Scores are cosines where the best are scored again, and FAISS's estimates of them elsewhere. Where few rows are
+        allowed the search is exact.
         """
         k = checked_k(k, len(self))
         queries = normalized(queries, dim=self.dim)
+        if allowed is None and not len(self):
+            allowed = np.zeros(0, np.bool_)  # FAISS wants to find at least one
+        if allowed is not None and np.count_nonzero(allowed) <= _FEW:
+            return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if not self.description.rescored:
-            return self._estimated(queries, k)
-        rough = self._estimated(queries, min(max(k, _LEAST) * self.description.rescored, len(self)))
+            return self._estimated(queries, k, allowed)
+        rough = self._estimated(queries, min(max(k, _LEAST) * self.description.rescored, len(self)), allowed)
         return [self._rescored(query, hits.rows, k) for query, hits in zip(queries, rough, strict=True)]
 
     def described(self, description: Description) -> FaissIndex:
@@ -67,9 +72,18 @@ class FaissIndex:
         """Write the FAISS index; the vectors are not in it."""
         import_faiss().write_index(self._index, str(path))
 
-    def _estimated(self, queries: Vectors, k: int) -> list[Hits]:
-        params = search_parameters(self._index, self.description.probes)
-        if self._gpu is None:
+    def refilled(self, vectors: Vectors) -> FaissIndex:
+        """An index of other vectors by what was learned from these; nothing is trained."""
+        faiss = import_faiss()
+        index = faiss.clone_index(self._index)
+        index.reset()
+        for first in range(0, len(vectors), _BLOCK):
+            index.add(vectors[first : first + _BLOCK])
+        return FaissIndex(index, vectors, replace(self.description, vectors=len(vectors)))
+
+    def _estimated(self, queries: Vectors, k: int, allowed: Allowed | None) -> list[Hits]:
+        params = search_parameters(self._index, self.description.probes, allowed)
+        if self._gpu is None or allowed is not None:  # on a GPU FAISS knows no filter
             scores, rows = self._index.search(queries, k, params=params)
         else:
             scores, rows = self._gpu.search(queries, min(k, _GPU_DEPTH), params=params)
@@ -104,21 +118,25 @@ def load_faiss(path: Path, vectors: Rows, description: Description, *, gpu: bool
     return FaissIndex(index, vectors, description, gpu=gpu)
 
 
-def search_parameters(index: Any, probes: int | None) -> Any:
-    """FAISS's parameters of one search, for an index whose inverted lists may stand behind a rotation or a refinement.
+def search_parameters(index: Any, probes: int | None, allowed: Allowed | None = None) -> Any:
+    """FAISS's parameters of one search, for an index that may stand behind a rotation or a refinement; None for none.
 
     They are handed over with each call: to set them on the index would change the searches of other threads.
     """
-    if probes is None:
-        return None
     faiss = import_faiss()
+    if probes is None and allowed is None:
+        return None
     if isinstance(index, faiss.IndexPreTransform):
-        inner = search_parameters(faiss.downcast_index(index.index), probes)
+        inner = search_parameters(faiss.downcast_index(index.index), probes, allowed)
         return faiss.SearchParametersPreTransform(index_params=inner)
     if isinstance(index, faiss.IndexRefine):
-        inner = search_parameters(faiss.downcast_index(index.base_index), probes)
+        inner = search_parameters(faiss.downcast_index(index.base_index), probes, allowed)
         return faiss.IndexRefineSearchParameters(base_index_params=inner, k_factor=index.k_factor)
-    return faiss.SearchParametersIVF(nprobe=probes)
+    chosen = {} if allowed is None else {"sel": faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))}
+    if probes is not None:
+        return faiss.SearchParametersIVF(nprobe=probes, **chosen)
+    kind = faiss.SearchParametersHNSW if isinstance(index, faiss.IndexHNSW) else faiss.SearchParameters
+    return kind(**chosen)
 
 
 def inverted_lists(index: Any) -> Any | None:

@@ -46,16 +46,20 @@ class Generation:
     facts: Mapping[str, Any]
 
 
-def commit(folder: Path, write: Callable[[Path], None], facts: Mapping[str, Any]) -> Path:
+def commit(folder: Path, write: Callable[[Path], None], facts: Mapping[str, Any], *, after: str | None = None) -> Path:
     """Make what ``write`` puts into the folder it is given the current generation, all of it or nothing.
+
+    ``after`` names the generation that it was made of, if it was: it must be the current one still.
 
     Raises:
         ValueError: the folder holds other things than an index.
-        BlockingIOError: another process is writing to it.
+        BlockingIOError: another process is writing to it, or has written to it since.
     """
     require_index_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
+        if after is not None and _named(folder) != after:
+            raise BlockingIOError(f"Another process has changed the index in {folder} meanwhile; try again.")
         _clear(folder)
         with _beside(folder) as beside:
             write(beside)
@@ -151,11 +155,16 @@ def _last(folder: Path) -> int:
     return max((int(match[1]) for path in folder.iterdir() if (match := _GENERATION.fullmatch(path.name))), default=0)
 
 
+def _named(folder: Path) -> str:
+    """The name of the current generation; empty if there is none."""
+    pointer = folder / _POINTER
+    return pointer.read_bytes().split(b" ")[0].decode("ascii", "replace") if pointer.is_file() else ""
+
+
 def _clear(folder: Path) -> None:
     """Remove what killed writers left behind, and all generations but the current one and the one before it."""
     generations = sorted(path for path in folder.iterdir() if _GENERATION.fullmatch(path.name))
-    pointer = folder / _POINTER
-    named = pointer.read_bytes().split(b" ")[0].decode("ascii", "replace") if pointer.is_file() else ""
+    named = _named(folder)
     names = [path.name for path in generations]
     stale: list[Path] = []
     if named in names:  # else nothing is known to be stale

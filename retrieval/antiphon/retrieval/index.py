@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -12,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
+from antiphon.retrieval.collection import latest, require_same_embedder
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
 from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.settings import Setting
-from antiphon.retrieval.store import read_store, write_store
-from antiphon.retrieval.vector_files import describe, prepared, vector_index
+from antiphon.retrieval.settings import Setting, choose
+from antiphon.retrieval.store import Store, read_store, write_store
+from antiphon.retrieval.vector_files import describe, prepared, rebuilt, vector_index
 from antiphon.retrieval.vectors import Vectors, normalized
 
 _BLOCK = 128  # passages between two calls of progress
@@ -90,14 +92,17 @@ def index_passages(
     out: str | Path,
     embedder: Embedder,
     *,
+    vectors: Vectors | None = None,
     setting: str | Setting = "auto",
     progress: Progress | None = None,
 ) -> int:
     """Index passages into the folder ``out``; returns how many of them were embedded by the index that was there.
 
+    ``vectors``, of shape (passages, dim), are those of the embedder where they are known already.
+
     Raises:
-        ValueError: there is no passage, a vector is not a number or zero, there is no such setting, or there are too
-            few passages for it.
+        ValueError: there is no passage, two have one id, a vector is not a number or zero, there is no such setting,
+            or there are too few passages for it.
         ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
         BlockingIOError: another process is writing to ``out``.
     """
@@ -105,10 +110,13 @@ def index_passages(
     out = Path(out)
     if not passages:
         raise ValueError("There is no passage to index.")
+    identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
     suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
     texts = [passage.text for passage in passages]
-    known = _known_vectors(out, embedder, set(texts))
-    vectors = _embed(texts, embedder, known, report)
+    known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
+    vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
     counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
     index = vector_index(vectors, suited)
@@ -123,6 +131,53 @@ def index_passages(
     )
     report("save", 1, 1)
     return sum(text in known for text in texts)
+
+
+def update_index(
+    folder: str | Path,
+    embedder: Embedder,
+    *,
+    put: Sequence[Passage] = (),
+    vectors: Vectors | None = None,
+    remove: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> None:
+    """Change the index in a folder, all of it or nothing: take passages out by id, put passages in.
+
+    A passage whose id is there is replaced. ``vectors``, of shape (put, dim), are those of ``put``; without them its
+    new texts are embedded. What a setting has learned is kept until there are so many passages that it would have
+    more lists.
+
+    Raises:
+        IndexNotFound, IndexCorrupt: there is no index, or a damaged one.
+        IndexMismatch: another embedder made it.
+        ValueError: there are not as many vectors as passages, or one is zero or not a number.
+        BlockingIOError: another process is writing to the folder, or has written to it meanwhile.
+    """
+    report: Progress = progress or _silent
+    store = read_store(folder)
+    require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
+    if vectors is None:
+        texts = [passage.text for passage in put]
+        vectors = _embed(texts, embedder, _known(store, set(texts)), report)
+    put, vectors = latest(put, vectors, embedder.dim)
+    gone = {*remove, *(passage.id for passage in put)}
+    before = list(store.passages)
+    kept = [row for row, passage in enumerate(before) if passage.id not in gone]
+    old = normalized(store.vectors[kept].astype(np.float32))
+    report("save", 0, 1)
+    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), store.description.setting)
+    write_store(
+        Path(folder),
+        [*(before[row] for row in kept), *put],
+        index,
+        description=describe(index, choose(store.description.setting, len(index), index.dim)),
+        embedder=store.embedder,
+        fingerprint=store.fingerprint,
+        token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], put, embedder),
+        after=store,
+    )
+    report("save", 1, 1)
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -155,8 +210,10 @@ def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str,
         store = read_store(out)
     except (IndexNotFound, IndexCorrupt, IndexMismatch):
         return {}  # there is nothing to reuse; what is there is about to be replaced
-    if store.fingerprint != embedder.fingerprint:
-        return {}
+    return _known(store, wanted) if store.fingerprint == embedder.fingerprint else {}
+
+
+def _known(store: Store, wanted: set[str]) -> dict[str, Vectors]:
     texts = {row: passage.text for row, passage in enumerate(store.passages) if passage.text in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))
     return dict(zip(texts.values(), vectors, strict=True))
@@ -171,7 +228,7 @@ def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], 
         block = new[first : first + _BLOCK]
         found.update(zip(block, normalized(embedder.embed_documents(block), dim=embedder.dim), strict=True))
     report("embed", len(new), len(new))
-    return np.stack([found[text] for text in texts])
+    return np.stack([found[text] for text in texts]) if texts else np.empty((0, embedder.dim), np.float32)
 
 
 def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
@@ -181,3 +238,13 @@ def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.i
         for ids in embedder.token_ids(texts[first : first + _BLOCK]):
             counts[np.unique(ids)] += 1
     return counts
+
+
+def _recounted(
+    counts: NDArray[np.int64] | None, gone: Sequence[Passage], put: Sequence[Passage], embedder: Embedder
+) -> NDArray[np.int64] | None:
+    """The token counts after a change."""
+    if counts is None or not isinstance(embedder, TokenEmbedder):
+        return None
+    lost, new = ([passage.text for passage in passages] for passages in (gone, put))
+    return counts - _token_counts(lost, embedder) + _token_counts(new, embedder)

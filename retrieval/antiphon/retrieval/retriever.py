@@ -3,61 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from antiphon.retrieval.embed import Embedder, resolve
+from antiphon.retrieval.collection import Collection, PassageIndex, Where
+from antiphon.retrieval.embed import Embedder
 from antiphon.retrieval.fuse import Fusion, convex
-from antiphon.retrieval.generation import IndexMismatch
+from antiphon.retrieval.local_index import LocalIndex, same_embedder
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import Reranker, resolve_reranker
-from antiphon.retrieval.store import PassageTable, Store, read_store
-from antiphon.retrieval.vectors import VectorIndex, Vectors
+from antiphon.retrieval.store import read_store
 
 CANDIDATES = 100
 """How many passages of each ranking are fused."""
-
-
-class PassageIndex(Protocol):
-    """Passages that can be found by vector and by words: a folder on this machine, or somebody else's server."""
-
-    def __len__(self) -> int:
-        """How many passages there are."""
-
-    def nearest(self, vector: Vectors, k: int) -> list[Passage]:
-        """The ``k`` passages nearest to a vector of shape (dim,), with their cosines as scores, best first."""
-
-    def matching(self, question: str, k: int) -> list[Passage]:
-        """At most ``k`` passages that share words with a question, with scores such as BM25's, best first.
-
-        An index that knows no words finds none.
-        """
-
-
-class LocalIndex:
-    """A vector index, and the table of passages that its rows mean."""
-
-    def __init__(self, vectors: VectorIndex, passages: PassageTable) -> None:
-        self._vectors = vectors
-        self._passages = passages
-
-    def __len__(self) -> int:
-        return len(self._vectors)
-
-    def nearest(self, vector: Vectors, k: int) -> list[Passage]:
-        """The ``k`` nearest passages, best first."""
-        hits = self._vectors.search(vector[None, :], k)[0]
-        return self._scored(hits.rows.tolist(), hits.scores.tolist())
-
-    def matching(self, question: str, k: int) -> list[Passage]:
-        """The passages that share words with a question, best first, with their BM25 scores."""
-        found = self._passages.matching(question, k)
-        return self._scored([row for row, _ in found], [score for _, score in found])
-
-    def _scored(self, rows: Sequence[int], scores: Sequence[float]) -> list[Passage]:
-        passages = self._passages.fetch(rows)
-        return [replace(passage, score=score) for passage, score in zip(passages, scores, strict=True)]
 
 
 class Retriever:
@@ -102,33 +59,59 @@ class Retriever:
             RuntimeError: ``gpu`` is asked for and FAISS finds none.
         """
         store = read_store(folder)
-        embedder = _same_embedder(store, embedder, device)
-        index = LocalIndex(store.open_vectors(gpu=gpu), store.passages)
+        embedder = same_embedder(store, embedder, device)
+        index = LocalIndex(store, embedder, gpu=gpu)
         suited = resolve_reranker(
             reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device
         )
         return cls(index, embedder, suited, fusion=fusion)
 
-    def search(self, question: str, k: int = 5) -> list[Passage]:
+    def search(self, question: str, k: int = 5, *, where: Where | None = None) -> list[Passage]:
         """The ``k`` best passages, best first, with their scores; all of them if there are fewer.
 
-        Scores compare passages of one question; on which scale they are depends on fusion and reranker.
+        ``where`` allows only passages with these metadata, or of this ``source``. Scores compare passages of one
+        question; on which scale they are depends on fusion and reranker.
 
         Raises:
-            TypeError: the question is not a string.
+            TypeError: the question is not a string, or a condition is no text.
             ValueError: the question is empty, or ``k`` is no whole number from 1.
+            EngineUnavailable: the index is on a server that does not answer.
         """
         _check(question, k)
         count = max(k, self.reranker.depth) if self.reranker else k
-        found = self._candidates(question, count)
+        found = self._candidates(question, count, where)
         return (self.reranker.rerank(question, found) if self.reranker else found)[:k]
 
-    def _candidates(self, question: str, count: int) -> list[Passage]:
+    def add(self, passages: Sequence[Passage]) -> None:
+        """Embed passages and put them into the index; those whose ids are there are replaced.
+
+        Raises:
+            TypeError: the index cannot be changed.
+            EngineUnavailable: the index is on a server that does not answer.
+        """
+        vectors = self.embedder.embed_documents([passage.text for passage in passages])
+        self._collection().put(passages, vectors)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Take the passages of these ids out of the index; ids that are not there do no harm.
+
+        Raises:
+            TypeError: the index cannot be changed.
+            EngineUnavailable: the index is on a server that does not answer.
+        """
+        self._collection().remove(ids)
+
+    def _collection(self) -> Collection:
+        if not isinstance(self.index, Collection):
+            raise TypeError(f"The index is {type(self.index).__name__}, which is searched only; change it where it is.")
+        return self.index
+
+    def _candidates(self, question: str, count: int, where: Where | None) -> list[Passage]:
         vector = self.embedder.embed_queries([question])[0]
         if self.fusion is None:
-            return self.index.nearest(vector, count)
+            return self.index.nearest(vector, count, where)
         many = max(count, CANDIDATES)
-        return self.fusion(self.index.nearest(vector, many), self.index.matching(question, many))[:count]
+        return self.fusion(self.index.nearest(vector, many, where), self.index.matching(question, many, where))[:count]
 
 
 def _check(question: str, k: int) -> None:
@@ -138,23 +121,3 @@ def _check(question: str, k: int) -> None:
         raise ValueError("The question is empty; ask something.")
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k is {k!r}; the number of passages is a whole number from 1.")
-
-
-def _same_embedder(store: Store, given: Embedder | None, device: str | None) -> Embedder:
-    embedder = given or _named(store, device)
-    if embedder.fingerprint != store.fingerprint:
-        raise IndexMismatch(
-            f"The index in {store.folder} was made with the embedder {store.embedder} ({store.fingerprint}), which is "
-            f"not {embedder.name} ({embedder.fingerprint}). Give that one, or make the index again."
-        )
-    return embedder
-
-
-def _named(store: Store, device: str | None) -> Embedder:
-    try:
-        return resolve(store.embedder, device)
-    except ValueError as error:
-        raise IndexMismatch(
-            f"The index in {store.folder} was made with the embedder {store.embedder}, which cannot be had by that "
-            f"name here; hand it over as embedder=. ({error})"
-        ) from error

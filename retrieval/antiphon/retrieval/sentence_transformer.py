@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.retrieval.device import batch_size as default_batch_size
 from antiphon.retrieval.device import pick, precision
@@ -63,7 +64,7 @@ class SentenceTransformerEmbedder:
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the text has, without special tokens."""
-        tokenizer: Any = self._model.tokenizer
+        tokenizer = self._tokenizer
         if callable(tokenizer):
             return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -75,6 +76,41 @@ class SentenceTransformerEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """The model's vectors for questions."""
         return self._encode(self._model.encode_query, texts)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return len(self._tokenizer)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that stand for no text."""
+        return frozenset(self._tokenizer.all_special_ids)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id that stands for text that the tokenizer does not know."""
+        found: int | None = self._tokenizer.unk_token_id
+        return found
+
+    def token_rows(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """Each text's token ids, special ones included, up to where the model stops reading."""
+        if not checked_texts(texts):
+            return []
+        ids = self._tokenizer(list(texts), truncation=True, max_length=self._max_length, verbose=False)["input_ids"]
+        return [np.array(row, np.int64) for row in ids]
+
+    def token_states(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], Vectors]]:
+        """The token ids of `token_rows`, and the last layer over them, of shape (tokens, hidden)."""
+        rows = self.token_rows(texts)
+        encode: Any = self._model.encode
+        options = {"show_progress_bar": False, "output_value": "token_embeddings", "batch_size": self._batch_size}
+        states = encode(list(texts), **options) if rows else []
+        return [(row, state.float().cpu().numpy()) for row, state in zip(rows, states, strict=True)]
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self._model.tokenizer
 
     def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
         if not checked_texts(texts):

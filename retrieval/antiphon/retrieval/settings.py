@@ -28,7 +28,8 @@ class Setting:
     ``factory`` is FAISS's description of the index ("Flat": none, the vectors themselves are searched). ``rotated`` is
     the number of dimensions that are kept before it, by principal axes; 0 keeps the vectors as they are. ``probes``
     lists are looked into for each query; None: as many as a sample needs for the recall that is aimed at. The best
-    ``rescored`` * k are scored again by their own vectors; 0: the scores are FAISS's estimates. ``why`` says who chose.
+    ``rescored`` * k are scored again by their own vectors, and more where no number of probes reaches that recall; 0:
+    the scores are FAISS's estimates. ``why`` says who chose.
     """
 
     name: str

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.retrieval.ann import Rows
+from antiphon.retrieval.collection import Where, checked_where
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.generation import IndexCorrupt, commit, current
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_files import LocalVectors, open_vectors, read_vectors, write_vectors
+from antiphon.retrieval.vectors import Rows
 
 _PASSAGES = "passages.sqlite"
 _TOKENS = "token_counts.npy"
@@ -33,7 +34,8 @@ create table passages (
 """
 _COLUMNS = 'row, id, text, source, start, "end", metadata'
 _WORDS = "create virtual table words using fts5 (title, text, content = '', tokenize = 'porter unicode61')"
-_BM25 = "select rowid, -rank from words where words match ? order by rank limit ?"
+_ROWS = "select row from passages where {allowed} order by row"
+_BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,26 @@ class PassageTable:
         """
         return [_passage(self._one(int(row))) for row in rows]
 
-    def matching(self, question: str, k: int) -> list[tuple[int, float]]:
+    def allowed(self, where: Where) -> NDArray[np.bool_]:
+        """Of each row, whether its passage may be found; of shape (passages,)."""
+        sql, values = _condition(where)
+        allowed = np.zeros(len(self), np.bool_)
+        allowed[[row for (row,) in self._query(_ROWS.format(allowed=sql), values)]] = True
+        return allowed
+
+    def matching(self, question: str, k: int, where: Where | None = None) -> list[tuple[int, float]]:
         """The rows that share words with a question, and their BM25 scores, best first: at most ``k``.
 
         Words are compared by their stems (Porter's, for English) in titles and texts. A script that writes no spaces
         has no words to this: it finds nothing.
         """
         words = dict.fromkeys(re.findall(r"\w+", question.lower()))
-        return self._query(_BM25, (" OR ".join(f'"{word}"' for word in words), k)) if words else []
+        if not words:
+            return []
+        sql, values = _condition(where) if where else ("", ())
+        allowed = f"rowid in (select row from passages where {sql})" if sql else "true"
+        asked = " OR ".join(f'"{word}"' for word in words)
+        return self._query(_BM25.format(allowed=allowed), (asked, *values, k))
 
     def _one(self, row: int) -> tuple[Any, ...]:
         found = self._query(f"select {_COLUMNS} from passages where row = ?", (row,))
@@ -122,12 +136,15 @@ def write_store(
     embedder: str,
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
+    after: Store | None = None,
 ) -> None:
     """Save an index, all of it or nothing; the one that was there is replaced at the very end.
 
+    ``after`` is the content that it was made of, if it was: it must be what is there still.
+
     Raises:
         ValueError: passages and vectors differ in number, or the folder holds other things than an index.
-        BlockingIOError: another process is writing to it.
+        BlockingIOError: another process is writing to it, or has written to it since.
     """
     if len(passages) != len(vectors):
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
@@ -146,7 +163,7 @@ def write_store(
         "search": description.as_dict(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    commit(folder, write, facts)
+    commit(folder, write, facts, after=None if after is None else after.files.name)
 
 
 def read_store(folder: str | Path) -> Store:
@@ -197,6 +214,20 @@ def _records(passages: Sequence[Passage]) -> Iterator[tuple[Any, ...]]:
     for row, passage in enumerate(passages):
         metadata = json.dumps(dict(passage.metadata), ensure_ascii=False)
         yield row, passage.id, passage.text, passage.source, passage.start, passage.end, metadata
+
+
+def _condition(where: Where) -> tuple[str, tuple[str, ...]]:
+    """A filter in SQL: a condition for each name, and their values."""
+    parts: list[str] = []
+    values: list[str] = []
+    for name, value in checked_where(where).items():
+        if name == "source":
+            parts.append("source = ?")
+        else:
+            parts.append("exists (select 1 from json_each(metadata) where key = ? and value = ?)")
+            values.append(name)
+        values.append(value)
+    return " and ".join(parts) or "true", tuple(values)
 
 
 def _passage(record: tuple[Any, ...]) -> Passage:

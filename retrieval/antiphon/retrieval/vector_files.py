@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from antiphon.retrieval._faiss import import_faiss, require_gpu
-from antiphon.retrieval.ann import FaissIndex, Rows, load_faiss
+from antiphon.retrieval.ann import FaissIndex, load_faiss
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
 from antiphon.retrieval.training import TARGET, train
-from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Vectors, normalized
+from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Rows, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex
 """An index of this machine: exact, or trained."""
@@ -53,6 +54,20 @@ def vector_index(
     return train(vectors, suited, target=target, queries=queries, gpu=gpu)
 
 
+def rebuilt(old: LocalVectors, vectors: Vectors, setting: str) -> LocalVectors:
+    """An index of other vectors by the same setting; trained anew only where that would have more lists now.
+
+    Raises:
+        ValueError: there are too few vectors to train the setting.
+    """
+    suited = choose(setting, max(1, len(vectors)), vectors.shape[1])
+    if suited.is_flat:
+        return FlatIndex(vectors)
+    if isinstance(old, FaissIndex) and _lists(suited.factory) <= _lists(old.description.factory):
+        return old.refilled(vectors)
+    return vector_index(vectors, suited)
+
+
 def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
     """What the setting means here, once it is known that it can be had; nothing is trained.
 
@@ -76,6 +91,11 @@ def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False)
     if not suited.is_flat:
         empty_index(suited, count, dim)
     return suited
+
+
+def _lists(factory: str) -> int:
+    match = re.search(r"IVF(\d+)", factory)
+    return int(match[1]) if match else 1
 
 
 def describe(index: LocalVectors, setting: Setting) -> Description:

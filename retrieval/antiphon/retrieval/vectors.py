@@ -13,8 +13,16 @@ from antiphon.retrieval._faiss import OnGpu, flat, import_faiss
 Vectors = NDArray[np.float32]
 """Float32 vectors, of shape (n, dim)."""
 
+Rows = Vectors | NDArray[np.float16]
+"""Vectors of shape (n, dim), of length 1; in memory or in a memory-mapped file."""
+
+Allowed = NDArray[np.bool_]
+"""Which rows may be found."""
+
 NUMPY_LIMIT = 50_000
 """The largest number of vectors that are searched without FAISS."""
+
+_BLOCK = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,11 @@ class VectorIndex(Protocol):
     def __len__(self) -> int:
         """How many vectors there are."""
 
-    def search(self, queries: Vectors, k: int) -> list[Hits]:
-        """The ``k`` best rows for each of ``queries``, of shape (n, dim); all of them if there are fewer."""
+    def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> list[Hits]:
+        """The ``k`` best rows for each of ``queries``, of shape (n, dim); all of them if there are fewer.
+
+        With ``allowed``, of shape (vectors,), they are the best of the rows that it says yes to.
+        """
 
 
 class FlatIndex:
@@ -65,10 +76,12 @@ class FlatIndex:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def search(self, queries: Vectors, k: int) -> list[Hits]:
+    def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> list[Hits]:
         """The ``k`` best rows for each query, best first."""
         k = checked_k(k, len(self))
         queries = normalized(queries, dim=self.dim)
+        if allowed is not None:
+            return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if self._faiss is None:
             return [best(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
         if self._gpu is not None:
@@ -76,6 +89,19 @@ class FlatIndex:
         else:
             scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
         return [found(row, score) for row, score in zip(rows, scores, strict=True)]
+
+
+def exact_among(vectors: Rows, queries: Vectors, rows: NDArray[np.int64], k: int) -> list[Hits]:
+    """The ``k`` best of these rows, which rise, for each query: every one of them is scored."""
+    hits = [Hits(rows[:0], np.zeros(0, np.float32)) for _ in queries]
+    for first in range(0, len(rows), _BLOCK):
+        block = rows[first : first + _BLOCK]
+        scores = queries @ vectors[block].astype(np.float32).T
+        hits = [
+            best(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
+            for hit, new in zip(hits, scores, strict=True)
+        ]
+    return hits
 
 
 def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:

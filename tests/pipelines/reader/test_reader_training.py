@@ -15,7 +15,8 @@ from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.reader.encoding import encode_lesson
 from antiphon.pipelines.reader.lesson import Lesson, Question
-from antiphon.pipelines.reader.train import Plan, Report, answer_loss, train
+from antiphon.pipelines.reader.train import Plan, answer_loss, train
+from antiphon.pipelines.training import Report
 from antiphon.retrieval import Passage
 
 TOKENIZER = byte_tokenizer()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.drafters.bita import Bita
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.drafters.copying import Copying
+from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.drafters.nothing import Nothing
 from antiphon.accel.drafters.recycling import Recycling
 from antiphon.accel.drafters.runners_up import RunnersUp
+from antiphon.accel.drafters.together import Together
 from antiphon.accel.drafters.trie import Trie
 
 DRAFTERS: dict[str, DrafterFactory] = {
@@ -15,20 +20,47 @@ DRAFTERS: dict[str, DrafterFactory] = {
     "copying": Copying,
     "trie": Trie,
     "recycling": Recycling,
+    "lookahead": Lookahead,
     "blend": Blend,
 }
 """Every drafter under the name that a command line gives it."""
 
+BESIDE = "blend+"
+"""What stands before a file that BiTA learned where it drafts beside `Blend`."""
+
 
 def drafter_named(name: str) -> DrafterFactory:
-    """The drafter of that name.
+    """The drafter of that name; the path of a file that BiTA learned (*.safetensors) gives BiTA.
+
+    After "blend+" such a path gives both in one tree.
 
     Raises:
         ValueError: there is none; the message names those that there are.
+        FileNotFoundError: there is no such file.
     """
+    if name.endswith(".safetensors"):
+        from antiphon.accel.learned import Learned  # here, not above: it imports torch
+
+        alone = name.removeprefix(BESIDE)
+        return partial(Bita if alone == name else Together, Learned.load(alone))
     if name not in DRAFTERS:
-        raise ValueError(f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}.")
+        raise ValueError(
+            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or a file that BiTA learned."
+        )
     return DRAFTERS[name]
 
 
-__all__ = ["DRAFTERS", "Blend", "Copying", "Nothing", "Recycling", "RunnersUp", "Trie", "drafter_named"]
+__all__ = [
+    "BESIDE",
+    "DRAFTERS",
+    "Bita",
+    "Blend",
+    "Copying",
+    "Lookahead",
+    "Nothing",
+    "Recycling",
+    "RunnersUp",
+    "Together",
+    "Trie",
+    "drafter_named",
+]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from antiphon.integrations.langchain.chat import ChatAntiphon
     from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
     from antiphon.integrations.langchain.llm import AntiphonLLM
+    from antiphon.integrations.langchain.passage_index import VectorStorePassages
     from antiphon.integrations.langchain.reranker import AntiphonReranker
     from antiphon.integrations.langchain.retriever import AntiphonRetriever
     from antiphon.integrations.langchain.vector_store import AntiphonVectorStore
@@ -27,6 +28,7 @@ _HOMES = {
     "AntiphonRetriever": "retriever",
     "AntiphonVectorStore": "vector_store",
     "ChatAntiphon": "chat",
+    "VectorStorePassages": "passage_index",
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "AntiphonRetriever",
     "AntiphonVectorStore",
     "ChatAntiphon",
+    "VectorStorePassages",
 ]
 
 

@@ -17,6 +17,7 @@ if find_spec("llama_index") is None or find_spec("llama_index.core") is None:
 if TYPE_CHECKING:
     from antiphon.integrations.llama_index.embedding import AntiphonEmbedding
     from antiphon.integrations.llama_index.llm import AntiphonLLM
+    from antiphon.integrations.llama_index.passage_index import VectorStorePassages
     from antiphon.integrations.llama_index.reranker import AntiphonRerank
     from antiphon.integrations.llama_index.retriever import AntiphonRetriever
     from antiphon.integrations.llama_index.vector_store import AntiphonVectorStore
@@ -27,9 +28,17 @@ _HOMES = {
     "AntiphonRerank": "reranker",
     "AntiphonRetriever": "retriever",
     "AntiphonVectorStore": "vector_store",
+    "VectorStorePassages": "passage_index",
 }
 
-__all__ = ["AntiphonEmbedding", "AntiphonLLM", "AntiphonRerank", "AntiphonRetriever", "AntiphonVectorStore"]
+__all__ = [
+    "AntiphonEmbedding",
+    "AntiphonLLM",
+    "AntiphonRerank",
+    "AntiphonRetriever",
+    "AntiphonVectorStore",
+    "VectorStorePassages",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.drafters import DRAFTERS, Lookahead
+from antiphon.accel.learned import learned_of
 from antiphon.accel.stats import Step
+from antiphon.pipelines import drafters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,13 +153,15 @@ class Ours:
 
 
 NAMES = (*PEERS, *DRAFTERS)
-"""Every method under the name that a command line gives it."""
+"""Every method that decodes any model, under the name that a command line gives it."""
 
 
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
-    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
+    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay. Lookahead's
+    may be followed by its window, its n-grams' length and its guesses, as in ``lookahead:7,5,7``, and has all the rows
+    that these need; ``lookahead:7,5,7,unread`` makes its n-grams from its window alone, not from the prompt.
 
     Raises:
         ValueError: there is no method of a name, or its rows are no number.
@@ -181,11 +186,21 @@ def _method(name: str, rows: int | None) -> Method:
     base, _, own = name.partition(":")
     if base in PEERS and not own:
         return HuggingFace(name)
-    if base not in DRAFTERS:
-        raise ValueError(
-            f"There is no method {name!r}; choose from {', '.join(NAMES)}, or a drafter with rows: blend:16."
-        )
-    return Ours(name, DRAFTERS[base], rows_named(own) if own else rows)
+    if base not in drafters.NAMES:
+        known = ", ".join((*NAMES, *drafters.LEARNED))
+        raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
+    if base == "lookahead" and "," in own:
+        return _lookahead(name, own)
+    return Ours(name, drafters.drafter_named(base), rows_named(own) if own else rows)
+
+
+def _lookahead(name: str, setting: str) -> Method:
+    numbers = setting.removesuffix(",unread").split(",")
+    if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
+        raise ValueError(f"{name!r} is no setting of lookahead; give window, n-gram and guesses: lookahead:7,5,7.")
+    window, ngram, guesses = map(int, numbers)
+    drafter = partial(Lookahead, window, ngram, guesses, reads=not setting.endswith(",unread"))
+    return Ours(name, drafter, drafter().rows)
 
 
 def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
@@ -204,9 +219,10 @@ class _Unlearned:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
+        self.learned = learned_of(drafter)
 
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        self._drafter.begin(prompt, references)
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
+        return self._drafter.begin(prompt, references)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         return self._drafter.propose(context, budget)

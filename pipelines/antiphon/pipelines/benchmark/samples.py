@@ -15,9 +15,11 @@ from typing import Any
 SHIPPED = {
     "python-docs": Path(__file__).parents[1] / "data" / "python-docs" / "answers.jsonl",
     "translation": Path(__file__).parents[1] / "data" / "translation.jsonl",
+    "genres": Path(__file__).parents[1] / "data" / "genres.jsonl",
 }
 """Samples that ship with the package: forty questions about the Python documentation, asked over three passages each
-and answered by the reader; and translations, in which there is next to nothing to copy."""
+and answered by the reader; translations, in which there is next to nothing to copy; and requests for prose, code and
+mathematics without anything to read, answered by SmolLM2."""
 
 TEXTS = ("id", "task", "query", "prompt", "response")
 

@@ -33,7 +33,9 @@ def speed(
     model: Model = "reader",
     method: Annotated[
         list[str] | None,
-        typer.Option(help="hf-lookup, hf-lookup-n3, or a drafter, as in blend or blend:16.", show_default="all"),
+        typer.Option(
+            help="hf-lookup, hf-lookup-n3, or a drafter, as in blend, blend:16 or lookahead:7,5,7.", show_default="all"
+        ),
     ] = None,
     dtype: Dtype = "auto",
     rows: Annotated[str, typer.Option(help="Draft rows in one step, at most; auto: as many as pay.")] = "auto",

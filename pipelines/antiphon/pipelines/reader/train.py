@@ -5,9 +5,8 @@ LoRA (Hu et al. 2021) on every linear layer of the blocks; the loss is on answer
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,13 @@ from antiphon.pipelines.adapter import further, quiet_peft
 from antiphon.pipelines.embedded import resolve_model
 from antiphon.pipelines.reader.encoding import Encoded, encode_lesson
 from antiphon.pipelines.reader.lesson import Lesson
+from antiphon.pipelines.training import Report, teach
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _WRITTEN = 4  # of so many lessons all but one are about passages that people asked about
-_STATE = "training.pt"
-_PROGRESS = "training.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,6 @@ class Plan:
 LessonOf = Callable[[int], Lesson]
 """Gives the lesson of a number, always the same."""
 
-Report = Callable[[int, float], None]
-"""Called after each update with its number, from 1, and the loss per answer token."""
-
 
 def train(
     model: PreTrainedModel,
@@ -80,43 +75,23 @@ def train(
     ``base`` is the model's name, which the adapter keeps, so that it is put on no other. A run that was cut off goes
     on from its last checkpoint, which lies in ``out`` until the end; with the same plan it ends with the same weights
     as one that was not. ``start`` is an adapter to begin with instead of a fresh one; its rank and alpha count.
+    ``report`` is told the loss per answer token.
 
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan, the model has no layers of the wanted names, or
             ``start`` is no adapter for this model.
     """
-    from accelerate import Accelerator  # type: ignore[import-untyped]
     from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
     set_seed(plan.seed)
-    accelerator = Accelerator()
     adapted = _fresh(model, plan, base) if start is None else further(model, start)
-    weights = [weight for weight in adapted.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
-    first = _restore(out, plan, adapted, optimizer, schedule)
-    adapted, optimizer = accelerator.prepare(adapted, optimizer)
-    adapted.train()
-    share = 1 / (plan.lessons * accelerator.num_processes)
-    for step in range(first, plan.steps):
-        loss = 0.0
-        for number in _numbers(step, plan, accelerator.process_index, accelerator.num_processes):
-            encoded = encode_lesson(lesson(number), tokenizer)
-            part = answer_loss(adapted, encoded, accelerator.device) * share
-            accelerator.backward(part * accelerator.num_processes)
-            loss += part.item()
-        accelerator.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        report(step + 1, loss * accelerator.num_processes)
-        if accelerator.is_main_process and (step + 1) % plan.save_every == 0 and step + 1 < plan.steps:
-            _checkpoint(out, plan, step + 1, accelerator.unwrap_model(adapted), optimizer, schedule)
-    if accelerator.is_main_process:
-        save_adapter(accelerator.unwrap_model(adapted), out)
-        for name in (_STATE, _PROGRESS):
-            (out / name).unlink(missing_ok=True)
-    return out
+
+    def parts(adapted: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
+        for number in _numbers(step, plan, process, processes):
+            loss = answer_loss(adapted, encode_lesson(lesson(number), tokenizer), model.device)
+            yield loss / (plan.lessons * processes)
+
+    return teach(adapted, plan, parts, out, save=save_adapter, report=report)
 
 
 def load_base(name: str, device: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -182,37 +157,3 @@ def _numbers(step: int, plan: Plan, rank: int, processes: int) -> Iterator[int]:
     """The lessons of one update for one of several processes."""
     first = step * plan.lessons * processes + rank
     yield from range(first, first + plan.lessons * processes, processes)
-
-
-def _checkpoint(out: Path, plan: Plan, step: int, adapted: Any, optimizer: Any, schedule: Any) -> None:
-    """The adapter as it is, and beside it what the next update needs; the small file is written last."""
-    from peft import get_peft_model_state_dict
-
-    out.mkdir(parents=True, exist_ok=True)
-    state = {
-        "adapter": get_peft_model_state_dict(adapted, save_embedding_layers=False),
-        "optimizer": optimizer.state_dict(),
-        "schedule": schedule.state_dict(),
-        "step": step,
-    }
-    beside = out / f"{_STATE}.part"
-    torch.save(state, beside)
-    beside.replace(out / _STATE)
-    (out / _PROGRESS).write_text(json.dumps({"step": step, "plan": asdict(plan)}), encoding="utf-8")
-    save_adapter(adapted, out)
-
-
-def _restore(out: Path, plan: Plan, adapted: Any, optimizer: Any, schedule: Any) -> int:
-    """The update to go on with: 0 where there is no checkpoint."""
-    from peft import set_peft_model_state_dict
-
-    if not (out / _STATE).is_file():
-        return 0
-    made_with = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))["plan"]
-    if made_with != asdict(plan):
-        raise ValueError(f"{out} holds a checkpoint of another plan ({made_with}); give that one, or another folder.")
-    state = torch.load(out / _STATE, weights_only=True)
-    set_peft_model_state_dict(adapted, state["adapter"])
-    optimizer.load_state_dict(state["optimizer"])
-    schedule.load_state_dict(state["schedule"])
-    return int(state["step"])

@@ -1,0 +1,76 @@
+"""What a model says itself to prompts, greedily: what BiTA learns from. Knows nothing of training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+
+TOGETHER, SAVED = 16, 64
+"""So many prompts share forwards, and so many answers are made between two saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A prompt and the model's own greedy answer, as token ids, the one that ends it included."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+def own_answers(
+    language_model: LanguageModel,
+    prompts: Sequence[str],
+    file: Path,
+    *,
+    max_new_tokens: int = 192,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Answer]:
+    """The model's answers to these prompts, of at most ``max_new_tokens`` tokens each, kept in ``file`` as JSON lines.
+
+    What the file holds already is not made again: a run that was cut off goes on where it was.
+
+    Raises:
+        ValueError: the file holds more answers than there are prompts.
+    """
+    from antiphon.accel.messages import encode
+
+    answers = _read(file)
+    if len(answers) > len(prompts):
+        raise ValueError(
+            f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file."
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    report(len(answers), len(prompts))
+    for start in range(len(answers), len(prompts), SAVED):
+        asked = [as_prompt(language_model, prompt) for prompt in prompts[start : start + SAVED]]
+        said = language_model.generate_batch(asked, batch_size=TOGETHER, max_new_tokens=max_new_tokens)
+        for prompt, completion in zip(asked, said, strict=True):
+            answers.append(Answer(tuple(encode(prompt, language_model.tokenizer)), completion.tokens))
+        _write(file, answers)
+        report(len(answers), len(prompts))
+    return answers
+
+
+def as_prompt(language_model: LanguageModel, prompt: str) -> str | list[dict[str, str]]:
+    """A prompt in the form that the model is made for: a chat's first message where it chats, else a text."""
+    return prompt if language_model.tokenizer.chat_template is None else [{"role": "user", "content": prompt}]
+
+
+def _read(file: Path) -> list[Answer]:
+    if not file.is_file():
+        return []
+    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return [Answer(tuple(line["prompt"]), tuple(line["answer"])) for line in lines]
+
+
+def _write(file: Path, answers: Sequence[Answer]) -> None:
+    beside = file.with_name(f"{file.name}.part")
+    lines = (json.dumps({"prompt": answer.prompt, "answer": answer.answer}) for answer in answers)
+    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    beside.replace(file)

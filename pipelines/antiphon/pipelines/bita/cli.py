@@ -1,0 +1,132 @@
+"""The bita commands: teach a model to guess ahead, and say how far it guesses right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from antiphon.pipelines import console
+from antiphon.pipelines.preparation import dtype_named, load_language_model
+
+app = typer.Typer(no_args_is_help=True, help="Teach a model to guess ahead (BiTA), and examine what it learned.")
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, reader, a model's folder or a hub name.")]
+Precision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Longest = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write; an interrupted run goes on there.")],
+    model: Model = "smollm2",
+    data: Annotated[
+        Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="How many written prompts are answered.")] = 480,
+    max_new_tokens: Longest = 160,
+    steps: Annotated[int, typer.Option(help="Updates. On two CPU cores one takes about five seconds.")] = 240,
+    answers: Annotated[int, typer.Option(help="Answers of each update.")] = 6,
+    learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-2,
+    prefix: Annotated[int, typer.Option(help="Hidden keys and values of each layer; 0 teaches the masks alone.")] = 16,
+    masks: Annotated[int, typer.Option(help="How many tokens ahead it guesses.")] = 3,
+    seed: Annotated[int, typer.Option(help="The same seed teaches the same in the same order.")] = 1,
+    dtype: Precision = "auto",
+    device: Device = None,
+) -> None:
+    """Have a model answer prompts, greedily, and learn to guess its own answers ahead.
+
+    Use what it learned with: antiphon ask ... --drafter OUT/bita.safetensors
+    """
+    from antiphon.pipelines.bita.answers import own_answers
+    from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
+    from antiphon.pipelines.bita.train import LEARNED, Plan
+    from antiphon.pipelines.bita.train import train as run
+
+    console.quiet_libraries()
+    plan = Plan(
+        steps=steps, answers=answers, learning_rate=learning_rate, prefix=prefix, masks=masks, seed=seed
+    )  # refused before anything is loaded
+    asked = read_prompts(data) if data else written_prompts(prompts, seed=seed)
+    language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
+    with console.progress_bars() as bar:
+        own = own_answers(
+            language_model,
+            asked,
+            out / "answers.jsonl",
+            max_new_tokens=max_new_tokens,
+            report=partial(bar, "Answering"),
+        )
+        run(
+            language_model.model,
+            own,
+            out,
+            plan,
+            report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
+        )
+    file = out / LEARNED
+    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --drafter {file}", markup=False)
+
+
+@app.command()
+def evaluate(
+    learned: Annotated[
+        Path | None, typer.Argument(help="The file that was learned; by default the one for smollm2.")
+    ] = None,
+    model: Model = "smollm2",
+    data: Annotated[
+        Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="How many prompts; written ones are of topics held out.")] = 40,
+    max_new_tokens: Longest = 160,
+    answers: Annotated[
+        Path | None, typer.Option(help="A file that keeps the model's answers for the next time.")
+    ] = None,
+    dtype: Precision = "auto",
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")] = False,
+) -> None:
+    """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
+    from tempfile import TemporaryDirectory
+
+    from antiphon.accel.learned import Learned, untrained
+    from antiphon.pipelines.bita.answers import own_answers
+    from antiphon.pipelines.bita.evaluate import figures
+    from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
+    from antiphon.pipelines.drafters import SHIPPED
+
+    console.quiet_libraries()
+    trained = Learned.load(learned or SHIPPED)
+    asked = read_prompts(data)[:prompts] if data else written_prompts(prompts, held_out=True)
+    language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
+    trained.check(language_model.model)
+    fresh = untrained(language_model.model, prefix=trained.prefix, masks=len(trained.masks))
+    with console.progress_bars() as bar, TemporaryDirectory() as folder:
+        file = answers or Path(folder) / "answers.jsonl"
+        said = own_answers(
+            language_model,
+            asked,
+            file,
+            max_new_tokens=max_new_tokens,
+            report=partial(bar, "Answering"),
+        )
+        results = {
+            name: figures(language_model.model, each, said, report=partial(bar, name))
+            for name, each in {"trained": trained, "untrained": fresh}.items()
+        }
+    if as_json:
+        typer.echo(json.dumps({name: asdict(each) for name, each in results.items()}))
+        return
+    table = Table("", *results)
+    for shape in results["trained"].tokens_per_step:
+        table.add_row(f"tokens per step, {shape}", *(f"{each.tokens_per_step[shape]:.3f}" for each in results.values()))
+    for place in range(len(trained.masks)):
+        shares = (f"{each.best[place][0]:.2f} / {each.best[place][-1]:.2f}" for each in results.values())
+        table.add_row(f"mask {place + 1}, best / best 5", *shares)
+    console.out.print(table)

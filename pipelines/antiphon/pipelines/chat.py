@@ -1,0 +1,142 @@
+"""A conversation about documents: every turn stays in the prompt with its passages, and is read once. Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from antiphon.accel import Completion, LanguageModel, PrefixCache
+from antiphon.accel.messages import Message, encode
+from antiphon.pipelines.answer import Answer, AnswerStream
+from antiphon.pipelines.prompt import Prompt
+from antiphon.pipelines.rag import MAX_NEW_TOKENS, Rag, fit
+from antiphon.pipelines.references import passage_references
+from antiphon.retrieval import Passage
+
+REWRITE = (
+    "You rewrite the last question of a conversation so that it can be understood without the conversation: put what "
+    "its pronouns stand for in their place. You say the rewritten question and nothing else."
+)
+REMEMBERED = 3
+"""How many of the latest turns a question is rewritten by."""
+
+QUESTION_TOKENS = 64
+"""The longest rewritten question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question, the passages and messages that it was put to the model with, and what the model said."""
+
+    question: str
+    passages: tuple[Passage, ...]
+    messages: tuple[Message, ...]
+    references: tuple[str, ...]
+    text: str
+
+
+class Chat:
+    """Questions that follow each other, each answered from passages of its own and with the turns before it in view.
+
+    A turn's passages stay where they were in the prompt, so that the prompt of the next turn goes on from this one and
+    only what is new is read (``answer.steps.prefill_tokens``). What earlier turns quoted and said is drafted from too.
+    Where the turns and the next answer no longer fit the context window, the oldest turns leave the prompt, more of
+    them than necessary, so that the turns after it go on from each other again; ``dropped`` counts them.
+
+    With ``rewrite`` a question after the first is rewritten by the model for the search, so that "And in winter?" is
+    found; the model is asked the question as it stands. ``searched`` is what was searched for last.
+
+    Options of the ``rag`` hold here too. Ask one question at a time; each conversation has a chat of its own.
+    """
+
+    def __init__(self, rag: Rag, *, rewrite: bool = False) -> None:
+        self.rag = rag
+        self.rewrite = rewrite
+        self.turns: list[Turn] = []
+        self.dropped = 0
+        self.searched = ""
+        self._prefix = PrefixCache()
+
+    def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
+        """The whole answer; see `stream`, whose pieces it joins."""
+        with self.stream(question, k=k, sessions=sessions, **generation) as pieces:
+            for _ in pieces:
+                pass
+        return pieces.answer
+
+    def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
+        """The answer piece by piece, as `Rag.stream` gives it; when it ends or is closed it becomes a turn.
+
+        Raises:
+            ValueError: as `Rag.stream`; or the prompt is no messages, for want of a chat template.
+        """
+        is_rewritten = self.rewrite and bool(self.turns)
+        self.searched = self._rewritten(question) if is_rewritten else question
+        found = self.rag.find(self.searched, k)
+        answer = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        self._make_room(question, found, answer)
+        passages, prompt = fit(partial(self._prompt, question), found, self.rag.language_model, answer)
+        earlier = [*chain.from_iterable((*turn.references, turn.text) for turn in reversed(self.turns))]
+        return self.rag.begin(
+            question,
+            passages,
+            prompt,
+            references=list(dict.fromkeys(earlier)),
+            sessions=sessions,
+            prefix=self._prefix,
+            then=[partial(self._record, question, passages)],
+            **generation,
+        )
+
+    def _prompt(self, question: str, passages: Sequence[Passage]) -> Prompt:
+        """The turns that are still in view, and then the question with its passages."""
+        own = self.rag.prompt(question, passages)
+        instructions, asked = _split(own)
+        turns = [(*turn.messages, {"role": "assistant", "content": turn.text}) for turn in self.turns[self.dropped :]]
+        return Prompt((*instructions, *chain.from_iterable(turns), *asked), own.stop, own.answers)
+
+    def _make_room(self, question: str, found: tuple[Passage, ...], answer: int) -> None:
+        """Drop the oldest turns where all do not fit: down to half of the window, so that it takes a while again."""
+        window = self.rag.language_model.context_window
+        if window is not None and self._needed(question, found) + answer > window:
+            while self.dropped < len(self.turns) and self._needed(question, found) + answer > window // 2:
+                self.dropped += 1
+
+    def _needed(self, question: str, passages: tuple[Passage, ...]) -> int:
+        return len(encode(self._prompt(question, passages).content, self.rag.language_model.tokenizer))
+
+    def _record(self, question: str, passages: tuple[Passage, ...], completion: Completion) -> None:
+        own = self.rag.prompt(question, passages)
+        references = own.answers or tuple(passage_references(passages))
+        self.turns.append(Turn(question, passages, _split(own)[1], references, completion.text))
+
+    def _rewritten(self, question: str) -> str:
+        """The question as it would be asked without what was said before, in the model's words."""
+        return rewritten(self.rag.language_model, self.turns[-REMEMBERED:], question)
+
+
+def rewritten(language_model: LanguageModel, turns: Sequence[Turn], question: str) -> str:
+    """A question that follows these turns, rewritten by the model to be understood alone; itself if that says nothing.
+
+    It takes a short greedy generation of its own.
+    """
+    said = "\n".join(f"Question: {turn.question}\nAnswer: {turn.text}" for turn in turns)
+    asked = f"{said}\n\nLast question: {question}\n\nRewritten question:"
+    messages = ({"role": "system", "content": REWRITE}, {"role": "user", "content": asked})
+    sources = [question, *(text for turn in turns for text in (turn.question, turn.text))]
+    completion = language_model.generate(messages, references=sources, max_new_tokens=QUESTION_TOKENS, stop="\n")
+    return completion.text.strip() or question
+
+
+def _split(prompt: Prompt) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """The instructions that stand first in a conversation, and the messages of the turn."""
+    own = () if isinstance(prompt.content, str) else prompt.content
+    if not own:
+        raise ValueError(
+            "A conversation is made of messages, and this prompt is one text; take a model whose tokenizer has a chat "
+            "template, or a Rag with a prompt of messages."
+        )
+    return tuple(m for m in own if m["role"] == "system"), tuple(m for m in own if m["role"] != "system")

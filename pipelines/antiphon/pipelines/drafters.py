@@ -1,0 +1,27 @@
+"""Who drafts, by the name that a command line gives: accel's drafters, and BiTA for the embedded SmolLM2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.accel import DrafterFactory
+from antiphon.accel.drafters import BESIDE, DRAFTERS
+from antiphon.accel.drafters import drafter_named as _named
+
+SHIPPED = Path(__file__).parent / "bita" / "smollm2.safetensors"
+"""What BiTA learned of SmolLM2-135M-Instruct, and refuses to show any other model."""
+
+LEARNED = {"bita": str(SHIPPED), "blend+bita": f"{BESIDE}{SHIPPED}"}
+
+NAMES = (*DRAFTERS, *LEARNED)
+"""Every drafter that needs no file of your own."""
+
+
+def drafter_named(name: str) -> DrafterFactory:
+    """The drafter of that name: one of ``NAMES``, or BiTA with a file that it learned (see `accel`'s).
+
+    Raises:
+        ValueError: there is none; the message names those that there are.
+        FileNotFoundError: there is no such file.
+    """
+    return _named(LEARNED.get(name, name))

@@ -1,0 +1,197 @@
+"""Passages in PostgreSQL with pgvector: half-precision vectors under HNSW, words under its full-text search.
+
+Knows nothing of models: an embedder says only how long its vectors are, and who made them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from antiphon.retrieval.collection import TIMEOUT, Where, answering, checked_where, latest, require_same_embedder
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.vectors import Vectors, checked_k, normalized
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.sql import Composed
+
+    from antiphon.retrieval.embed import Embedder
+
+_SESSION = """
+create extension if not exists vector;
+set hnsw.iterative_scan = strict_order;
+set hnsw.ef_search = 200;
+"""
+_SCHEMA = """
+create table {table} (
+    id text primary key, text text not null, source text not null, start integer not null, "end" integer not null,
+    metadata jsonb not null, vector halfvec({dim}) not null,
+    words tsvector generated always as (to_tsvector('english', coalesce(metadata->>'title', '') || ' ' || text)) stored
+);
+create index on {table} using hnsw (vector halfvec_ip_ops);
+create index on {table} using gin (words);
+create index on {table} using gin (metadata jsonb_path_ops);
+create index on {table} (source);
+comment on table {table} is {made_by};
+"""
+_MADE_BY = "select to_regclass(%s) is not null, obj_description(to_regclass(%s), 'pg_class')"
+_COLUMNS = 'id, text, source, start, "end", metadata'
+_ALLOWED = "metadata @> %(metadata)s and source = coalesce(%(source)s, source)"
+_NEAREST = f"""
+select {_COLUMNS}, -(vector <#> %(vector)s) from {{table}} where {_ALLOWED} order by vector <#> %(vector)s limit %(k)s
+"""
+_MATCHING = f"""
+select {_COLUMNS}, ts_rank_cd(words, query, 1) as rank from {{table}}, to_tsquery('english', %(words)s) query
+where words @@ query and {_ALLOWED} order by rank desc, id limit %(k)s
+"""
+_BESIDE = "create temp table put (like {table}) on commit drop"
+_COPY = f"copy put ({_COLUMNS}, vector) from stdin with (format binary)"
+_TYPES = ("text", "text", "text", "int4", "int4", "jsonb", "halfvec")
+_UPSERT = f"""
+insert into {{table}} ({_COLUMNS}, vector) select {_COLUMNS}, vector from put
+on conflict (id) do update set ({_COLUMNS}, vector) =
+    (excluded.id, excluded.text, excluded.source, excluded.start, excluded."end", excluded.metadata, excluded.vector)
+"""
+
+
+class PgvectorIndex:
+    """A table of PostgreSQL, made when it is not there, in the database that ``conninfo`` names (a URI or key=value).
+
+    Vectors are kept in half precision, and the search is approximate (HNSW). Words are matched by PostgreSQL's English
+    full-text search, ranked by how densely they stand. A change is one transaction. Threads may share it.
+
+    Raises:
+        ImportError: psycopg or pgvector is not installed; says the command.
+        EngineUnavailable: the server does not answer, now or later.
+        IndexMismatch: the table holds vectors of another embedder.
+    """
+
+    def __init__(self, conninfo: str, embedder: Embedder, table: str = "passages", *, timeout: float = TIMEOUT) -> None:
+        _import()
+        self._conninfo = conninfo
+        self._timeout = timeout
+        self._table = table
+        self._dim = embedder.dim
+        self._open: Connection[Any] | None = None
+        self._lock = RLock()
+        try:
+            self._make(embedder.fingerprint)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        with self._connection() as connection:
+            return int(connection.execute(self._sql("select count(*) from {table}")).fetchall()[0][0])
+
+    def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
+        """The ``k`` nearest passages, by cosines in half precision."""
+        from pgvector import HalfVector
+
+        query = HalfVector(normalized(vector[None, :], dim=self._dim)[0])
+        return self._found(_NEAREST, k, where, vector=query)
+
+    def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
+        """The passages that share words with a question, best first, with PostgreSQL's rank."""
+        words = dict.fromkeys(re.findall(r"\w+", question.lower()))
+        return self._found(_MATCHING, k, where, words=" | ".join(f"'{word}'" for word in words)) if words else []
+
+    def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
+        """Put passages in, or replace them, all or none."""
+        from pgvector import HalfVector
+        from psycopg.types.json import Jsonb
+
+        passages, vectors = latest(passages, vectors, self._dim)
+        with self._connection() as connection, connection.transaction():
+            connection.execute(self._sql(_BESIDE))
+            with connection.cursor().copy(_COPY) as copy:
+                copy.set_types(_TYPES)
+                for each, vector in zip(passages, vectors, strict=True):
+                    facts = (each.id, each.text, each.source, each.start, each.end, Jsonb(dict(each.metadata)))
+                    copy.write_row((*facts, HalfVector(vector)))
+            connection.execute(self._sql(_UPSERT))
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Take out the passages of these ids."""
+        with self._connection() as connection:
+            connection.execute(self._sql("delete from {table} where id = any(%s)"), [list(ids)])
+
+    def close(self) -> None:
+        """Close the connection; the next call would open another."""
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+
+    def _make(self, fingerprint: str) -> None:
+        from psycopg.sql import Identifier, Literal
+
+        with self._connection() as connection, connection.transaction():
+            name = Identifier(self._table).as_string(connection)
+            connection.execute("select pg_advisory_xact_lock(hashtext(%s))", [name])  # two may come at once
+            is_there, made_by = connection.execute(_MADE_BY, [name, name]).fetchall()[0]
+            if is_there:
+                require_same_embedder(f"The table {name}", made_by or "", fingerprint)
+            else:
+                connection.execute(self._sql(_SCHEMA, dim=Literal(self._dim), made_by=Literal(fingerprint)))
+
+    def _found(self, select: str, k: int, where: Where | None, **values: Any) -> list[Passage]:
+        from psycopg.types.json import Jsonb
+
+        conditions = checked_where(where)
+        source = conditions.pop("source", None)
+        values |= {"k": checked_k(k, k), "source": source, "metadata": Jsonb(conditions)}
+        with self._connection() as connection:
+            rows = connection.execute(self._sql(select), values).fetchall()
+        return [
+            Passage(text, identifier, place, start, end, float(score), metadata)
+            for identifier, text, place, start, end, metadata, score in rows
+        ]
+
+    def _sql(self, text: str, **values: Any) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        return SQL(text).format(table=Identifier(self._table), **values)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection[Any]]:
+        """The connection, opened again after it broke; for one thread at a time."""
+        import psycopg
+
+        with self._lock, answering(self._server(), (psycopg.OperationalError,)):
+            if self._open is None or self._open.closed:
+                self._open = self._connect()
+            yield self._open
+
+    def _connect(self) -> Connection[Any]:
+        import psycopg
+        from pgvector.psycopg import register_vector
+
+        connection = psycopg.connect(
+            self._conninfo,
+            autocommit=True,
+            connect_timeout=max(2, round(self._timeout / 3)),
+            tcp_user_timeout=round(1000 * self._timeout),
+            options=f"-c statement_timeout={round(1000 * self._timeout)}",
+        )
+        connection.execute(_SESSION)
+        register_vector(connection)
+        return connection
+
+    def _server(self) -> str:
+        """Where the server is, without what is secret about it."""
+        from psycopg.conninfo import conninfo_to_dict
+
+        facts = conninfo_to_dict(self._conninfo)
+        return f"PostgreSQL at {facts.get('host', 'its local socket')}:{facts.get('port', 5432)}"
+
+
+def _import() -> None:
+    try:
+        import pgvector  # noqa: F401
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise ImportError("pgvector's client is not installed: pip install 'antiphon[pgvector]'") from error

@@ -1,0 +1,50 @@
+"""What every process of a crew does: one text by 1, 2 and 3 of them, and what each has seen, written down.
+
+Started by torchrun: ``torchrun --nproc-per-node 3 tests/accel/crew.py FOLDER``.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from antiphon.accel.drafters.lookahead import Lookahead
+from antiphon.accel.parallel import crew, decode_together
+from antiphon.accel.tiny import tiny_model
+
+SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}
+PROMPT = [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
+LENGTH = 30
+
+
+def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[Any]:
+    """After every step: its tokens, the window, and the pool."""
+    lookahead = Lookahead(*setting, seed=3)
+    steps: list[Any] = []
+    for step in decode_together(model, PROMPT, lookahead, max_new_tokens=LENGTH, group=group):
+        assert lookahead.window is not None
+        levels = [list(level) for level in lookahead.window.levels]
+        steps.append([list(step.tokens), levels, [list(ngram) for ngram in lookahead.pool]])
+    return steps
+
+
+def main(folder: Path) -> None:
+    """Decode with every number of processes up to all of them, and write down what this one has seen."""
+    torch.set_num_threads(1)
+    model: Any = tiny_model(seed=11)
+    with crew() as own:
+        groups = {size: dist.new_group(list(range(size))) for size in range(1, own.size + 1)}
+        seen = {
+            f"{name} by {size}": told(model.to(own.device), setting, group)
+            for size, group in groups.items()
+            if own.rank < size
+            for name, setting in SETTINGS.items()
+        }
+        (folder / f"{own.rank}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

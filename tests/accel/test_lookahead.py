@@ -1,0 +1,281 @@
+"""Lookahead decoding: its window and pool row for row, and what it drafts."""
+
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+from antiphon.accel.cache import CachedModel
+from antiphon.accel.draft import EMPTY, Accepted, Draft, Tokens, without_probes
+from antiphon.accel.drafters.lookahead import Lookahead
+from antiphon.accel.drafters.pool import Pool
+from antiphon.accel.drafters.window import Window
+from antiphon.accel.tiny import tiny_model
+from antiphon.accel.traits import declared
+from antiphon.accel.tree import Tree, plant
+from antiphon.accel.verify import walk
+
+TOY = 17
+
+
+def toy(context: Tokens, draft: Draft) -> Tensor:
+    """Logits of a model that says the sum of every visible token times its place, counted from 1, modulo 17."""
+    tree = plant(1, draft.parents)
+    tokens = torch.tensor([context[-1], *draft.tokens])
+    places = torch.from_numpy(tree.depths) + len(context)
+    before = sum(token * place for place, token in enumerate(context[:-1], 1))
+    said = before + torch.from_numpy(tree.sees).long() @ (tokens * places)
+    return torch.nn.functional.one_hot(said % TOY, TOY).float()
+
+
+class Played:
+    """A text of the toy model by Lookahead, step by step."""
+
+    def __init__(
+        self, drafter: Lookahead, prompt: list[int], level: list[int] | None = None, *, walks: bool = True
+    ) -> None:
+        self.walks = walks
+        self.drafter, self.context, self.prompt = drafter, list(prompt), len(prompt)
+        self.draft = drafter.begin(prompt, ()) or EMPTY
+        if level:
+            assert drafter.window
+            drafter.window.levels = [level]
+            self.draft = drafter.propose(prompt, 99)
+        self.steps = 0
+
+    def step(self) -> tuple[int, ...]:
+        """One forward; the tokens that it emitted."""
+        if self.steps:
+            self.draft = self.drafter.propose(self.context, 99)
+        logits = toy(self.context, self.draft)
+        walked = self.draft if self.walks else without_probes(self.draft)
+        accepted = walk(walked, lambda row: int(logits[1 + row].argmax()), lambda token: False)
+        self.drafter.observe(self.draft, accepted, logits)
+        self.context += accepted.tokens
+        self.steps += 1
+        return accepted.tokens
+
+    def until(self, length: int) -> list[int]:
+        """All tokens after the prompt, once there are so many."""
+        while len(self.context) - self.prompt < length:
+            self.step()
+        return self.context[self.prompt :][:length]
+
+
+def plainly(prompt: list[int], length: int) -> list[int]:
+    context = list(prompt)
+    for _ in range(length):
+        context.append(int(toy(context, EMPTY)[0].argmax()))
+    return context[len(prompt) :]
+
+
+STEPS: list[tuple[tuple[int, int], list[list[int]], list[int]]] = [
+    # the root and its place, the window before, what is emitted
+    ((5, 4), [[1, 5, 3, 4]], [12]),
+    ((12, 5), [[5, 3, 4], [1, 2, 9, 11]], [16]),
+    ((16, 6), [[3, 4], [2, 9, 11], [16, 3, 0]], [9]),
+    ((9, 7), [[9, 11], [16, 3, 0], [16, 8, 9]], [13]),
+    ((13, 8), [[3, 0], [16, 8, 9], [11, 8, 6]], [11]),
+    ((11, 9), [[8, 9], [11, 8, 6], [3, 4, 6]], [2]),
+]
+
+
+def test_the_micro_example_is_reproduced_step_by_step() -> None:
+    """Design example: W=3, N=4, G=2, prompt 3 1 4 1 5, level 0 fixed, no prompt as reference."""
+    drafter = Lookahead(3, 4, 2, reads=False)
+    played = Played(drafter, [3, 1, 4, 1, 5], [1, 5, 3, 4])
+    for number, (root, window, emitted) in enumerate(STEPS):
+        assert (played.context[-1], len(played.context) - 1) == root
+        assert drafter.window is not None
+        assert drafter.window.levels == window
+        candidates = drafter.propose(played.context, 99)
+        assert candidates.tokens[: candidates.candidates] == ((0, 9, 6) if number == 5 else ())
+        assert list(played.step()) == emitted
+        if number == 2:
+            assert list(drafter.pool) == [(16, 2, 16, 16), (3, 9, 3, 8), (4, 11, 0, 9)]
+    assert drafter.pool.after(9) == [(3, 8, 8), (6, 6, 3)], "16 16 11 was the oldest"
+    assert played.until(12) == [12, 16, 9, 13, 11, 2, 7, 6, 16, 2, 15, 0] == plainly([3, 1, 4, 1, 5], 12)
+    assert played.steps == 10, "11 as in the paper, less one in which rows of the window were right"
+
+
+def test_where_only_n_grams_are_accepted_the_micro_example_takes_the_papers_eleven_steps() -> None:
+    played = Played(Lookahead(3, 4, 2, reads=False), [3, 1, 4, 1, 5], [1, 5, 3, 4], walks=False)
+    assert played.until(12) == plainly([3, 1, 4, 1, 5], 12)
+    assert played.steps == 11
+
+
+def test_the_micro_examples_rows_stand_and_see_as_in_its_table() -> None:
+    window = Window(3, 4, [1], Random(0))
+    window.levels = [[3, 4], [2, 9, 11], [16, 3, 0]]
+    draft = window.draft(range(3))
+    tree = plant(1, draft.parents)
+    assert rows_of(draft, tree, root=6) == [
+        (3, 7, []), (4, 8, [1]), (2, 7, []), (9, 8, [1]), (11, 9, [1, 2]), (16, 8, [3]), (3, 9, [1, 4]),
+        (0, 10, [1, 2, 5]),
+    ]  # fmt: skip
+    assert draft.probes == len(draft) == 8
+
+
+def rows_of(draft: Draft, tree: Tree, root: int) -> list[tuple[int, int, list[int]]]:
+    """The token of every row, its place, and which rows it sees beside the root and itself, counted from 1."""
+    return [
+        (token, root + int(tree.depths[row]), [other for other in range(1, row) if tree.sees[row, other]])
+        for row, token in enumerate(draft.tokens, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "guesses"), [(3, 4, 2), (7, 5, 7), (1, 2, 1), (1, 5, 3), (4, 2, 0), (2, 3, 5)]
+)
+def test_every_window_on_the_way_has_the_papers_size_and_a_draft_no_more_rows_than_said(
+    width: int, size: int, guesses: int
+) -> None:
+    drafter = Lookahead(width, size, guesses)
+    played = Played(drafter, list(range(1, 12)))
+    for step in range(size + 20):
+        assert drafter.window is not None
+        lengths = [len(level) for level in drafter.window.levels]
+        if step < size - 2:
+            assert lengths == [width + size - 3 - step] + [width + size - 2 - step] * step
+        else:
+            assert lengths == [width - 1] + [width] * (size - 2)
+            probes = len(drafter.window.draft(range(width)))
+            assert 1 + probes == width * (size - 1), "the root and the window"
+            assert drafter.rows >= probes + (size - 1) * guesses
+        played.step()
+        assert len(played.draft) <= drafter.rows
+    assert Lookahead(7, 5, 7).rows == 7 * 4 + 4 * 7 - 1
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("guesses", [0, 1, 6])
+@pytest.mark.parametrize("reads", [False, True])
+def test_the_text_is_the_models_for_every_setting(width: int, size: int, guesses: int, reads: bool) -> None:
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    played = Played(Lookahead(width, size, guesses, reads=reads), prompt)
+    assert played.until(60) == plainly(prompt, 60)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_full_match_emits_n_tokens(size: int) -> None:
+    prompt = [3, 1, 4, 1, 5]
+    truth = [prompt[-1], *plainly(prompt, 60)]
+    drafter = Lookahead(1, size, 1, reads=False)
+    played = Played(drafter, prompt)
+    for _ in range(8):
+        place = len(played.context) - len(prompt)
+        drafter.pool.add(truth[place : place + size])
+        played.draft = drafter.propose(played.context, 99)
+        played.steps = max(played.steps, 1)
+        assert len(Played.step(played)) == size
+
+
+def test_the_prompts_n_grams_are_drafted_in_the_first_forward_already() -> None:
+    prompt = plainly([3, 1, 4], 24)
+    text = prompt + plainly(prompt, 4)
+    assert not without_probes(Lookahead(2, 5, 2, reads=False).begin(prompt, ()) or EMPTY)
+    opening = Lookahead(2, 5, 2).begin(prompt, [text[-5:]])
+    assert opening is not None
+    assert opening.tokens[: opening.candidates][:4] == tuple(text[-4:])
+    assert opening.probes == len(opening) - opening.candidates > 0
+
+
+def test_a_column_changes_nothing_but_itself_and_what_stands_right_of_it() -> None:
+    def said(levels: list[list[int]]) -> list[int]:
+        drafter = Lookahead(4, 4, 0, reads=False)
+        drafter.begin([2, 7, 1, 8], ())
+        assert drafter.window is not None
+        drafter.window.levels = levels
+        draft = drafter.propose([2, 7, 1, 8], 0)
+        return drafter.answers(draft, toy([2, 7, 1, 8], draft), range(4))
+
+    levels = [[3, 4, 5], [2, 9, 11, 6], [16, 3, 0, 1]]
+    before = said(levels)
+    for level, column, changed in [(1, 2, {2}), (2, 0, {0}), (2, 3, {3}), (0, 1, {2, 3})]:
+        other = [list(row) for row in levels]
+        other[level][column] += 1
+        after = said(other)
+        assert {j for j in range(4) if after[j] != before[j]} == changed, (level, column)
+
+
+def test_a_window_that_was_not_verified_waits() -> None:
+    drafter = Lookahead(3, 4, 2, reads=False)
+    drafter.begin([3, 1, 4, 1, 5], ())
+    assert drafter.window is not None
+    before = drafter.window.levels
+    drafter.observe(EMPTY, Accepted((), (12,)), toy([3, 1, 4, 1, 5], EMPTY))
+    drafter.observe(EMPTY, Accepted((), (16,)), torch.empty(0, 0))
+    assert drafter.window.levels == before
+    assert drafter.propose([3, 1, 4, 1, 5, 12, 16], 9).probes == 4
+
+
+def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_reading_renews_none() -> None:
+    pool = Pool(2)
+    for ngram in ([5, 1, 1], [5, 2, 2], [6, 0, 0], [5, 1, 1]):
+        pool.add(ngram)
+    assert pool.after(5) == [(2, 2), (1, 1)]
+    assert pool.after(5) == pool.after(5)
+    pool.add([5, 3, 3])
+    assert pool.after(5) == [(1, 1), (3, 3)], "2 2 was the oldest: 1 1 had come again"
+    assert (pool.after(6), pool.after(7)) == ([(0, 0)], [])
+    pool.read([5, 9, 8, 7], 3)
+    assert list(pool) == [(5, 3, 3), (5, 9, 8), (6, 0, 0), (9, 8, 7)]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(reads: bool) -> None:
+    drafter = Lookahead(1, 3, 9, reads=reads)
+    drafter.begin([1, 2], ())
+    drafter.observe(EMPTY, Accepted((), (3, 4, 5)), torch.empty(0, 0))
+    drafter.observe(EMPTY, Accepted((), (6,)), torch.empty(0, 0))
+    assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if reads else [])
+
+
+def test_n_grams_of_one_token_share_the_rows_that_they_begin_with() -> None:
+    drafter = Lookahead(1, 4, 4, reads=False)
+    drafter.begin([5], ())
+    for ngram in ([5, 1, 2, 3], [5, 1, 2, 4], [5, 7, 7, 7]):
+        drafter.pool.add(ngram)
+    draft = without_probes(drafter.propose([5], 99))
+    assert (draft.tokens, draft.parents) == ((7, 7, 7, 1, 2, 4, 3), (-1, 0, 1, -1, 3, 4, 4)), "the newest first"
+    assert draft.chances[3] == pytest.approx(2 * draft.chances[0])
+
+
+@pytest.mark.parametrize("given", [{"window": 0}, {"ngram": 1}, {"guesses": -1}])
+def test_a_setting_that_means_nothing_is_refused(given: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="a window has 1 column or more, an n-gram 2 tokens or more, and 0 guesses"):
+        Lookahead(**given)  # type: ignore[arg-type]
+
+
+def test_the_first_window_depends_on_the_seed_alone() -> None:
+    def first(seed: int) -> list[list[int]]:
+        drafter = Lookahead(9, 5, seed=seed)
+        drafter.begin(range(100), ())
+        assert drafter.window is not None
+        return drafter.window.levels
+
+    assert first(1) == first(1) != first(2)
+
+
+@torch.no_grad()
+def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafted_token() -> None:
+    model = tiny_model()
+    traits, prompt = declared(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
+    drafter = Lookahead(5, 4, 3)
+    drafter.begin(prompt, ())
+    assert drafter.window is not None
+    said = []
+    for shift in (0, 1, 90):
+        drafter.window.levels = [[10 * level + j + shift for j in range(4 + (level > 0))] for level in range(3)]
+        draft = drafter.propose(prompt, 99)
+        assert (draft.candidates, draft.probes) == (5, 14)
+        cached = CachedModel(model, traits)
+        cached.prefill(prompt[:-1])
+        cached.keep(())
+        said.append(cached.forward(prompt[-1:], draft)[: 1 + draft.candidates])
+        cached.keep(range(draft.candidates)[:2])
+        said[-1] = torch.cat([said[-1], cached.forward([5], EMPTY)])
+    for other in said[1:]:
+        torch.testing.assert_close(other, said[0], atol=2e-5, rtol=1e-5)

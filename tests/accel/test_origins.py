@@ -1,0 +1,60 @@
+"""How each token of a completion came to be: its characters, its forward, and whether a draft had guessed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.accel import Origin, Step
+from antiphon.accel.completion import Completion, Stream
+from antiphon.accel.tiny import EOS, byte_tokenizer
+
+
+def step(text: str, accepted: int, *, ends: bool = False) -> Step:
+    tokens = (*text.encode(), *([EOS] if ends else []))
+    return Step(tokens, drafted=9, accepted=accepted, seconds=0.0, finish="stop" if ends else None)
+
+
+def completed(steps: Sequence[Step], *, stop: Sequence[str] = (), read: int | None = None) -> Completion:
+    stream = Stream(iter(steps), byte_tokenizer(), prompt_tokens=1, stop=stop)
+    for _, _ in zip(range(100 if read is None else read), stream, strict=False):
+        pass
+    if read is not None:
+        stream.close()
+    return stream.completion
+
+
+def test_every_token_has_its_characters_its_forward_and_its_guess() -> None:
+    assert completed([step("a", 0), step("bc", 1), step("", 0, ends=True)]).origins == (
+        Origin(0, 1, 0, False),
+        Origin(1, 2, 1, True),
+        Origin(2, 3, 1, False),
+        Origin(3, 3, 2, False),
+    )
+
+
+def test_a_character_of_several_tokens_belongs_to_its_last_one() -> None:
+    origins = completed([step("aé", 2), step("", 0, ends=True)]).origins
+    assert [(origin.start, origin.end) for origin in origins] == [(0, 1), (1, 1), (1, 2), (2, 2)]
+
+
+def test_what_a_stop_string_cuts_off_has_no_characters() -> None:
+    completion = completed([step("ab", 1), step("cdef", 3)], stop=["bcd"])
+    assert completion.text == "a"
+    assert [(each.start, each.end, each.is_drafted) for each in completion.origins] == [
+        (0, 1, True),
+        (1, 1, False),
+        (1, 1, True),
+        (1, 1, True),
+    ]
+
+
+def test_a_character_that_never_ended_belongs_to_the_last_token() -> None:
+    half = Step((0x61, 0xC3), drafted=0, accepted=1, seconds=0.0, finish="length")
+    completion = completed([half])
+    assert completion.text == "a\N{REPLACEMENT CHARACTER}"
+    assert [(each.start, each.end) for each in completion.origins] == [(0, 1), (1, 2)]
+
+
+def test_a_stream_that_was_closed_early_tells_what_was_given_out() -> None:
+    assert completed([step("ab", 1), step("cd", 1)], read=1).origins == (Origin(0, 1, 0, True), Origin(1, 2, 0, False))
+    assert completed([step("ab", 1)], read=0).origins == ()

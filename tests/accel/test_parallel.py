@@ -1,0 +1,98 @@
+"""Lookahead over several devices: as many processes as one likes see the same windows, pools and text."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.accel.drafters.lookahead import Lookahead
+from antiphon.accel.generate import generate
+from antiphon.accel.parallel import Place, crew, decode_together, part
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import tiny_model
+from tests.accel.crew import LENGTH, PROMPT, SETTINGS, told
+
+SIZES = (1, 2, 3)
+
+
+def plain(model: Any, **options: Any) -> list[int]:
+    settings = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None} | options
+    text: list[int] = model.generate(torch.tensor([PROMPT]), **settings)[0].tolist()
+    return text[len(PROMPT) :]
+
+
+@pytest.fixture(scope="module")
+def crews(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of three processes has seen in crews of one to three."""
+    folder = tmp_path_factory.mktemp("crew")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(max(SIZES))]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    script = str(Path(__file__).with_name("crew.py"))
+    result = subprocess.run([*command, script, str(folder)], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(SIZES))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_process_of_every_crew_sees_the_same_windows_pools_and_text(
+    crews: list[dict[str, Any]], name: str, size: int
+) -> None:
+    alone = told(tiny_model(seed=11), SETTINGS[name])
+    for rank in range(size):
+        assert crews[rank][f"{name} by {size}"] == alone, f"process {rank}"
+    assert [token for step in alone for token in step[0]] == plain(tiny_model(seed=11))
+    assert len(alone) < LENGTH, "something was drafted"
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values())
+def test_one_process_takes_the_steps_of_the_drafter(setting: tuple[int, int, int]) -> None:
+    model, lookahead = tiny_model(seed=11), Lookahead(*setting, seed=3)
+    steps: list[Step] = []
+    options: dict[str, Any] = {"max_new_tokens": 2 * LENGTH, "eos_token_id": None, "do_sample": False, "rows": 200}
+    generate(model, torch.tensor([PROMPT]), drafter=lambda: lookahead, on_step=steps.append, **options)
+    together = list(decode_together(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))[:-1]
+    assert [step.tokens for step in together] == [step.tokens for step in steps[: len(together)]]
+
+
+def test_the_parts_are_all_things_once_in_order_and_the_last_may_have_none() -> None:
+    assert [list(part(5, rank, 4)) for rank in range(4)] == [[0, 1], [2, 3], [4], []]
+    for count in range(12):
+        for size in range(1, 6):
+            assert [thing for rank in range(size) for thing in part(count, rank, size)] == list(range(count))
+
+
+def test_an_end_inside_a_run_ends_the_text_there() -> None:
+    model = tiny_model(seed=11)
+    text = plain(model)
+    for end in {text[9], text[20]}:
+        steps = list(decode_together(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=LENGTH, ends=[end]))
+        assert [token for step in steps for token in step.tokens] == text[: text.index(end) + 1]
+        assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["stop"]
+
+
+def test_a_text_may_go_on_to_the_models_last_position() -> None:
+    model = tiny_model("gpt2", n_positions=32, max_position_embeddings=32)
+    steps = list(decode_together(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
+    assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "message"),
+    [("mamba2", PROMPT, "verifies trees, which Mamba2ForCausalLM cannot"), ("llama", [5], "1 tokens; at least 2")],
+)
+def test_what_cannot_be_decoded_together_is_refused(model: str, prompt: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        next(decode_together(tiny_model(model), prompt, Lookahead(), max_new_tokens=3))
+
+
+def test_a_process_that_was_started_alone_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with crew() as own:
+        assert own == Place()
+        assert not torch.distributed.is_initialized()

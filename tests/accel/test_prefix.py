@@ -1,0 +1,139 @@
+"""What a model has read is not read again: the same tokens and the same logits, from fewer tokens of the prompt."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.accel import LanguageModel, PrefixCache, Summary, summarize
+from antiphon.accel.adversary import Thicket, Witness
+from antiphon.accel.draft import Drafter
+from antiphon.accel.drafters import Blend
+from antiphon.accel.request import prepare
+from antiphon.accel.run import Run
+from antiphon.accel.tiny import VOCABULARY, byte_tokenizer, tiny_model
+from tests.accel.oracles import expect_plain_logits
+
+CROPS = ("llama", "qwen3", "phi3", "gpt2")
+"""Families whose layers can forget the end of what they have read."""
+
+FIRST = list(range(30, 54))
+SECOND = list(range(70, 80))
+
+
+@cache
+def model_of(family: str) -> Any:
+    return tiny_model(family)
+
+
+@cache
+def plain(family: str, prompt: tuple[int, ...]) -> list[int]:
+    model = model_of(family)
+    inputs = torch.tensor([prompt])
+    text: list[int] = model.generate(inputs, max_new_tokens=14, eos_token_id=None, do_sample=False)[0].tolist()
+    return text
+
+
+def decoded(
+    family: str, prompt: Sequence[int], prefix: PrefixCache, drafter: Drafter | None = None
+) -> tuple[list[int], Summary]:
+    """The text after a prompt, held against both oracles, and what it cost."""
+    model = model_of(family)
+    request = prepare(
+        model, prompt, past_key_values=prefix.take(model, prompt), max_new_tokens=14, eos_token_id=None, do_sample=False
+    )
+    witness = Witness(drafter or Thicket(plain(family, tuple(prompt)), seed=1, vocabulary=VOCABULARY))
+    run = Run(request, lambda: witness, 32, [], None)
+    summary = summarize(prefix.keeping(run, run.steps()))
+    text = run.transcript.tokens
+    assert text == plain(family, tuple(prompt))
+    expect_plain_logits(model, text, witness.sights)
+    return text, summary
+
+
+@pytest.mark.parametrize("family", [*CROPS, "mistral", "gemma3", "lfm2"])
+def test_a_text_that_goes_on_is_read_from_where_it_goes_on(family: str) -> None:
+    prefix = PrefixCache()
+    text, cost = decoded(family, FIRST, prefix)
+    assert cost.prefill_tokens == len(FIRST)
+    longer, cost = decoded(family, [*text, *SECOND], prefix)
+    assert cost.prefill_tokens == 1 + len(SECOND)  # the last token of a text has been said, but not read
+    assert prefix.size == len(longer) - 1
+    assert decoded(family, [*longer, *SECOND], prefix)[1].prefill_tokens == 1 + len(SECOND)
+
+
+@pytest.mark.parametrize("family", CROPS)
+def test_a_text_that_differs_is_read_from_where_it_differs(family: str) -> None:
+    prefix = PrefixCache()
+    text, _ = decoded(family, FIRST, prefix)
+    turned = [*text[: len(FIRST) + 4], text[len(FIRST) + 4] ^ 1, *SECOND]
+    assert decoded(family, turned, prefix)[1].prefill_tokens == 1 + len(SECOND)
+    assert decoded(family, FIRST, prefix)[1].prefill_tokens == 1  # there has to be one, for what follows it
+    assert decoded(family, SECOND, prefix)[1].prefill_tokens == len(SECOND)
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3", "lfm2"])
+def test_layers_that_have_forgotten_are_not_turned_back(family: str) -> None:
+    prefix = PrefixCache()
+    text, _ = decoded(family, FIRST, prefix)
+    turned = [*text[: len(FIRST) + 4], text[len(FIRST) + 4] ^ 1, *SECOND]
+    assert decoded(family, turned, prefix)[1].prefill_tokens == len(turned)
+
+
+@pytest.mark.parametrize("family", ["mamba", "llama-dynamic", "phi3-longrope"])
+def test_what_the_next_text_would_read_otherwise_is_not_kept(family: str) -> None:
+    prefix = PrefixCache()
+    decoded(family, FIRST, prefix)
+    assert prefix.size == 0
+    assert decoded(family, SECOND, prefix)[1].prefill_tokens == len(SECOND)
+
+
+def test_another_model_finds_nothing() -> None:
+    prefix = PrefixCache()
+    decoded("llama", FIRST, prefix)
+    assert decoded("qwen3", FIRST, prefix)[1].prefill_tokens == len(FIRST)
+
+
+def test_one_request_at_a_time_has_it() -> None:
+    prefix = PrefixCache()
+    decoded("llama", FIRST, prefix)
+    assert prefix.take(model_of("llama"), FIRST) is not None
+    assert prefix.take(model_of("llama"), FIRST) is None
+
+
+def test_after_an_error_nothing_is_kept() -> None:
+    prefix, model = PrefixCache(), model_of("llama")
+    text, _ = decoded("llama", FIRST, prefix)
+    calls: list[int] = []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise MemoryError("no memory left")
+
+    hook = model.model.layers[1].register_forward_pre_hook(fail)  # layer 0 has its new keys by then
+    try:
+        with pytest.raises(MemoryError):
+            decoded("llama", [*text, *SECOND], prefix, Blend())
+    finally:
+        hook.remove()
+    assert prefix.size == 0
+    decoded("llama", [*text, *SECOND], prefix)
+
+
+def test_a_stream_that_is_closed_leaves_what_it_has_read() -> None:
+    tiny, prefix = LanguageModel(model_of("llama"), byte_tokenizer(), rows=8), PrefixCache()
+    with tiny.stream("Hello there", prefix=prefix) as stream:
+        next(stream)
+    assert prefix.size >= len("Hello there")
+    again = tiny.generate("Hello there, and more", prefix=prefix, max_new_tokens=9)
+    assert again.steps.prefill_tokens <= len(", and more") + 1
+    assert again.tokens == tiny.generate("Hello there, and more", max_new_tokens=9).tokens
+
+
+def test_a_batch_reads_every_prompt_whole() -> None:
+    tiny = LanguageModel(model_of("llama"), byte_tokenizer(), rows=8)
+    batch = tiny.generate_batch(["Hello", "Hello there"], max_new_tokens=5)
+    assert [one.steps.prefill_tokens for one in batch] == [one.usage.prompt_tokens for one in batch]

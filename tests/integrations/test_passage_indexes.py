@@ -1,0 +1,81 @@
+"""Vector stores of other frameworks behind Antiphon's retriever: the same passages as from a folder."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+
+from antiphon.integrations.langchain import AntiphonEmbeddings
+from antiphon.integrations.langchain import AntiphonVectorStore as LangChainStore
+from antiphon.integrations.langchain import VectorStorePassages as LangChainPassages
+from antiphon.integrations.langchain.documents import document_of
+from antiphon.integrations.llama_index import AntiphonVectorStore as LlamaStore
+from antiphon.integrations.llama_index import VectorStorePassages as LlamaPassages
+from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.retrieval import HashEmbedder, Passage, PassageIndex, Retriever, index_passages
+
+EMBEDDER = HashEmbedder()
+WORDS = ("cats", "stars", "bread", "boats", "roads", "birds")
+PASSAGES = [
+    Passage.at(f"{word}.txt", 5, f"All about {word} and {other}.", {"lang": "de" if word > "c" else "en"})
+    for word in WORDS
+    for other in ("water", "iron", "sleep")
+]
+
+
+def langchain_index(store: LangChainStore | InMemoryVectorStore) -> PassageIndex:
+    store.add_documents([document_of(passage) for passage in PASSAGES])
+    return LangChainPassages(store)
+
+
+def llama_index() -> PassageIndex:
+    store = LlamaStore()
+    nodes = [node_of(passage).node for passage in PASSAGES]
+    for node, vector in zip(nodes, EMBEDDER.embed_documents([passage.text for passage in PASSAGES]), strict=True):
+        node.embedding = vector.tolist()
+    store.add(nodes)
+    return LlamaPassages(store)
+
+
+INDEXES = {
+    "langchain": lambda: langchain_index(LangChainStore(AntiphonEmbeddings(EMBEDDER))),
+    "langchain in memory": lambda: langchain_index(InMemoryVectorStore(AntiphonEmbeddings(EMBEDDER))),
+    "llama-index": llama_index,
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_a_store_of_another_framework_gives_the_passages_of_a_folder(name: str, tmp_path: Path) -> None:
+    index_passages(PASSAGES, tmp_path / "index", EMBEDDER)
+    folder = Retriever.open(tmp_path / "index", reranker=None, fusion=None)
+    retriever = Retriever(INDEXES[name](), EMBEDDER, fusion=None)
+    for word in WORDS:
+        found, expected = (
+            retriever.search(f"tell me about {word} and iron", 4),
+            folder.search(f"tell me about {word} and iron", 4),
+        )
+        assert [(p.id, p.text, p.source, p.start, p.end) for p in found[:2]] == [
+            (p.id, p.text, p.source, p.start, p.end) for p in expected[:2]
+        ]
+        scores = [passage.score or 0.0 for passage in found]
+        assert scores == sorted(scores, reverse=True)
+    with pytest.raises(TypeError, match="The index is VectorStorePassages, which is searched only; change it where"):
+        retriever.add(PASSAGES)
+
+
+@pytest.mark.parametrize("name", ["langchain", "llama-index"])
+def test_a_filter_reaches_the_store(name: str) -> None:
+    index = INDEXES[name]()
+    found = index.nearest(EMBEDDER.embed_queries(["all about cats"])[0], 18, {"lang": "de"})
+    assert {passage.id for passage in found} == {p.id for p in PASSAGES if p.metadata["lang"] == "de"}
+    assert index.matching("cats", 3) == []
+    assert np.all(np.diff([passage.score or 0.0 for passage in found]) <= 0)
+
+
+def test_a_store_that_keeps_no_texts_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="SimpleVectorStore keeps vectors only; a store that keeps its texts is needed"
+    ):
+        LlamaPassages(SimpleVectorStore())

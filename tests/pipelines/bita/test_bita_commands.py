@@ -1,0 +1,100 @@
+"""The bita commands: prompts in, a file out that drafts; and prompts, answers and names that will not do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.drafters import Bita, Together
+from antiphon.accel.learned import Learned
+from antiphon.pipelines.bita.answers import SAVED, own_answers
+from antiphon.pipelines.bita.prompts import HELD_OUT, read_prompts, written_prompts
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.drafters import NAMES, SHIPPED, drafter_named
+
+
+def run(*words: Any) -> Any:
+    result = CliRunner().invoke(app, ["bita", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_model_is_taught_and_examined_by_two_commands(tmp_path: Path, tiny_folder: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Who sings?\n\nWhat melts?\n", encoding="utf-8")
+    options = ["--model", tiny_folder, "--data", prompts, "--max-new-tokens", 12]
+    run("train", *options, "--out", tmp_path / "out", "--steps", 2, "--answers", 2, "--masks", 2, "--prefix", 4)
+    learned = Learned.load(tmp_path / "out" / "bita.safetensors")
+    assert (learned.prefix, len(learned.masks), learned.model) == (4, 2, tiny_folder.name)
+    answers = (tmp_path / "out" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [len(json.loads(line)["answer"]) for line in answers] == [12, 12]
+    result = run("evaluate", tmp_path / "out" / "bita.safetensors", *options, "--json")
+    figures = json.loads(result.stdout)
+    assert figures.keys() == {"trained", "untrained"}
+    assert figures["trained"]["tokens"] == 2 * 11
+    assert figures["trained"]["tokens_per_step"].keys() == {"triangle", "rectangle", "chain"}
+    table = run("evaluate", tmp_path / "out" / "bita.safetensors", *options).stdout
+    assert "tokens per step, triangle" in table
+
+
+def test_answers_that_are_there_are_not_made_again(tiny: LanguageModel, tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    prompts = [f"Question {number}" for number in range(SAVED + 2)]
+    done: list[int] = []
+    first = own_answers(tiny, prompts[:2], file, max_new_tokens=4)
+    both = own_answers(tiny, prompts, file, max_new_tokens=4, report=lambda count, _: done.append(count))
+    assert both[:2] == first
+    assert done == [2, SAVED + 2]
+    assert all(len(answer.answer) == 4 or answer.answer[-1] == tiny.tokenizer.eos_token_id for answer in both)
+    assert both[-1].answer == tiny.generate([{"role": "user", "content": prompts[-1]}], max_new_tokens=4).tokens
+    with pytest.raises(ValueError, match="holds 66 answers, and there are 1 prompts"):
+        own_answers(tiny, prompts[:1], file)
+
+
+def test_written_prompts_are_the_same_for_a_seed_and_held_out_ones_are_about_other_things() -> None:
+    taught, held_out = written_prompts(400, seed=1), written_prompts(60, seed=1, held_out=True)
+    assert taught == written_prompts(400, seed=1) != written_prompts(400, seed=2)
+    assert len(set(taught)) == 400
+    assert not set(taught) & set(held_out)
+    written = json.loads((SHIPPED.parent / "written.json").read_text(encoding="utf-8"))
+    subjects = [*written["topics"][::HELD_OUT], *written["tasks"][::HELD_OUT]]
+    assert not [prompt for prompt in taught for subject in subjects if f" {subject}" in prompt.rstrip(".?")]
+
+
+def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One\nTwo\n", encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "One\\ntwo", "id": 3}\n', encoding="utf-8")
+    assert read_prompts(tmp_path / "a.txt") == ["One", "Two"]
+    assert read_prompts(tmp_path / "a.jsonl") == ["One\ntwo"]
+    for content, complaint in (("", "has no prompts"), ('{"text": "One"}\n', "Line 1 of .* no object with a prompt")):
+        (tmp_path / "b.jsonl").write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=complaint):
+            read_prompts(tmp_path / "b.jsonl")
+    with pytest.raises(FileNotFoundError, match="no file of prompts"):
+        read_prompts(tmp_path / "c.jsonl")
+
+
+def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:
+    learned = Learned.load(SHIPPED)
+    assert SHIPPED.stat().st_size < 1_000_000
+    assert learned.model.startswith("smollm2")
+    assert isinstance(drafter_named("bita")(), Bita)
+    assert isinstance(drafter_named("blend+bita")(), Together)
+    assert {"bita", "blend+bita", "blend", "nothing"} <= set(NAMES)
+    with pytest.raises(ValueError, match="learned for 'smollm2"):
+        tiny.generate("Who?", drafter=drafter_named("bita"))
+    with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
+        drafter_named("byta")
+
+
+def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
+    question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]
+    plain = smollm2.generate(question, max_new_tokens=28, drafter="nothing")
+    drafted = smollm2.generate(question, max_new_tokens=28, drafter=drafter_named("bita"), rows=51)
+    assert drafted.tokens == plain.tokens
+    assert len(drafted.tokens) / drafted.steps.steps > 1.25

@@ -1,0 +1,108 @@
+"""BiTA learns: a toy language, a model of it, and what training, the prefix and the tree each add to its drafts."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.accel.drafters import Bita
+from antiphon.accel.generate import generate
+from antiphon.accel.learned import Learned, untrained
+from antiphon.accel.stats import Step
+from antiphon.accel.tiny import tiny_model
+from antiphon.pipelines.bita.answers import Answer
+from antiphon.pipelines.bita.evaluate import WIDEST, figures, ranks, steps
+from antiphon.pipelines.bita.train import LEARNED, Plan, train
+
+VOCABULARY, PHRASES, START, LENGTH = 96, 12, 12, 64
+
+
+@cache
+def language() -> list[tuple[list[int], tuple[int, int]]]:
+    """Phrases of 4 to 8 tokens, and the two that may follow each."""
+    random = Random(1)
+    phrases = [random.choices(range(VOCABULARY), k=random.randint(4, 8)) for _ in range(PHRASES)]
+    return [(phrase, (random.randrange(PHRASES), random.randrange(PHRASES))) for phrase in phrases]
+
+
+def spoken(random: Random, length: int) -> list[int]:
+    """A text of the language, from the middle of some phrase on."""
+    text: list[int] = []
+    phrase = random.randrange(PHRASES)
+    while len(text) < length + 8:
+        tokens, following = language()[phrase]
+        text += tokens
+        phrase = random.choice(following)
+    start = random.randrange(8)
+    return text[start : start + length]
+
+
+@cache
+def speaker() -> Any:
+    """A model that has learned the language."""
+    none: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    model = tiny_model(vocab_size=VOCABULARY, hidden_size=48, **none)
+    random = Random(2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    model.train()
+    for _ in range(260):
+        ids = torch.tensor([spoken(random, 40) for _ in range(16)])
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@cache
+def answers(seed: int, count: int) -> list[Answer]:
+    """What the model itself says, greedily."""
+    random = Random(seed)
+    prompts = torch.tensor([spoken(random, START) for _ in range(count)])
+    said = speaker().generate(prompts, max_new_tokens=LENGTH, do_sample=False)[:, START:]
+    return [Answer(tuple(one), tuple(two)) for one, two in zip(prompts.tolist(), said.tolist(), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Learned]:
+    out = tmp_path_factory.mktemp("toy")
+    plan: dict[str, Any] = {"steps": 150, "answers": 3, "starts": 61, "learning_rate": 3e-2}
+    for name, prefix in (("deep", 8), ("masks only", 0)):
+        train(speaker(), answers(3, 128), out / name, Plan(prefix=prefix, **plan))
+    return {
+        "deep": Learned.load(out / "deep" / LEARNED),
+        "masks only": Learned.load(out / "masks only" / LEARNED),
+        "untrained": untrained(speaker(), prefix=8),
+    }
+
+
+def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[str, Learned]) -> None:
+    found = {name: figures(speaker(), each, answers(4, 30)).tokens_per_step for name, each in learned.items()}
+    assert found["deep"]["triangle"] > found["untrained"]["triangle"] + 0.2, found
+    assert found["deep"]["triangle"] > found["masks only"]["triangle"], found
+    assert found["deep"]["chain"] < found["deep"]["triangle"] <= found["deep"]["rectangle"], found
+
+
+@pytest.mark.parametrize("shape", ["triangle", "chain"])
+def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learned: dict[str, Learned]) -> None:
+    drafter = Bita(learned["deep"], WIDEST, shape=shape)
+    for answer in answers(4, 30)[:3]:
+        taken: list[Step] = []
+        output: Any = generate(
+            speaker(), [*answer.prompt], drafter=lambda: drafter, rows=60, on_step=taken.append,
+            max_new_tokens=LENGTH + 12, do_sample=False,
+        )  # fmt: skip
+        assert tuple(output[0, START : START + LENGTH].tolist()) == answer.answer
+        followed = [count for count in _starts(taken) if count < LENGTH]  # its last steps see no end coming
+        assert len(followed) - 1 == steps(ranks(speaker(), learned["deep"], answer), drafter.widths)
+
+
+def _starts(taken: list[Step]) -> list[int]:
+    """How many tokens had been said when each step began."""
+    starts = [0]
+    for step in taken:
+        starts.append(starts[-1] + len(step.tokens))
+    return starts[:-1]

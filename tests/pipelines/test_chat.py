@@ -1,0 +1,184 @@
+"""Chat: the words of a conversation without reuse, from prompts of which only what is new is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.adversary import Witness
+from antiphon.accel.draft import Tokens
+from antiphon.accel.drafters import Blend
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines import Answer, Chat, Rag, SessionStore
+from antiphon.pipelines.chat import rewritten
+from antiphon.retrieval import HashEmbedder, Passage, Retriever
+from tests.accel.oracles import expect_plain_logits
+
+QUESTIONS = ("How many eggs does a queen lay?", "And how long does honey keep?", "Who lives in a colony?")
+
+
+class Noting:
+    """A search that writes down what it is asked."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.passages = list(passages)
+        self.asked: list[str] = []
+
+    def search(self, question: str, k: int = 5) -> list[Passage]:
+        """The first ``k`` passages."""
+        self.asked.append(question)
+        return self.passages[:k]
+
+
+class Reading(Witness):
+    """Drafts as the default does, and writes down prompt and references too."""
+
+    def __init__(self) -> None:
+        super().__init__(Blend())
+        self.prompt: list[int] = []
+        self.references: list[list[int]] = []
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+        self.prompt, self.references = list(prompt), [list(reference) for reference in references]
+        super().begin(prompt, references)
+
+
+def asked(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
+    """The answers to the three questions, in one conversation."""
+    chat = Chat(rag)
+    answers: list[Answer] = []
+    for question in QUESTIONS:
+        if not reuse:
+            chat._prefix.clear()
+        answers.append(chat.ask(question, max_new_tokens=24, **options))
+    return answers
+
+
+def new_tokens(turn: Answer, before: Answer) -> int:
+    """What a prompt has more than the text before it had, whose last token has been said but not read."""
+    return turn.usage.prompt_tokens - (before.usage.total_tokens - 1)
+
+
+def test_every_turn_reads_only_what_is_new_and_says_the_same(retriever: Retriever, typist: LanguageModel) -> None:
+    rag = Rag(retriever, typist, k=2)
+    reused = asked(rag, reuse=True, rows=16)
+    again = asked(rag, reuse=False, drafter="nothing")
+    assert [answer.text for answer in reused] == [answer.text for answer in again]
+    assert [answer.usage for answer in reused] == [answer.usage for answer in again]
+    assert [answer.steps.prefill_tokens for answer in again] == [answer.usage.prompt_tokens for answer in again]
+    assert reused[0].steps.prefill_tokens == reused[0].usage.prompt_tokens
+    assert reused[1].steps.prefill_tokens == new_tokens(reused[1], reused[0])
+    assert reused[2].steps.prefill_tokens == new_tokens(reused[2], reused[1]) < reused[2].usage.prompt_tokens / 2
+
+
+def test_the_logits_of_a_third_turn_are_a_plain_forwards(retriever: Retriever, typist: LanguageModel) -> None:
+    chat, witness = Chat(Rag(retriever, typist, k=1)), Reading()
+    for question in QUESTIONS[:2]:
+        chat.ask(question, max_new_tokens=24, rows=16)
+    stream = chat.stream(QUESTIONS[2], max_new_tokens=24, rows=16, drafter=lambda: witness)
+    list(stream)
+    text = [*witness.prompt, *stream.completion.tokens]
+    assert stream.answer.steps.prefill_tokens < len(witness.prompt) / 2
+    expect_plain_logits(typist.model, text, witness.sights)
+
+
+def test_earlier_passages_and_answers_are_references(retriever: Retriever, typist: LanguageModel) -> None:
+    chat, witness = Chat(Rag(retriever, typist, k=1)), Reading()
+    first = chat.ask(QUESTIONS[0], max_new_tokens=24)
+    now = chat.ask(QUESTIONS[1], max_new_tokens=24, drafter=lambda: witness)
+    texts = [typist.tokenizer.decode(reference) for reference in witness.references]
+    assert texts == [now.passages[0].text, first.passages[0].text, first.text]
+
+
+def test_turns_that_do_not_fit_leave_the_prompt_and_the_rest_is_read_once(
+    retriever: Retriever, typist: LanguageModel
+) -> None:
+    chat = Chat(Rag(retriever, typist, k=1))  # a window of 2,048 bytes
+    answers: list[Answer] = []
+    dropped: list[int] = []
+    for number in range(9):
+        answers.append(chat.ask(f"Question {number}: who is the queen?", max_new_tokens=150))
+        dropped.append(chat.dropped)
+    assert all(answer.usage.total_tokens <= 2048 for answer in answers)
+    cut = next(turn for turn, count in enumerate(dropped) if count)
+    assert dropped[cut] > 1
+    assert dropped[cut + 1] == dropped[cut]
+    assert answers[cut].usage.total_tokens <= 1024
+    assert answers[cut].steps.prefill_tokens > answers[cut].usage.prompt_tokens / 2
+    assert answers[cut + 1].steps.prefill_tokens == new_tokens(answers[cut + 1], answers[cut])
+
+
+def test_where_no_turn_fits_the_passages_give_way(retriever: Retriever) -> None:
+    small = LanguageModel(tiny_model(max_position_embeddings=512), byte_tokenizer(), name="small")
+    chat = Chat(Rag(retriever, small, k=3))
+    for turn, question in enumerate(QUESTIONS):
+        answer = chat.ask(question, max_new_tokens=190)
+        assert answer.usage.total_tokens <= 512
+        assert 1 <= len(answer.passages) < 3
+        assert chat.dropped == turn
+
+
+def test_a_follow_up_question_is_rewritten_for_the_search_alone(passages: list[Passage], typist: LanguageModel) -> None:
+    search, plain = Noting(passages), Noting(passages)
+    chat = Chat(Rag(search, typist, k=1), rewrite=True)
+    for question in QUESTIONS[:2]:
+        chat.ask(question, max_new_tokens=9)
+    new = rewritten(typist, chat.turns[:1], QUESTIONS[1])
+    assert search.asked == [QUESTIONS[0], new]
+    assert chat.searched == new != QUESTIONS[1]
+    assert QUESTIONS[1] in chat.turns[1].messages[0]["content"]
+    assert new not in chat.turns[1].messages[0]["content"]
+    unchanged = Chat(Rag(plain, typist, k=1))
+    for question in QUESTIONS[:2]:
+        unchanged.ask(question, max_new_tokens=9)
+    assert plain.asked == list(QUESTIONS[:2])
+
+
+def test_rewriting_does_not_make_the_conversation_be_read_again(passages: list[Passage], typist: LanguageModel) -> None:
+    chat = Chat(Rag(Noting(passages), typist, k=1), rewrite=True)
+    first, second = (chat.ask(question, max_new_tokens=9) for question in QUESTIONS[:2])
+    assert second.steps.prefill_tokens == new_tokens(second, first)
+
+
+def test_what_was_said_until_it_was_stopped_is_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
+    chat = Chat(Rag(retriever, typist, k=1))
+    with chat.stream(QUESTIONS[0]) as stream:
+        first = next(stream)
+    assert [turn.text for turn in chat.turns] == [first]
+    stream.close()
+    assert len(chat.turns) == 1
+    follow = chat.ask(QUESTIONS[1], max_new_tokens=9)
+    assert follow.steps.prefill_tokens < follow.usage.prompt_tokens / 2
+
+
+def test_a_question_that_cannot_be_answered_is_no_turn(passages: list[Passage], typist: LanguageModel) -> None:
+    search = Noting(passages)
+    chat = Chat(Rag(search, typist, k=1))
+    search.passages = []
+    with pytest.raises(ValueError, match="found no passage"):
+        chat.ask(QUESTIONS[0])
+    assert chat.turns == []
+
+
+def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist: LanguageModel, tmp_path: Any) -> None:
+    store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
+    rag = Rag(retriever, typist, k=1, sessions=store)
+    options: dict[str, Any] = {"rows": 16, "recycling": False}
+    cold, warm, off = (
+        asked(rag, reuse=True, **options),
+        asked(rag, reuse=True, **options),
+        asked(rag, reuse=True, sessions=False, **options),
+    )
+    assert [answer.text for answer in warm] == [answer.text for answer in cold] == [answer.text for answer in off]
+    steps = [sum(answer.steps.steps for answer in answers) for answers in (cold, warm, off)]
+    assert steps[1] < steps[0]
+    assert len(store) == 3
+
+
+def test_a_prompt_that_is_one_text_is_refused(passages: list[Passage]) -> None:
+    base = LanguageModel(tiny_model(), byte_tokenizer(chat=False), name="base")
+    with pytest.raises(ValueError, match="A conversation is made of messages, and this prompt is one text"):
+        Chat(Rag(Noting(passages), base)).ask(QUESTIONS[0])

@@ -1,0 +1,56 @@
+"""The reader with earlier answers and earlier turns: the same words from fewer steps, and from fewer tokens read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.accel import LanguageModel
+from antiphon.pipelines import Answer, Chat, Rag, SessionStore
+from antiphon.retrieval import HashEmbedder, Retriever
+
+QUESTION = "How many eggs can a queen bee lay on a day in summer?"
+PARAPHRASE = "How many eggs does a queen lay in a day?"
+FOLLOW_UPS = ("How long does honey keep?", "How many bees live in a colony?")
+
+
+@pytest.fixture(scope="module")
+def reader(reader_folder: Path) -> LanguageModel:
+    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, rows=32, recycling=False)
+
+
+def test_the_answer_to_a_paraphrased_question_saves_steps_and_changes_no_word(
+    reader: LanguageModel, retriever: Retriever, tmp_path: Path
+) -> None:
+    store = SessionStore(tmp_path / "s.sqlite", embedder=HashEmbedder(), similarity=0.6)
+    rag = Rag(retriever, reader, k=3, sessions=store)
+    options: dict[str, Any] = {"max_new_tokens": 40}
+    empty = rag.ask(QUESTION, sessions=False, **options)
+    rag.ask(PARAPHRASE, **options)
+    warm = rag.ask(QUESTION, **options)
+    plain = rag.ask(QUESTION, sessions=False, drafter="nothing", **options)
+    assert warm.text == empty.text == plain.text
+    assert warm.steps.tokens_per_step > empty.steps.tokens_per_step > 1
+
+
+def talked(rag: Rag, *, reuse: bool) -> list[Answer]:
+    chat = Chat(rag)
+    answers: list[Answer] = []
+    for question in (QUESTION, *FOLLOW_UPS):
+        if not reuse:
+            chat._prefix.clear()
+        answers.append(chat.ask(question, max_new_tokens=40))
+    return answers
+
+
+def test_the_third_turn_reads_only_what_is_new_and_says_the_same(reader: LanguageModel, retriever: Retriever) -> None:
+    rag = Rag(retriever, reader, k=2)
+    reused, again = talked(rag, reuse=True), talked(rag, reuse=False)
+    assert [answer.text for answer in reused] == [answer.text for answer in again]
+    second, third = reused[1:]
+    new = third.usage.prompt_tokens - second.usage.total_tokens + 1
+    assert third.steps.prefill_tokens == new < third.usage.prompt_tokens / 2
+    assert again[2].steps.prefill_tokens == third.usage.prompt_tokens

@@ -1,0 +1,153 @@
+"""Answers that can be looked at: what is marked, that nothing in them is markup, and how they were decoded."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from antiphon.accel import LanguageModel, Origin, Summary, Usage
+from antiphon.pipelines import Answer, Drafting, Rag, cite
+from antiphon.retrieval import Passage, Retriever
+
+EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
+TEXT = f"First\nof all: a queen lays many eggs.\n# No title\n- no item\n1. no number\n    no code\n{EVIL}"
+PASSAGES = (
+    Passage.at("keys.txt", 50, "A queen lays eggs.  A queen bee <b>dances</b> with the drones in the sun."),
+    Passage.at('a"b<i>.txt', 100, f"It says: a queen lays\nmany eggs.\n{EVIL}"),
+)
+
+
+def answer(text: str = TEXT, passages: tuple[Passage, ...] = PASSAGES) -> Answer:
+    citations = cite(text, passages, words=5)
+    return Answer("Who <asks>?", text, citations, passages, Usage(30, 8), Summary(steps=4, tokens=8), "stop")
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its tags, the texts of its marks, and what is seen of it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.marks: list[tuple[str, str | None]] = []
+        self.owned = self.drafted = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.open.append((tag, dict(attrs)))
+        if tag == "mark":
+            self.marks.append(("", dict(attrs).get("title")))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1][0] == "style":
+            return
+        self.text += data
+        if self.open and self.open[-1][0] == "mark":
+            self.marks[-1] = (self.marks[-1][0] + data, self.marks[-1][1])
+        classes = [attrs.get("class") for _, attrs in self.open]
+        if "part" in classes:
+            self.owned += data if "own" in classes else ""
+            self.drafted += "" if "own" in classes else data
+
+
+def terminal(renderable: object, *, colour: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=300, force_terminal=colour, color_system="standard" if colour else None)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_page_marks_what_is_cited_with_its_passage_and_place() -> None:
+    shown = answer()
+    page = Page(shown._repr_html_())
+    copied = shown.citations[0]
+    assert (copied.passage, TEXT[copied.start : copied.end]) == (2, "a queen lays many eggs")
+    where = f"characters {copied.source_start}-{copied.source_end}"
+    assert page.marks[0] == ("a queen lays many eggs", f'Stands verbatim in [2] a"b<i>.txt, {where}')
+    assert f'[2] a"b<i>.txt, {where}: “a queen lays many eggs”' in page.text
+    assert [text for text, _ in page.marks].count("a queen lays\nmany eggs") == 1, "marked in the passage too"
+    assert "a queen lays many eggs[2]" in page.text, "a number stands beside the colour"
+
+
+def test_nothing_in_an_answer_or_a_passage_is_markup_on_a_page() -> None:
+    page = Page(answer()._repr_html_())
+    allowed = {"div", "style", "b", "mark", "sup", "small", "ol", "li", "details", "summary"}
+    assert set(page.tags) <= allowed
+    assert page.tags.count("b") == 1, "the question; the <b> of a passage is text"
+    assert page.open == []
+    assert "Who <asks>?" in page.text
+    assert EVIL.split(" &")[0] in page.text
+    assert "<b>dances</b>" in page.text
+
+
+def test_a_page_needs_nothing_from_elsewhere_and_takes_the_colours_of_its_theme() -> None:
+    html = answer("plain words")._repr_html_()
+    assert "http" not in html
+    assert "<script" not in html
+    assert "mark,.antiphon .part{color:inherit" in html
+    assert "No six words of the answer stand verbatim in a passage." in html
+
+
+def test_markdown_shows_the_very_text_with_footnotes() -> None:
+    shown = answer()
+    markdown = shown.to_markdown()
+    rendered = Page(MarkdownIt("commonmark").render(markdown))
+    assert set(rendered.tags) <= {"p", "strong", "br", "em"}
+    lines = [line.strip().replace("\u00a0", " ") for line in rendered.text.splitlines()]
+    for line in TEXT.replace("a queen lays many eggs", "a queen lays many eggs[^1]").splitlines()[:-1]:
+        assert line.strip() in lines
+    assert EVIL.partition("&")[0].rstrip() in rendered.text
+    assert EVIL.partition("costs ")[2].removesuffix("~~") in rendered.text
+    assert "**a queen lays many eggs**[^1]" in markdown
+    assert '\n[^1]: Stands verbatim in [2] a"b&#60;i&#62;.txt, characters 109-131\n' in markdown
+    assert shown._repr_markdown_() == markdown
+
+
+def test_a_citation_of_several_lines_stays_marked_in_markdown() -> None:
+    shown = answer("See: a queen lays\nmany eggs.")
+    assert "See: **a queen lays**  \n**many eggs**[^1].\n" in shown.to_markdown()
+
+
+def test_the_terminal_shows_the_same_with_colours_and_without() -> None:
+    shown = answer()
+    lines = terminal(shown).splitlines()
+    assert "of all: a queen lays many eggs[2]." in lines
+    assert '  [2] a"b<i>.txt, characters 109-131: “a queen lays many eggs”' in lines
+    assert "\x1b[4;33ma queen lays many eggs" in terminal(shown, colour=True)
+
+
+def test_drafting_tells_drafted_tokens_from_the_models_own() -> None:
+    origins = (Origin(0, 3, 0, False), Origin(3, 5, 1, True), Origin(5, 9, 1, True), Origin(9, 12, 1, False))
+    drafting = Drafting("one, two <i>", (*origins, Origin(12, 12, 2, True)))
+    page = Page(drafting._repr_html_())
+    assert (page.owned, page.drafted) == ("one<i>", ", two ")
+    assert page.tags.count("i") == 0
+    assert "5 tokens in 3 steps; drafts had guessed 3 of them." in page.text
+    assert terminal(drafting).startswith("│one│, two <i>\n"), "the last forward added no text"
+    assert "\x1b[32m, two \x1b[0m\x1b[1;4m<i>" in terminal(drafting, colour=True)
+    assert Drafting("", ()).caption == "0 tokens in 0 steps; drafts had guessed 0 of them."
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 40])
+def test_an_answers_drafting_is_what_its_steps_counted(
+    retriever: Retriever, tiny: LanguageModel, max_new_tokens: int
+) -> None:
+    shown = Rag(retriever, tiny).ask("How many?", max_new_tokens=max_new_tokens, rows=16)
+    assert shown.drafting.steps == shown.steps.steps
+    assert shown.drafting.drafted == shown.steps.accepted
+    assert "".join(part.drafted + part.own for part in shown.drafting.parts) == shown.text
+    assert sum(part.tokens for part in shown.drafting.parts) <= shown.usage.completion_tokens
+    assert replace(shown, origins=()).as_dict()["origins"] == []

@@ -1,0 +1,72 @@
+"""The terminal: earlier answers kept in a file, and a conversation that is read, answered, interrupted and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from antiphon.pipelines import SessionStore
+from antiphon.pipelines.cli import app
+from antiphon.retrieval import HashEmbedder
+
+QUESTION = "How many eggs does a queen lay?"
+
+
+def antiphon(*arguments: object, said: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=said)
+
+
+def test_answers_are_kept_in_the_file_that_is_named(index_folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sessions.sqlite"
+    command = ("ask", QUESTION, "--index", index_folder, "--model", tiny_folder, "--max-new-tokens", 30, "--json")
+    without = json.loads(antiphon(*command).stdout)
+    assert not file.exists()
+    first, second = (json.loads(antiphon(*command, "--sessions", file).stdout) for _ in range(2))
+    assert first["text"] == second["text"] == without["text"]
+    assert len(SessionStore(file, embedder=HashEmbedder())) == 1
+    refused = antiphon(*command, "--sessions", tmp_path)
+    assert refused.exit_code == 2
+    assert refused.stderr.strip().endswith("cannot be opened: unable to open database file.")
+
+
+def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_folder: Path, tiny_folder: Path) -> None:
+    command = ("chat", "--index", index_folder, "--model", tiny_folder, "--k", 1, "--max-new-tokens", 9)
+    shown = antiphon(*command, said=f"{QUESTION}\n \nAnd {'how long ' * 120}is that?\nAnd in winter?\n")
+    assert shown.exit_code == 0, shown.stderr
+    costs = [line for line in shown.stdout.splitlines() if line.startswith("9 tokens in ")]
+    assert len(costs) == 2
+    assert " of them read" not in costs[0]
+    assert " of them read" in costs[1]
+    assert "exceeds the context window" in shown.stderr  # the long one is refused, and the conversation goes on
+
+
+def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tiny_folder: Path) -> None:
+    script = "from antiphon.pipelines.cli import app; app()"
+    options = ["--index", str(index_folder), "--model", str(tiny_folder), "--k", "1", "--max-new-tokens", "600"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "chat", *options], env=environment, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{QUESTION}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.read(2) == b"> "
+        process.stdout.read(1)  # the answer has begun
+        process.send_signal(signal.SIGINT)
+        shown = b""
+        while not shown.endswith(b"> "):
+            shown += process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"Traceback" not in errors
+    tokens = int(next(line for line in shown.splitlines() if b" tokens in " in line).split()[0])
+    assert 0 < tokens < 600

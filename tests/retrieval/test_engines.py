@@ -1,0 +1,291 @@
+"""The contract of every place for passages: a folder, PostgreSQL, Milvus and Qdrant, each one a row."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.retrieval import (
+    Collection,
+    EngineUnavailable,
+    HashEmbedder,
+    IndexMismatch,
+    Passage,
+    Retriever,
+    Where,
+    index_passages,
+)
+from antiphon.retrieval.vectors import Vectors
+from tests.retrieval.servers import free_port, milvus, postgres, silence
+
+DIM = 16
+EMBEDDER = HashEmbedder(DIM)
+OTHER = HashEmbedder(DIM * 2)
+NAMES = (f"passages_{number}" for number in itertools.count())
+Opener = Callable[[str, HashEmbedder], Collection]
+"""Opens the collection of a name, and makes it if it is not there."""
+
+
+def drawn(count: int, seed: int) -> Vectors:
+    vectors = np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+
+ANIMALS = ("cat", "dog", "owl", "fox", "bee")
+PASSAGES = [
+    Passage.at(
+        f"file{number % 7}.txt",
+        10 * number,
+        f"The {ANIMALS[number % 5]} number {number} sleeps in the house.",
+        {"lang": "en" if number % 2 else "de", "title": f"Part {number % 3}"},
+    )
+    for number in range(120)
+]
+VECTORS, QUERIES = drawn(120, 1), drawn(12, 2)
+
+
+def folder(root: Path, setting: str) -> Opener:
+    def open_(name: str, embedder: HashEmbedder) -> Collection:
+        if not (root / name).exists():
+            first = [Passage.at("", 0, f"first {number}") for number in range(20)]
+            index_passages(first, root / name, embedder, setting=setting)
+            Retriever.open(root / name, embedder=embedder).remove([passage.id for passage in first])
+        index = Retriever.open(root / name, embedder=embedder).index
+        assert isinstance(index, Collection)
+        return index
+
+    return open_
+
+
+ENGINES = ("folder", "compact folder", "pgvector", "milvus", "qdrant")
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+    root = tmp_path_factory.mktemp("engine")
+    if request.param in ("folder", "compact folder"):
+        yield folder(root, "compact" if "compact" in request.param else "auto")
+    elif request.param == "pgvector":
+        from antiphon.retrieval.engines import PgvectorIndex
+
+        with postgres() as server:
+            yield lambda name, embedder: PgvectorIndex(server.get_uri(), embedder, name)
+    elif request.param == "milvus":
+        from antiphon.retrieval.engines import MilvusIndex
+
+        with milvus(root) as (uri, _):
+            yield lambda name, embedder: MilvusIndex(uri, embedder, name)
+    else:
+        from antiphon.retrieval.engines import QdrantIndex
+
+        yield lambda name, embedder: QdrantIndex(str(root / name), embedder, name)
+
+
+@pytest.fixture
+def empty(opened: Opener) -> Iterator[Collection]:
+    index = opened(next(NAMES), EMBEDDER)
+    yield index
+    index.close()
+
+
+@pytest.fixture(scope="module")
+def full(opened: Opener) -> Iterator[Collection]:
+    index = opened(next(NAMES), EMBEDDER)
+    index.put(PASSAGES, VECTORS)
+    yield index
+    index.close()
+
+
+def exact(query: Vectors, k: int, where: Where | None = None) -> list[tuple[str, float]]:
+    def value(passage: Passage, name: str) -> str | None:
+        return passage.source if name == "source" else passage.metadata.get(name)
+
+    allowed = [
+        row for row, passage in enumerate(PASSAGES) if all(value(passage, n) == v for n, v in (where or {}).items())
+    ]
+    best = sorted(allowed, key=lambda row: -float(VECTORS[row] @ query))[:k]
+    return [(PASSAGES[row].id, float(VECTORS[row] @ query)) for row in best]
+
+
+WHERE: list[Where | None] = [None, {"lang": "de"}, {"source": "file3.txt"}, {"lang": "en", "source": "file3.txt"}]
+
+
+@pytest.mark.parametrize("where", [*WHERE, {"title": "Part 1", "lang": "de"}, {"lang": "fr"}, {"nobody": "said"}, {}])
+def test_the_nearest_of_those_allowed_are_found_with_their_cosines(full: Collection, where: Where | None) -> None:
+    for query in QUERIES:
+        found = full.nearest(query, 7, where)
+        expected = exact(query, 7, where)
+        assert [passage.id for passage in found] == [identifier for identifier, _ in expected]
+        assert [passage.score for passage in found] == pytest.approx([score for _, score in expected], abs=2e-3)
+    assert len(full) == len(PASSAGES)
+
+
+def test_a_passage_comes_back_as_it_was_given(full: Collection) -> None:
+    known = {passage.id: passage for passage in PASSAGES}
+    found = full.nearest(QUERIES[0], 1000)
+    assert len(found) == len(PASSAGES)
+    assert all(replace(passage, score=None) == known[passage.id] for passage in found)
+    assert all(passage.metadata == known[passage.id].metadata for passage in found)
+
+
+def test_words_are_found_where_an_engine_knows_words(full: Collection) -> None:
+    found = full.matching("Where is owl 57?", 5)
+    if type(full).__name__ == "QdrantIndex":
+        assert found == []
+        return
+    assert "number 57 " in found[0].text
+    assert all("owl" in passage.text or "57" in passage.text for passage in found)
+    scores = [passage.score or 0.0 for passage in found]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 0
+    allowed = full.matching("Where is the owl?", 50, {"lang": "de", "source": "file3.txt"})
+    assert {(p.metadata["lang"], p.source, "owl" in p.text) for p in allowed[:1]} == {("de", "file3.txt", True)}
+
+
+@pytest.mark.parametrize("question", ["?!", "'); drop table passages; --", '" OR "a', "   ", "the", "a:* & | <-> !"])
+def test_no_question_breaks_the_search_for_words(full: Collection, question: str) -> None:
+    assert len(full.matching(question, 3)) <= 3
+    assert len(full) == len(PASSAGES)
+
+
+def test_who_is_put_again_is_replaced_and_who_is_removed_is_gone(empty: Collection) -> None:
+    assert (len(empty), empty.nearest(QUERIES[0], 3), empty.matching("cat", 3)) == (0, [], [])
+    empty.put(PASSAGES[:40], VECTORS[:40])
+    empty.put([replace(PASSAGES[3], text="A new zebra.", metadata={"lang": "fr"}), *PASSAGES[40:50]], -VECTORS[3:14])
+    assert len(empty) == 50
+    best = empty.nearest(-VECTORS[3], 1)[0]
+    assert (best.id, best.text, best.metadata) == (PASSAGES[3].id, "A new zebra.", {"lang": "fr"})
+    assert [passage.id for passage in empty.matching("zebra", 9)] in ([PASSAGES[3].id], [])
+    assert all(passage.id != PASSAGES[3].id for passage in empty.matching("owl number 3", 9))
+    empty.remove([PASSAGES[3].id, "nobody", PASSAGES[45].id])
+    empty.remove([])
+    assert len(empty) == 48
+    assert {p.id for p in empty.nearest(QUERIES[0], 100)} == {p.id for p in PASSAGES[:50]} - {
+        PASSAGES[3].id,
+        PASSAGES[45].id,
+    }
+    assert empty.nearest(QUERIES[0], 5, {"lang": "fr"}) == []
+    assert empty.matching("zebra", 9) == []
+
+
+def test_of_equal_ids_in_one_call_the_last_one_counts(empty: Collection) -> None:
+    empty.put([PASSAGES[0], PASSAGES[1], replace(PASSAGES[0], text="last")], VECTORS[:3])
+    assert len(empty) == 2
+    assert empty.nearest(VECTORS[2], 1)[0].text == "last"
+
+
+def test_no_value_is_code(empty: Collection) -> None:
+    nasty = ["it's", 'say "no"', "back\\slash", "{brace}", "%s", "new\nline", "žluťoučký 🐎", "metadata['x']", ""]
+    passages = [Passage.at(f"{text}.txt", 0, f"Text {text}", {"Käse '\"": text}) for text in nasty]
+    empty.put(passages, VECTORS[: len(nasty)])
+    for text, passage in zip(nasty, passages, strict=True):
+        for where in ({"Käse '\"": text}, {"source": f"{text}.txt"}):
+            assert [replace(found, score=None) for found in empty.nearest(QUERIES[0], 9, where)] == [passage]
+        empty.matching("text", 5, {"Käse '\"": text})
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(empty: Collection) -> None:
+    empty.put(PASSAGES[:2], VECTORS[:2])
+    for vectors in (VECTORS[:1], VECTORS[:2, :5], np.full((2, DIM), np.nan, np.float32)):
+        with pytest.raises(ValueError, match=r"each passage needs one|is needed|not a number"):
+            empty.put(PASSAGES[:2], vectors)
+    with pytest.raises(TypeError, match="where asks for 'page' = 3; both are texts"):
+        empty.nearest(QUERIES[0], 3, {"page": 3})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="k is 0"):
+        empty.nearest(QUERIES[0], 0)
+    with pytest.raises(ValueError, match="is needed"):
+        empty.nearest(QUERIES[0][:5], 3)
+    assert len(empty) == 2
+
+
+def test_opened_again_it_holds_what_was_put_and_no_other_embedder_may_open_it(opened: Opener) -> None:
+    name = next(NAMES)
+    first = opened(name, EMBEDDER)
+    first.put(PASSAGES[:30], VECTORS[:30])
+    first.close()
+    again = opened(name, EMBEDDER)
+    assert {passage.id for passage in again.nearest(QUERIES[0], 50)} == {passage.id for passage in PASSAGES[:30]}
+    again.close()
+    with pytest.raises(IndexMismatch, match=r"hash:words:16.*which is not.*hash:words:32"):
+        opened(name, OTHER)
+
+
+def test_a_retriever_finds_the_same_everywhere(empty: Collection) -> None:
+    retriever = Retriever(empty, EMBEDDER, fusion=None)
+    retriever.add(PASSAGES[:60])
+    texts = EMBEDDER.embed_documents([passage.text for passage in PASSAGES[:60]])
+    for question in ("Which owl is number 7?", "the fox 33"):
+        scores = texts @ EMBEDDER.embed_queries([question])[0]
+        found = retriever.search(question, 5)
+        assert [passage.score for passage in found] == pytest.approx(sorted(scores, reverse=True)[:5], abs=2e-3)
+        for passage in Retriever(empty, EMBEDDER).search(question, 5, where={"lang": "de"}):
+            assert passage.metadata["lang"] == "de"
+    retriever.remove([passage.id for passage in PASSAGES[:59]])
+    assert [passage.id for passage in retriever.search("owl", 5)] == [PASSAGES[59].id]
+
+
+def test_threads_may_search_at_once(full: Collection) -> None:
+    expected = [exact(query, 5) for query in QUERIES]
+    right: list[bool] = []
+
+    def ask(number: int) -> None:
+        ids = [passage.id for passage in full.nearest(QUERIES[number], 5)]
+        right.append(ids == [identifier for identifier, _ in expected[number]])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(QUERIES))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * len(QUERIES)
+
+
+def clients(host_port: str, timeout: float) -> dict[str, Callable[[], Collection]]:
+    from antiphon.retrieval.engines import MilvusIndex, PgvectorIndex, QdrantIndex
+
+    return {
+        "PostgreSQL": lambda: PgvectorIndex(f"postgresql://me:secret@{host_port}/db", EMBEDDER, timeout=timeout),
+        "Milvus": lambda: MilvusIndex(f"http://{host_port}", EMBEDDER, timeout=timeout),
+        "Qdrant": lambda: QdrantIndex(f"http://{host_port}", EMBEDDER, timeout=timeout),
+    }
+
+
+@pytest.mark.parametrize("server", ["PostgreSQL", "Milvus", "Qdrant"])
+def test_no_server_and_one_that_never_answers_are_clear_errors_and_no_hang(server: str) -> None:
+    with silence() as mute:
+        for port in (free_port(), mute):
+            began = time.monotonic()
+            with pytest.raises(
+                EngineUnavailable, match=rf"{server} at (http://)?127\.0\.0\.1:{port} does not answer"
+            ) as error:
+                clients(f"127.0.0.1:{port}", 3)[server]()
+            assert time.monotonic() - began < 60
+            assert "secret" not in str(error.value)
+
+
+def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_again(tmp_path: Path) -> None:
+    from antiphon.retrieval.engines import MilvusIndex, PgvectorIndex
+
+    with milvus(tmp_path) as (uri, process):
+        index: Collection = MilvusIndex(uri, EMBEDDER, timeout=3)
+        index.put(PASSAGES[:5], VECTORS[:5])
+        process.kill()
+        process.wait()
+        for call in (lambda: index.nearest(QUERIES[0], 3), lambda: index.put(PASSAGES[:1], VECTORS[:1])):
+            with pytest.raises(EngineUnavailable, match=f"Milvus at {uri} does not answer"):
+                call()
+    with postgres() as server:
+        index = PgvectorIndex(server.get_uri(), EMBEDDER)
+        index.put(PASSAGES[:5], VECTORS[:5])
+        server.stop()
+        for call in (lambda: index.nearest(QUERIES[0], 3), lambda: index.put(PASSAGES[:1], VECTORS[:1])):
+            with pytest.raises(EngineUnavailable, match=r"PostgreSQL at .* does not answer"):
+                call()
+        server.start()
+        assert len(index.nearest(QUERIES[0], 9)) == 5
+        index.close()

@@ -1,0 +1,125 @@
+"""BGE-M3's three answers, on a tiny random model in the layout of its folder."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
+
+from antiphon.retrieval import (
+    M3Embedder,
+    MaxSim,
+    Passage,
+    Retriever,
+    SentenceTransformerEmbedder,
+    index_passages,
+    lexical_score,
+)
+from antiphon.retrieval.embed import TokenEmbedder
+
+HIDDEN = 16
+TEXTS = ["the cat sat on the mat", "a dog", "cat cat zebra"]
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", *("▁" + word for word in ["the", "cat", "sat", "on", "mat", "a", "dog"])]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("m3")
+    tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in PIECES], unk_id=3, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    names = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=64, **names
+    ).save_pretrained(root / "xlm")
+    torch.manual_seed(0)
+    config = XLMRobertaConfig(
+        vocab_size=len(PIECES),
+        hidden_size=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=66,
+        type_vocab_size=1,
+        initializer_range=0.5,
+    )
+    XLMRobertaModel(config).save_pretrained(root / "xlm")
+    modules = [Transformer(str(root / "xlm"), max_seq_length=32), Pooling(HIDDEN, "cls"), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save(str(root / "model"))
+    for name, out in (("sparse", 1), ("colbert", HIDDEN)):
+        torch.save(torch.nn.Linear(HIDDEN, out).state_dict(), root / "model" / f"{name}_linear.pt")
+    return root
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> M3Embedder:
+    return M3Embedder(folder / "model", device="cpu")
+
+
+def plain(folder: Path, text: str, head: str) -> tuple[list[int], torch.Tensor]:
+    """The ids of a text, and a head over the last layer of a plain forward."""
+    ids = [0, *(PIECES.index("▁" + word) if "▁" + word in PIECES else 3 for word in text.split()), 2]
+    model = AutoModel.from_pretrained(folder / "xlm").eval()
+    weights = torch.load(folder / "model" / f"{head}_linear.pt", weights_only=True)
+    with torch.inference_mode():
+        states = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        return ids, states @ weights["weight"].T + weights["bias"]
+
+
+def test_it_is_a_token_embedder_whose_dense_vectors_are_sentence_transformers_own(
+    folder: Path, embedder: M3Embedder
+) -> None:
+    plainly = SentenceTransformerEmbedder(folder / "model", device="cpu")
+    assert isinstance(embedder, TokenEmbedder)
+    assert np.allclose(embedder.embed_documents(TEXTS), plainly.embed_documents(TEXTS))
+    assert np.allclose(embedder.embed_queries(TEXTS), plainly.embed_queries(TEXTS))
+    assert (embedder.fingerprint, embedder.dim, embedder.name) == (plainly.fingerprint, HIDDEN, plainly.name)
+    assert (embedder.vocabulary, embedder.max_tokens) == (len(PIECES), 30)
+
+
+def test_token_vectors_are_the_colbert_head_over_words_alone(folder: Path, embedder: M3Embedder) -> None:
+    for text, tokens in zip(TEXTS, embedder.token_vectors(TEXTS), strict=True):
+        ids, expected = plain(folder, text, "colbert")
+        unit = torch.nn.functional.normalize(expected[1:-1], dim=-1).numpy()
+        assert tokens.ids.tolist() == ids[1:-1]
+        assert np.allclose(tokens.vectors, unit, atol=1e-5)
+    assert [row.tolist() for row in embedder.token_ids(TEXTS)] == [
+        t.ids.tolist() for t in embedder.token_vectors(TEXTS)
+    ]
+
+
+def test_lexical_weights_are_the_largest_of_each_word_and_none_of_special_ones(
+    folder: Path, embedder: M3Embedder
+) -> None:
+    found = embedder.lexical_weights(TEXTS)
+    assert any(found), "else this test would show nothing"
+    for text, weights in zip(TEXTS, found, strict=True):
+        ids, values = plain(folder, text, "sparse")
+        expected: dict[int, float] = {}
+        for token, value in zip(ids, values[:, 0].tolist(), strict=True):
+            if value > 0 and token > 3:
+                expected[token] = max(value, expected.get(token, 0.0))
+        assert weights == pytest.approx(expected, abs=1e-5)
+    assert lexical_score({5: 2.0, 7: 1.0}, {5: 0.5, 9: 3.0}) == 1.0
+    assert (embedder.token_vectors([]), embedder.lexical_weights([])) == ([], [])
+
+
+def test_an_index_of_the_dense_vectors_is_reranked_by_its_token_vectors(
+    folder: Path, embedder: M3Embedder, tmp_path: Path
+) -> None:
+    passages = [Passage.at("a.txt", number, text) for number, text in enumerate(TEXTS)]
+    index_passages(passages, tmp_path, SentenceTransformerEmbedder(folder / "model", device="cpu"))
+    retriever = Retriever.open(tmp_path, embedder=embedder)
+    assert isinstance(retriever.reranker, MaxSim)
+    assert len(retriever.search("the cat", 3)) == 3
+
+
+def test_a_folder_without_heads_is_refused(toy_folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"The head of the embedder .* cannot be loaded"):
+        M3Embedder(toy_folder, device="cpu")

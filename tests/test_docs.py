@@ -1,0 +1,78 @@
+"""The documentation site: it is built without a warning, nothing in it is fetched from elsewhere, its Python runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
+
+ROOT = Path(__file__).parents[1]
+MODEL = "Qwen/Qwen3-8B"
+BLOCKS = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in ("start", "citations", "drafters")
+    for number, block in enumerate(
+        re.findall(
+            r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+        )
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_the_site_is_built_without_a_warning_and_fetches_nothing(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert {page.parent.name for page in pages} >= {
+        "start",
+        "concepts",
+        "blend",
+        "trie",
+        "copying",
+        "recycling",
+        "accel",
+    }
+    fetched = re.compile(r"""<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)=["']?(https?:)?//[^"'>]*""")
+    assert [found[0] for page in pages for found in fetched.finditer(page.read_text(encoding="utf-8"))] == []
+
+
+def test_the_front_page_shows_an_answer_as_the_notebook_drew_it(site: Path) -> None:
+    front = (site / "index.html").read_text(encoding="utf-8")
+    assert front.count('<div class="antiphon">') == 2
+    assert "Stands verbatim in" in front
+    assert "images/flow.svg" in front
+
+
+def test_the_api_pages_are_made_of_docstrings(site: Path) -> None:
+    page = (site / "api" / "pipelines" / "index.html").read_text(encoding="utf-8")
+    assert "What a language model said to a question and the passages it was given" in page
+    assert 'id="antiphon.pipelines.rag.Rag.ask"' in page
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_python_of_the_pages_runs(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "build_index" in block and torch.cuda.is_available():
+        pytest.skip("on a GPU this example fetches BGE-M3")
+    tiny_model(max_position_embeddings=16_384).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block.replace(MODEL, str(tmp_path / "model")), "a page", "exec"), {})
+    assert capsys.readouterr().out

@@ -1,0 +1,77 @@
+"""The notebooks run from top to bottom, show what they are kept with, and keep to the manners of the house."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import KernelManager
+from nbformat import NotebookNode
+
+from antiphon.pipelines.embedded import resolve_model
+from tests.notebooks import NOTEBOOKS, ROOT, kernel, read, run
+
+COMPARED = ("text/html", "image/png")
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def one_kernel() -> Iterator[KernelManager]:
+    """One Python for all of them, so that libraries are loaded once; the embedded models are there before."""
+    try:
+        resolve_model("reader")
+    except ImportError as error:
+        pytest.skip(f"the embedded language model is not installed: {error}")
+    with kernel() as manager:
+        yield manager
+
+
+def shown(notebook: NotebookNode) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """For each cell of code its name, and of each of its outputs what kind it is."""
+    return [
+        (cell.id, [kinds(output) for output in cell.outputs]) for cell in notebook.cells if cell.cell_type == "code"
+    ]
+
+
+def kinds(output: NotebookNode) -> tuple[str, ...]:
+    return (output.output_type, *(kind for kind in COMPARED if kind in output.get("data", {})))
+
+
+def texts(notebook: NotebookNode) -> Iterator[str]:
+    """Everything that the cells showed, but for pictures."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            yield output.get("text", "")
+            yield from (str(data) for kind, data in output.get("data", {}).items() if not kind.startswith("image/"))
+
+
+def check(notebook: NotebookNode) -> None:
+    """No cell wrote to standard error or ended in one, and nothing shown belongs to one machine alone."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert [output for output in outputs if output.get("name") == "stderr" or output.output_type == "error"] == []
+    assert [text for text in texts(notebook) if re.search(r"(?<![\w.<])/(home|root|tmp|Users|work)/", text)] == []
+
+
+@each_notebook
+def test_a_notebook_runs_and_shows_what_it_is_kept_with(path: Path, one_kernel: KernelManager) -> None:
+    now, kept = run(path, one_kernel), read(path)
+    check(now)
+    assert shown(now) == shown(kept), "run: make notebooks"
+
+
+@each_notebook
+def test_a_notebook_keeps_outputs_and_opens_with_what_the_reader_will_have(path: Path) -> None:
+    notebook = read(path)
+    check(notebook)
+    assert any(outputs for _, outputs in shown(notebook))
+    title, promise = notebook.cells[0].source.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert promise.startswith("At the end of this notebook you have")
+    assert max(cell.source.count("\n") for cell in notebook.cells if cell.cell_type == "code") < 25
+
+
+def test_the_docs_name_every_notebook() -> None:
+    page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\S+\.ipynb)`", page, re.MULTILINE)) == {path.name for path in NOTEBOOKS}
