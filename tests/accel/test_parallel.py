@@ -80,6 +80,11 @@ def test_a_text_may_go_on_to_the_models_last_position() -> None:
     model = tiny_model("gpt2", n_positions=32, max_position_embeddings=32)
     steps = list(decode_together(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
     assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
+    assert [step.prefilled for step in steps] == [len(PROMPT)] + [0] * (len(steps) - 1)
+    again = Lookahead(5, 4, 2)  # with the whole text to read from, the last runs are long ones
+    steps = list(decode_together(model, PROMPT, again, max_new_tokens=22, references=[plain(model, max_new_tokens=22)]))
+    assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
+    assert len(steps) < 12
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_layers_that_have_forgotten_are_not_turned_back(family: str) -> None:
     assert decoded(family, turned, prefix)[1].prefill_tokens == len(turned)
 
 
-@pytest.mark.parametrize("family", ["mamba", "llama-dynamic", "phi3-longrope"])
+@pytest.mark.parametrize("family", ["mamba", "jamba", "recurrent_gemma", "llama-dynamic", "phi3-longrope"])
 def test_what_the_next_text_would_read_otherwise_is_not_kept(family: str) -> None:
     prefix = PrefixCache()
     decoded(family, FIRST, prefix)

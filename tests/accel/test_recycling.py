@@ -9,9 +9,10 @@ from torch import Tensor
 
 from antiphon.accel.adversary import Witness
 from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter
-from antiphon.accel.drafters import Blend, Recycling, RunnersUp
+from antiphon.accel.drafters import Blend, Recycling, RunnersUp, Together
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
+from antiphon.accel.learned import untrained
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
 from tests.accel.test_contract import plain, prompt_of
 from tests.accel.test_runners_up import logits_of
@@ -174,3 +175,13 @@ def test_half_precision_logits_teach_the_same_order() -> None:
     for table, dtype in zip(tables, (torch.float32, torch.bfloat16), strict=True):
         table.learn((1, 2), EMPTY, logits.to(dtype))
     assert list(tables[0].after(1, 2))[:2] == list(tables[1].after(1, 2))[:2] == [3, 5]
+
+
+def test_beside_bita_the_same_table_is_used_and_switched_off() -> None:
+    table = RunnersUp()
+    on = LanguageModel(tiny_model(), byte_tokenizer(), rows=32, recycling=table)
+    together = partial(Together, untrained(on.model, prefix=2, masks=2))
+    asked(on, drafter=together, recycling=False)
+    assert table.size == 0
+    asked(on, drafter=together)
+    assert table.size > 0

@@ -59,3 +59,12 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "Embedding" in shown.err
     assert "7/7" in shown.err
     assert "save" not in shown.err
+
+
+def test_no_text_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b]0;title\x07\x9b2J"
+    citation = replace(ANSWER.citations[0], source=f"a{steering}.txt", text=steering)
+    console.show_citations(replace(ANSWER, citations=(citation,)))
+    shown = capsys.readouterr().out
+    assert not [character for character in shown if ord(character) in (7, 27, 155)]
+    assert "␛]0;title␇" in shown

@@ -81,14 +81,17 @@ class CachedModel:
         self._inspect_cache()
         return logits
 
-    def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain if need be."""
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
+        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain if need be.
+
+        It hangs from the last of so many ``pending`` tokens.
+        """
         if self.level == "plain":
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
         free = sys.maxsize if self.capacity is None else self.capacity - self.length
-        free -= 1 + (self.learned.prefix if self.learned else 0)  # one place is the root's
-        reach = self._reachable()
+        free -= pending + (self.learned.prefix if self.learned else 0)
+        reach = max(self._reachable() - (pending - 1), 0)
         return trim(draft, min(rows, free), min(depth, reach), reach)
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:

@@ -17,7 +17,7 @@ from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import Blend, Recycling, RunnersUp, drafter_named
+from antiphon.accel.drafters import Blend, Recycling, RunnersUp, Together, drafter_named
 from antiphon.accel.loading import check_causal, load_pretrained
 from antiphon.accel.messages import Conversation, Message, Prompt, encode
 from antiphon.accel.parameters import Parameters, Settings, check, texts
@@ -217,8 +217,11 @@ class LanguageModel:
         given = settings.recycling
         table = self.runners_up if given is None or given is True else self._own(given)
         factory = self._drafter if settings.drafter is None else _named(settings.drafter)
+        blend = partial(Blend, recycling=False if table is None else table)
         if factory is Blend:
-            return partial(Blend, recycling=False if table is None else table)
+            return blend
+        if isinstance(factory, partial) and factory.func is Together and not factory.keywords:
+            return lambda: factory(drafter=blend())
         return partial(Recycling, table) if factory is Recycling else factory
 
     def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:

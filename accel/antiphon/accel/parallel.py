@@ -81,10 +81,10 @@ def decode_together(
     started = perf_counter()
     cached = _prefilled(model, prompt)
     lookahead.begin(prompt, references)
-    pending = list(prompt[-1:])
+    pending, prefilled = list(prompt[-1:]), len(prompt)
     while not stop.finish:
         columns, draft = _share(lookahead, pending[-1], group)
-        draft = cached.fit(draft, sys.maxsize, sys.maxsize)
+        draft = cached.fit(draft, sys.maxsize, stop.room - 1, len(pending))
         drafted = perf_counter()
         logits = cached.forward(pending, draft)
         confirmed = _confirmed(draft, argmax(logits).tolist())
@@ -100,8 +100,9 @@ def decode_together(
             seconds=perf_counter() - started,
             forward_seconds=forwarded - drafted,
             finish=stop.finish,
+            prefilled=prefilled,
         )
-        started = perf_counter()
+        started, prefilled = perf_counter(), 0
 
 
 def part(count: int, rank: int, size: int) -> range:

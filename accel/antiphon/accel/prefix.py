@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from transformers import Cache, PreTrainedModel
@@ -27,13 +28,14 @@ class PrefixCache:
     that begins meanwhile finds nothing, and reads all of its prompt. A request that ends in an error gives back
     nothing. What follows the common prefix is cropped off; layers that cannot be cropped (sliding, recurrent) are
     reused where the new text goes on from the whole old one. A model whose rotary frequencies change with the length
-    of the text reuses nothing.
+    of the text reuses nothing, nor does one that can only be decoded plainly.
 
     Rounding aside, which depends on how many tokens a forward reads, nothing that is said changes.
     """
 
     def __init__(self) -> None:
         self._kept: tuple[PreTrainedModel, list[int], Cache] | None = None
+        self._taking = Lock()
 
     @property
     def size(self) -> int:
@@ -46,7 +48,8 @@ class PrefixCache:
 
     def take(self, model: PreTrainedModel, tokens: Tokens) -> Cache | None:
         """The cache of what these tokens and the last text have in common, all but one token at most; or None."""
-        kept, self._kept = self._kept, None
+        with self._taking:
+            kept, self._kept = self._kept, None
         if kept is None or kept[0] is not model:
             return None
         _, before, cache = kept
@@ -69,7 +72,9 @@ class PrefixCache:
     def _keep(self, run: Run) -> None:
         model = run.request.model
         cache = run.cached.cache if run.cached else None
-        if cache is not None and held(cache) and traits_of(model).rope is None:
+        traits = traits_of(model)
+        # Plain ones (Jamba) may begin their recurrence anew wherever several tokens are read at once.
+        if cache is not None and held(cache) and traits.rope is None and traits.level != "plain":
             self._kept = (model, run.transcript.tokens[: held(cache)], cache)
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from antiphon.pipelines.rendering.segments import cost
+from antiphon.pipelines.rendering.segments import CONTROLS, cost
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def show_pieces(stream: AnswerStream | Stream) -> None:
     """Print a text while it grows."""
     with stream:
         for piece in stream:
-            out.print(Text(piece), end="")
+            out.print(Text(piece.translate(CONTROLS)), end="")
             out.file.flush()
     out.print()
 

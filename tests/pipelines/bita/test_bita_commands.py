@@ -32,7 +32,7 @@ def test_a_model_is_taught_and_examined_by_two_commands(tmp_path: Path, tiny_fol
     learned = Learned.load(tmp_path / "out" / "bita.safetensors")
     assert (learned.prefix, len(learned.masks), learned.model) == (4, 2, tiny_folder.name)
     answers = (tmp_path / "out" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [len(json.loads(line)["answer"]) for line in answers] == [12, 12]
+    assert [len(json.loads(line)["answer"]) for line in answers[1:]] == [12, 12]
     result = run("evaluate", tmp_path / "out" / "bita.safetensors", *options, "--json")
     figures = json.loads(result.stdout)
     assert figures.keys() == {"trained", "untrained"}
@@ -53,7 +53,11 @@ def test_answers_that_are_there_are_not_made_again(tiny: LanguageModel, tmp_path
     assert all(len(answer.answer) == 4 or answer.answer[-1] == tiny.tokenizer.eos_token_id for answer in both)
     assert both[-1].answer == tiny.generate([{"role": "user", "content": prompts[-1]}], max_new_tokens=4).tokens
     with pytest.raises(ValueError, match="holds 66 answers, and there are 1 prompts"):
-        own_answers(tiny, prompts[:1], file)
+        own_answers(tiny, prompts[:1], file, max_new_tokens=4)
+    with pytest.raises(ValueError, match=r"'max_new_tokens': 4}, and this is"):
+        own_answers(tiny, prompts, file, max_new_tokens=5)
+    with pytest.raises(ValueError, match=r"Answer 1 in .* is to another prompt"):
+        own_answers(tiny, ["Another?", *prompts[1:]], file, max_new_tokens=4)
 
 
 def test_written_prompts_are_the_same_for_a_seed_and_held_out_ones_are_about_other_things() -> None:

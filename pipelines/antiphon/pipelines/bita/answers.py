@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.learned import name_of
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -36,15 +39,19 @@ def own_answers(
     What the file holds already is not made again: a run that was cut off goes on where it was.
 
     Raises:
-        ValueError: the file holds more answers than there are prompts.
+        ValueError: the file holds answers of another model, of another length, or to other prompts.
     """
     from antiphon.accel.messages import encode
 
-    answers = _read(file)
+    made = {"model": name_of(language_model.model), "max_new_tokens": max_new_tokens}
+    answers = _read(file, made)
     if len(answers) > len(prompts):
         raise ValueError(
             f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file."
         )
+    for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=False), start=1):
+        if list(answer.prompt) != encode(as_prompt(language_model, prompt), language_model.tokenizer):
+            raise ValueError(f"Answer {number} in {file} is to another prompt than {prompt!r}; give another file.")
     file.parent.mkdir(parents=True, exist_ok=True)
     report(len(answers), len(prompts))
     for start in range(len(answers), len(prompts), SAVED):
@@ -52,7 +59,7 @@ def own_answers(
         said = language_model.generate_batch(asked, batch_size=TOGETHER, max_new_tokens=max_new_tokens)
         for prompt, completion in zip(asked, said, strict=True):
             answers.append(Answer(tuple(encode(prompt, language_model.tokenizer)), completion.tokens))
-        _write(file, answers)
+        _write(file, made, answers)
         report(len(answers), len(prompts))
     return answers
 
@@ -62,15 +69,20 @@ def as_prompt(language_model: LanguageModel, prompt: str) -> str | list[dict[str
     return prompt if language_model.tokenizer.chat_template is None else [{"role": "user", "content": prompt}]
 
 
-def _read(file: Path) -> list[Answer]:
+def _read(file: Path, made: dict[str, Any]) -> list[Answer]:
     if not file.is_file():
         return []
-    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    if first != made:
+        raise ValueError(f"{file} was made by {first}, and this is {made}; give another file.")
     return [Answer(tuple(line["prompt"]), tuple(line["answer"])) for line in lines]
 
 
-def _write(file: Path, answers: Sequence[Answer]) -> None:
+def _write(file: Path, made: dict[str, Any], answers: Sequence[Answer]) -> None:
     beside = file.with_name(f"{file.name}.part")
-    lines = (json.dumps({"prompt": answer.prompt, "answer": answer.answer}) for answer in answers)
-    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    lines = [made, *({"prompt": answer.prompt, "answer": answer.answer} for answer in answers)]
+    with beside.open("w", encoding="utf-8") as out:
+        out.writelines(f"{json.dumps(line)}\n" for line in lines)
+        out.flush()
+        os.fsync(out.fileno())
     beside.replace(file)

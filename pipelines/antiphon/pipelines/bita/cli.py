@@ -31,7 +31,7 @@ def train(
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many written prompts are answered.")] = 480,
     max_new_tokens: Longest = 160,
-    steps: Annotated[int, typer.Option(help="Updates. On two CPU cores one takes about five seconds.")] = 240,
+    steps: Annotated[int, typer.Option(help="Updates. One takes about 15 seconds of a CPU core.")] = 240,
     answers: Annotated[int, typer.Option(help="Answers of each update.")] = 6,
     learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-2,
     prefix: Annotated[int, typer.Option(help="Hidden keys and values of each layer; 0 teaches the masks alone.")] = 16,

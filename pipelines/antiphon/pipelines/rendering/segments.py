@@ -16,6 +16,11 @@ CITED = "Stands verbatim in"
 READ = "Passages that were read"
 
 
+CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+CONTROLS |= dict.fromkeys(range(127, 160), "\N{REPLACEMENT CHARACTER}")
+"""What is shown for control characters, with which a text could steer a terminal; see `str.translate`."""
+
+
 def cited(answer: Answer) -> Iterator[tuple[str, Citation | None]]:
     """The answer's text in pieces, each with the citation that it is, if it is one."""
     return _cut(answer.text, ((each.start, each.end, each) for each in answer.citations))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, cited, cost, place
+from antiphon.pipelines.rendering.segments import CITED, CONTROLS, NOT_CITED, cited, cost, place
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
@@ -22,7 +22,7 @@ def answer_text(answer: Answer) -> RenderableType:
     """The answer with its citations in the colour and with the number of their passage, where they stand, the cost."""
     text = Text()
     for piece, citation in cited(answer):
-        text.append(piece, style=f"{_color(citation)} underline" if citation else "")
+        text.append(piece.translate(CONTROLS), style=f"{_color(citation)} underline" if citation else "")
         if citation:
             text.append(f"[{citation.passage}]", style=f"bold {_color(citation)}")
     return Group(text, *citation_lines(answer), Text(cost(answer), style="dim"))
@@ -50,15 +50,15 @@ def drafting_text(drafting: Drafting) -> RenderableType:
 
 def _append(text: Text, part: Part) -> None:
     text.append("│", style="dim")
-    text.append(part.drafted, style="cyan" if part.step % 2 else "green")
-    text.append(part.own, style="bold underline")
+    text.append(part.drafted.translate(CONTROLS), style="cyan" if part.step % 2 else "green")
+    text.append(part.own.translate(CONTROLS), style="bold underline")
 
 
 def _line(citation: Citation, root: Path | None) -> Text:
     line = Text()
     line.append(f"  [{citation.passage}] ", style=f"bold {_color(citation)}")
-    line.append(place(citation, root), style=_color(citation))
-    line.append(f": “{' '.join(citation.text.split())}”")
+    line.append(place(citation, root).translate(CONTROLS), style=_color(citation))
+    line.append(f": “{' '.join(citation.text.split()).translate(CONTROLS)}”")
     return line
 
 
