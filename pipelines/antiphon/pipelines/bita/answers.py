@@ -49,9 +49,9 @@ def own_answers(
         raise ValueError(
             f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file."
         )
-    for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=False), start=1):
-        if list(answer.prompt) != encode(as_prompt(language_model, prompt), language_model.tokenizer):
-            raise ValueError(f"Answer {number} in {file} is to another prompt than {prompt!r}; give another file.")
+    for number, (answer, given) in enumerate(zip(answers, prompts, strict=False), start=1):
+        if list(answer.prompt) != encode(as_prompt(language_model, given), language_model.tokenizer):
+            raise ValueError(f"Answer {number} in {file} is to another prompt than {given!r}; give another file.")
     file.parent.mkdir(parents=True, exist_ok=True)
     report(len(answers), len(prompts))
     for start in range(len(answers), len(prompts), SAVED):
