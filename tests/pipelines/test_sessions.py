@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from antiphon.accel.drafters import Blend
 from antiphon.pipelines import Rag, SessionStore
 from antiphon.pipelines.references import OPENING
 from antiphon.retrieval import HashEmbedder, Retriever
+from antiphon.retrieval.vectors import Vectors
 from tests.accel.oracles import expect_plain_logits
 
 EGGS = "How many eggs does a queen lay?"
@@ -72,6 +73,53 @@ def test_a_namespace_never_meets_another(tmp_path: Path) -> None:
     assert (len(acme), len(other)) == (1, 0)
     acme.add("Is honey sweet?", "It is.")
     assert len(acme) == 1
+
+
+class Interrupted(HashEmbedder):
+    """Something happens whenever it is about to embed."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """Of a `HashEmbedder`, after it has happened."""
+        self.happens()
+        return super().embed_queries(texts)
+
+
+def test_what_takes_a_forgotten_sessions_place_is_not_found_for_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.add(EGGS, "Two thousand.")
+
+    def replace() -> None:
+        store.forget(EGGS)
+        store.add("Is honey sweet?", "It is.")
+
+    assert opened(tmp_path, embedder=Interrupted(replace)).similar(EGGS) == []
+
+
+def test_not_even_a_number_that_was_given_anew_leads_to_another_namespace(tmp_path: Path) -> None:
+    store, other = opened(tmp_path, namespace="acme"), opened(tmp_path, namespace="other")
+    store.add(EGGS, "Two thousand.")
+
+    def replace() -> None:
+        store.forget(EGGS)
+        with store._database.transaction() as connection:
+            connection.execute("delete from sqlite_sequence")
+        other.add(EGGS, "Another's.")
+
+    def row() -> tuple[int, float]:
+        with other._database.transaction(writes=False) as connection:
+            found: tuple[int, float] = connection.execute("select id, used from sessions").fetchone()
+        return found
+
+    before = row()
+    assert opened(tmp_path, namespace="acme", embedder=Interrupted(replace)).similar(EGGS) == []
+    after = row()
+    assert before[0] == after[0]
+    opened(tmp_path, namespace="acme")._use({after[0]: 1.0})
+    assert row() == after
 
 
 def test_what_was_used_the_longest_ago_makes_way(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from antiphon.retrieval.vectors import FlatIndex, Vectors, normalized
 
 _SCHEMA = """
 create table sessions (
-    id integer primary key, namespace text not null, question text not null, answer text not null,
+    id integer primary key autoincrement, namespace text not null, question text not null, answer text not null,
     vector blob not null, created real not null, used real not null, unique (namespace, question)
 );
 create index by_use on sessions (namespace, used)
@@ -135,9 +135,14 @@ class SessionStore:
         if scores:
             with self._database.transaction() as connection:
                 for number, score in scores.items():
-                    connection.execute("update sessions set used = ? where id = ?", (time.time(), number))
-                    own = connection.execute("select question, answer from sessions where id = ?", (number,))
-                    found += [Session(question, answer, score) for question, answer in own]
+                    own = (number, self.namespace)
+                    connection.execute(
+                        "update sessions set used = ? where id = ? and namespace = ?", (time.time(), *own)
+                    )
+                    rows = connection.execute(
+                        "select question, answer from sessions where id = ? and namespace = ?", own
+                    )
+                    found += [Session(question, answer, score) for question, answer in rows]
         return found
 
     def _delete(self, where: str, *values: str) -> int:
