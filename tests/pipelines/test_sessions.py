@@ -270,6 +270,25 @@ def test_an_answer_that_was_cancelled_is_not_kept(retriever: Retriever, tiny: La
     assert len(store) == 0
 
 
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), PermissionError("not your file")])
+def test_an_answer_is_not_lost_where_the_store_is_broken(
+    error: Exception, retriever: Retriever, tiny: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    store = opened(tmp_path)
+    rag = Rag(retriever, tiny, sessions=store)
+    without = rag.ask(EGGS, sessions=False, max_new_tokens=5)
+    store.add(EGGS, without.text)
+    monkeypatch.setattr(store._database, "_turn", fail)
+    with pytest.warns(UserWarning, match=f"The sessions were not searched: {error}"):
+        stream = rag.stream(EGGS, max_new_tokens=5)
+    with pytest.warns(UserWarning, match=f"The answer was not kept as a session: {error}"):
+        list(stream)
+    assert stream.answer.text == without.text
+
+
 def test_an_answer_is_not_lost_where_it_cannot_be_kept(
     retriever: Retriever, tiny: LanguageModel, tmp_path: Path
 ) -> None:

@@ -107,7 +107,7 @@ class Rag:
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
         sources = [*(prompt.answers or passage_references(passages)), *references]
         if sessions and self.sessions is not None:
-            answers = [session.answer for session in self.sessions.similar(question)]
+            answers = _earlier(self.sessions, question)
             sources += answer_references(answers, prompt, self.language_model.tokenizer)
             then = (*then, partial(_keep, self.sessions, question))
         stream = self.language_model.stream(prompt.content, references=sources, prefix=prefix, **generation)
@@ -138,13 +138,22 @@ def fit(
     )
 
 
+def _earlier(sessions: SessionStore, question: str) -> list[str]:
+    """The answers to similar questions; none, where the store cannot be read: a draft is never needed."""
+    try:
+        return [session.answer for session in sessions.similar(question)]
+    except (sqlite3.Error, OSError) as error:
+        warnings.warn(f"The sessions were not searched: {error}", stacklevel=2)
+        return []
+
+
 def _keep(sessions: SessionStore, question: str, completion: Completion) -> None:
     """Keep an answer that ended by itself or was long enough. An answer is not lost because it cannot be kept."""
     if completion.finish_reason == "cancelled" or not completion.text.strip():
         return
     try:
         sessions.add(question, completion.text)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         warnings.warn(f"The answer was not kept as a session: {error}", stacklevel=2)
 
 
