@@ -16,7 +16,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.adversary import Witness
 from antiphon.accel.draft import Tokens
 from antiphon.accel.drafters import Blend
-from antiphon.pipelines import Rag, SessionStore
+from antiphon.pipelines import Rag, SessionStore, database
 from antiphon.pipelines.references import OPENING
 from antiphon.retrieval import HashEmbedder, Retriever
 from antiphon.retrieval.vectors import Vectors
@@ -157,6 +157,33 @@ def test_nothing_of_what_is_forgotten_stays_on_the_disk(tmp_path: Path) -> None:
     assert stands(b"Two thousand")
 
 
+def test_whoever_forgets_is_warned_where_a_reader_keeps_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "WAIT", 0.05)
+    store, other = opened(tmp_path), opened(tmp_path)
+    store.add(EGGS, "Two thousand.")
+    with other._database.transaction(writes=False) as reading:
+        reading.execute("select * from sessions").fetchall()
+        with pytest.warns(UserWarning, match=r"may still stand in the log beside .*sessions.sqlite"):
+            assert store.forget(EGGS)
+    assert store.clear() == 0  # and no warning
+
+
+def test_a_transaction_that_cannot_be_committed_is_no_obstacle_to_the_next(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store._database._connection.execute("pragma foreign_keys = on")
+    with store._database.transaction() as connection:
+        connection.execute("create table a (x integer primary key)")
+        connection.execute("create table b (x references a deferrable initially deferred)")
+    with pytest.raises(sqlite3.IntegrityError), store._database.transaction() as connection:
+        connection.execute("insert into b values (1)")
+    with pytest.raises(sqlite3.IntegrityError), store._database.transaction() as connection:
+        connection.execute("insert or rollback into facts values ('format', '')")
+    store.add(EGGS, "Two thousand.")
+    assert len(store) == 1
+
+
 def test_threads_share_a_store(tmp_path: Path) -> None:
     store = opened(tmp_path, k=1)
 
@@ -181,16 +208,24 @@ def test_a_thread_waits_until_another_has_done_all_or_nothing(tmp_path: Path) ->
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_opens_the_store_anew(tmp_path: Path) -> None:
+def test_a_forked_process_needs_a_store_of_its_own(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.add(EGGS, "One.")
-    parents = store._database._connection
     child = os.fork()
     if child == 0:
+        status = 1
         try:
-            store.add(PARAPHRASE, "Two.")
+            for use in (store.clear, lambda: store.similar(EGGS), store._database.shred):
+                with pytest.raises(
+                    RuntimeError, match=rf"opened in process {os.getppid()}, and this is .*{os.getpid()}"
+                ):
+                    use()
+            store.close()
+            store._database._connection.execute("select 1")  # is still open
+            opened(tmp_path).add(PARAPHRASE, "Two.")
+            status = 0
         finally:
-            os._exit(store._database._connection is parents)
+            os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(store) == 2
 

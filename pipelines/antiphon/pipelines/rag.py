@@ -35,7 +35,7 @@ class Rag:
     template, plain text where it has none.
 
     With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
-    words, in fewer steps.
+    words (in half precision but for ties), in fewer steps.
     """
 
     def __init__(
