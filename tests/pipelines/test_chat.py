@@ -222,6 +222,17 @@ def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist
     assert len(store) == 3
 
 
+def test_a_session_is_kept_by_the_rewritten_question(
+    retriever: Retriever, typist: LanguageModel, tmp_path: Any
+) -> None:
+    store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
+    chat = Chat(Rag(retriever, typist, k=1, sessions=store), rewrite=True)
+    chat.ask(QUESTIONS[0], max_new_tokens=9)
+    chat.ask(QUESTIONS[1], max_new_tokens=9)
+    assert chat.searched != QUESTIONS[1]
+    assert [store.forget(question) for question in (QUESTIONS[1], chat.searched)] == [False, True]
+
+
 def test_a_prompt_that_is_one_text_is_refused(passages: list[Passage]) -> None:
     base = LanguageModel(tiny_model(), byte_tokenizer(chat=False), name="base")
     with pytest.raises(ValueError, match="A conversation is made of messages, and this prompt is one text"):

@@ -88,6 +88,7 @@ class Chat:
             prompt,
             references=list(dict.fromkeys(earlier)),
             sessions=sessions,
+            kept_as=self.searched,
             prefix=self._prefix,
             then=[partial(self._record, question, passages)],
             **generation,

@@ -96,20 +96,23 @@ class Rag:
         *,
         references: Sequence[str] = (),
         sessions: bool = True,
+        kept_as: str | None = None,
         prefix: PrefixCache | None = None,
         then: Sequence[Callable[[Completion], None]] = (),
         **generation: Any,
     ) -> AnswerStream:
         """The answer to a prompt that was made of these passages; with more ``references``, which come after theirs.
 
+        ``kept_as`` is the question that sessions are searched and kept by, where it is not the one that was asked.
         ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
         """
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
         sources = [*(prompt.answers or passage_references(passages)), *references]
         if sessions and self.sessions is not None:
-            answers = _earlier(self.sessions, question)
+            key = kept_as or question
+            answers = _earlier(self.sessions, key)
             sources += answer_references(answers, prompt, self.language_model.tokenizer)
-            then = (*then, partial(_keep, self.sessions, question))
+            then = (*then, partial(_keep, self.sessions, key))
         stream = self.language_model.stream(prompt.content, references=sources, prefix=prefix, **generation)
         return AnswerStream(question, passages, prompt, stream, then)
 
