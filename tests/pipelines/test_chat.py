@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.adversary import Witness
 from antiphon.accel.draft import Tokens
 from antiphon.accel.drafters import Blend
+from antiphon.accel.stats import Step
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
 from antiphon.pipelines.chat import rewritten
@@ -163,6 +165,48 @@ def test_a_question_that_cannot_be_answered_is_no_turn(passages: list[Passage], 
     assert chat.turns == []
 
 
+def test_a_question_that_is_refused_leaves_the_conversation_as_it_was(
+    passages: list[Passage], typist: LanguageModel
+) -> None:
+    chat = Chat(Rag(Noting(passages), typist, k=1))
+    chat.ask(QUESTIONS[0], max_new_tokens=9)
+    with pytest.raises(ValueError, match="exceeds the context window"):
+        chat.ask("why " * 600)
+    with pytest.raises(TypeError):
+        chat.ask("why " * 215, max_new_tokens=9, no_such_option=1)
+    assert (len(chat.turns), chat.dropped) == (1, 0)
+    follow = chat.ask(QUESTIONS[1], max_new_tokens=9)
+    assert follow.steps.prefill_tokens < follow.usage.prompt_tokens
+
+
+def broken(steps: Iterator[Step]) -> Iterator[Step]:
+    """The first few steps, and then an error."""
+    yield from islice(steps, 3)
+    raise RuntimeError("out of memory")
+
+
+def test_an_answer_that_failed_is_neither_a_turn_nor_a_session(
+    retriever: Retriever, typist: LanguageModel, tmp_path: Any
+) -> None:
+    store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
+    chat = Chat(Rag(retriever, typist, k=1, sessions=store))
+    stream = chat.stream(QUESTIONS[0])
+    stream._stream._running = broken(stream._stream._running)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(stream)
+    stream.close()
+    assert stream.answer.text
+    assert (chat.turns, len(store)) == ([], 0)
+    chat.ask(QUESTIONS[0], max_new_tokens=9)
+    assert (len(chat.turns), len(store)) == (1, 1)
+
+
+def test_an_answer_that_says_nothing_is_no_turn(retriever: Retriever, typist: LanguageModel) -> None:
+    chat = Chat(Rag(retriever, typist, k=1))
+    chat.stream(QUESTIONS[0]).close()
+    assert chat.turns == []
+
+
 def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist: LanguageModel, tmp_path: Any) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
     rag = Rag(retriever, typist, k=1, sessions=store)
@@ -176,6 +220,17 @@ def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist
     steps = [sum(answer.steps.steps for answer in answers) for answers in (cold, warm, off)]
     assert steps[1] < steps[0]
     assert len(store) == 3
+
+
+def test_a_session_is_kept_by_the_rewritten_question(
+    retriever: Retriever, typist: LanguageModel, tmp_path: Any
+) -> None:
+    store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
+    chat = Chat(Rag(retriever, typist, k=1, sessions=store), rewrite=True)
+    chat.ask(QUESTIONS[0], max_new_tokens=9)
+    chat.ask(QUESTIONS[1], max_new_tokens=9)
+    assert chat.searched != QUESTIONS[1]
+    assert [store.forget(question) for question in (QUESTIONS[1], chat.searched)] == [False, True]
 
 
 def test_a_prompt_that_is_one_text_is_refused(passages: list[Passage]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.adversary import Witness
 from antiphon.accel.draft import Tokens
 from antiphon.accel.drafters import Blend
-from antiphon.pipelines import Rag, SessionStore
+from antiphon.pipelines import Rag, SessionStore, database
 from antiphon.pipelines.references import OPENING
 from antiphon.retrieval import HashEmbedder, Retriever
+from antiphon.retrieval.vectors import Vectors
 from tests.accel.oracles import expect_plain_logits
 
 EGGS = "How many eggs does a queen lay?"
@@ -74,6 +75,53 @@ def test_a_namespace_never_meets_another(tmp_path: Path) -> None:
     assert len(acme) == 1
 
 
+class Interrupted(HashEmbedder):
+    """Something happens whenever it is about to embed."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """Of a `HashEmbedder`, after it has happened."""
+        self.happens()
+        return super().embed_queries(texts)
+
+
+def test_what_takes_a_forgotten_sessions_place_is_not_found_for_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.add(EGGS, "Two thousand.")
+
+    def replace() -> None:
+        store.forget(EGGS)
+        store.add("Is honey sweet?", "It is.")
+
+    assert opened(tmp_path, embedder=Interrupted(replace)).similar(EGGS) == []
+
+
+def test_not_even_a_number_that_was_given_anew_leads_to_another_namespace(tmp_path: Path) -> None:
+    store, other = opened(tmp_path, namespace="acme"), opened(tmp_path, namespace="other")
+    store.add(EGGS, "Two thousand.")
+
+    def replace() -> None:
+        store.forget(EGGS)
+        with store._database.transaction() as connection:
+            connection.execute("delete from sqlite_sequence")
+        other.add(EGGS, "Another's.")
+
+    def row() -> tuple[int, float]:
+        with other._database.transaction(writes=False) as connection:
+            found: tuple[int, float] = connection.execute("select id, used from sessions").fetchone()
+        return found
+
+    before = row()
+    assert opened(tmp_path, namespace="acme", embedder=Interrupted(replace)).similar(EGGS) == []
+    after = row()
+    assert before[0] == after[0]
+    opened(tmp_path, namespace="acme")._use({after[0]: 1.0})
+    assert row() == after
+
+
 def test_what_was_used_the_longest_ago_makes_way(tmp_path: Path) -> None:
     store = opened(tmp_path, max_sessions=2)
     store.add("a b c d", "1")
@@ -109,6 +157,33 @@ def test_nothing_of_what_is_forgotten_stays_on_the_disk(tmp_path: Path) -> None:
     assert stands(b"Two thousand")
 
 
+def test_whoever_forgets_is_warned_where_a_reader_keeps_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "WAIT", 0.05)
+    store, other = opened(tmp_path), opened(tmp_path)
+    store.add(EGGS, "Two thousand.")
+    with other._database.transaction(writes=False) as reading:
+        reading.execute("select * from sessions").fetchall()
+        with pytest.warns(UserWarning, match=r"may still stand in the log beside .*sessions.sqlite"):
+            assert store.forget(EGGS)
+    assert store.clear() == 0  # and no warning
+
+
+def test_a_transaction_that_cannot_be_committed_is_no_obstacle_to_the_next(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store._database._connection.execute("pragma foreign_keys = on")
+    with store._database.transaction() as connection:
+        connection.execute("create table a (x integer primary key)")
+        connection.execute("create table b (x references a deferrable initially deferred)")
+    with pytest.raises(sqlite3.IntegrityError), store._database.transaction() as connection:
+        connection.execute("insert into b values (1)")
+    with pytest.raises(sqlite3.IntegrityError), store._database.transaction() as connection:
+        connection.execute("insert or rollback into facts values ('format', '')")
+    store.add(EGGS, "Two thousand.")
+    assert len(store) == 1
+
+
 def test_threads_share_a_store(tmp_path: Path) -> None:
     store = opened(tmp_path, k=1)
 
@@ -133,16 +208,24 @@ def test_a_thread_waits_until_another_has_done_all_or_nothing(tmp_path: Path) ->
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_opens_the_store_anew(tmp_path: Path) -> None:
+def test_a_forked_process_needs_a_store_of_its_own(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.add(EGGS, "One.")
-    parents = store._database._connection
     child = os.fork()
     if child == 0:
+        status = 1
         try:
-            store.add(PARAPHRASE, "Two.")
+            for use in (store.clear, lambda: store.similar(EGGS), store._database.shred):
+                with pytest.raises(
+                    RuntimeError, match=rf"opened in process {os.getppid()}, and this is .*{os.getpid()}"
+                ):
+                    use()
+            store.close()
+            store._database._connection.execute("select 1")  # is still open
+            opened(tmp_path).add(PARAPHRASE, "Two.")
+            status = 0
         finally:
-            os._exit(store._database._connection is parents)
+            os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(store) == 2
 
@@ -220,6 +303,25 @@ def test_an_answer_that_was_cancelled_is_not_kept(retriever: Retriever, tiny: La
     with Rag(retriever, tiny, sessions=store).stream(EGGS) as stream:
         next(stream)
     assert len(store) == 0
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), PermissionError("not your file")])
+def test_an_answer_is_not_lost_where_the_store_is_broken(
+    error: Exception, retriever: Retriever, tiny: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    store = opened(tmp_path)
+    rag = Rag(retriever, tiny, sessions=store)
+    without = rag.ask(EGGS, sessions=False, max_new_tokens=5)
+    store.add(EGGS, without.text)
+    monkeypatch.setattr(store._database, "_turn", fail)
+    with pytest.warns(UserWarning, match=f"The sessions were not searched: {error}"):
+        stream = rag.stream(EGGS, max_new_tokens=5)
+    with pytest.warns(UserWarning, match=f"The answer was not kept as a session: {error}"):
+        list(stream)
+    assert stream.answer.text == without.text
 
 
 def test_an_answer_is_not_lost_where_it_cannot_be_kept(

@@ -82,7 +82,8 @@ class AnswerStream:
     """An answer while it grows: iterate over its pieces; afterwards ``answer`` is whole.
 
     ``passages`` and the ``prompt`` made of them are there at once. Nothing is generated between pieces, or after the
-    stream is closed. When it has ended, however that was, each of ``then`` is called once with what was said.
+    stream is closed. When it has ended or is closed, each of ``then`` is called once with what was said; after
+    an error in generation none is.
     """
 
     def __init__(
@@ -107,6 +108,9 @@ class AnswerStream:
             return next(self._stream)
         except StopIteration:
             self._end()
+            raise
+        except Exception:
+            self._then = ()  # what was said until it failed is no answer
             raise
 
     def __enter__(self) -> AnswerStream:

@@ -70,6 +70,8 @@ class Chat:
     def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
         """The answer piece by piece, as `Rag.stream` gives it; when it ends or is closed it becomes a turn.
 
+        An answer that failed or says nothing is none.
+
         Raises:
             ValueError: as `Rag.stream`; or the prompt is no messages, for want of a chat template.
         """
@@ -77,38 +79,44 @@ class Chat:
         self.searched = self._rewritten(question) if is_rewritten else question
         found = self.rag.find(self.searched, k)
         answer = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        self._make_room(question, found, answer)
-        passages, prompt = fit(partial(self._prompt, question), found, self.rag.language_model, answer)
+        dropped = self._dropping(question, found, answer)
+        passages, prompt = fit(partial(self._prompt, question, dropped), found, self.rag.language_model, answer)
         earlier = [*chain.from_iterable((*turn.references, turn.text) for turn in reversed(self.turns))]
-        return self.rag.begin(
+        stream = self.rag.begin(
             question,
             passages,
             prompt,
             references=list(dict.fromkeys(earlier)),
             sessions=sessions,
+            kept_as=self.searched,
             prefix=self._prefix,
             then=[partial(self._record, question, passages)],
             **generation,
         )
+        self.dropped = dropped  # not before: a question that is refused costs the conversation nothing
+        return stream
 
-    def _prompt(self, question: str, passages: Sequence[Passage]) -> Prompt:
-        """The turns that are still in view, and then the question with its passages."""
+    def _prompt(self, question: str, dropped: int, passages: Sequence[Passage]) -> Prompt:
+        """The turns but for those dropped, and then the question with its passages."""
         own = self.rag.prompt(question, passages)
         instructions, asked = _split(own)
-        turns = [(*turn.messages, {"role": "assistant", "content": turn.text}) for turn in self.turns[self.dropped :]]
+        turns = [(*turn.messages, {"role": "assistant", "content": turn.text}) for turn in self.turns[dropped:]]
         return Prompt((*instructions, *chain.from_iterable(turns), *asked), own.stop, own.answers)
 
-    def _make_room(self, question: str, found: tuple[Passage, ...], answer: int) -> None:
-        """Drop the oldest turns where all do not fit: down to half of the window, so that it takes a while again."""
-        window = self.rag.language_model.context_window
-        if window is not None and self._needed(question, found) + answer > window:
-            while self.dropped < len(self.turns) and self._needed(question, found) + answer > window // 2:
-                self.dropped += 1
+    def _dropping(self, question: str, found: tuple[Passage, ...], answer: int) -> int:
+        """How many of the oldest turns to drop; where all do not fit, down to half of the window, to last a while."""
+        window, dropped = self.rag.language_model.context_window, self.dropped
+        if window is not None and self._needed(question, dropped, found) + answer > window:
+            while dropped < len(self.turns) and self._needed(question, dropped, found) + answer > window // 2:
+                dropped += 1
+        return dropped
 
-    def _needed(self, question: str, passages: tuple[Passage, ...]) -> int:
-        return len(encode(self._prompt(question, passages).content, self.rag.language_model.tokenizer))
+    def _needed(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> int:
+        return len(encode(self._prompt(question, dropped, passages).content, self.rag.language_model.tokenizer))
 
     def _record(self, question: str, passages: tuple[Passage, ...], completion: Completion) -> None:
+        if not completion.text.strip():
+            return
         own = self.rag.prompt(question, passages)
         references = own.answers or tuple(passage_references(passages))
         self.turns.append(Turn(question, passages, _split(own)[1], references, completion.text))

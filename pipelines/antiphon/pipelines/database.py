@@ -18,18 +18,22 @@ APPLICATION = 0x416E7470
 WAIT = 60.0
 """How long one writer waits for others, in seconds."""
 
+_INHERITED: list[sqlite3.Connection] = []
+"""Connections of a process that this one was forked from: never closed here, since that could empty the log there."""
+
 
 class Database:
     """An SQLite file in WAL mode: what a transaction has committed survives kill -9 and a loss of power.
 
     ``schema`` is executed when the file is made, and ``facts`` are written beside it; a file that was made with other
-    facts is refused. A process forked between two transactions opens the file anew. What is deleted is overwritten,
-    in the log too as soon as nobody else is reading. Writers take turns by a lock on a file beside it, whose name ends
-    with "-turn".
+    facts is refused. It serves the process that opened it: SQLite's connections do not outlive a fork. What is deleted
+    is overwritten, in the log too once that is shredded. Writers take turns by a lock on a file beside it, whose name
+    ends with "-turn".
 
     Raises:
         ValueError: the file is no SQLite file, one of somebody else's, or has other facts.
         OSError: it cannot be opened.
+        RuntimeError: it is used in another process than the one that opened it.
     """
 
     def __init__(self, path: str | Path, *, schema: str, facts: Mapping[str, str]) -> None:
@@ -42,25 +46,37 @@ class Database:
     @contextmanager
     def transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
         """All of what is done with the connection, or, after an error, nothing of it."""
-        if self._pid != os.getpid():
-            self._start()  # forked: neither the connection nor the lock of the parent is ours
+        self._expect_own()
         with self._lock, self._turn() if writes else nullcontext(), _transaction(self._connection, writes=writes):
             yield self._connection
 
-    def shred(self) -> None:
-        """Empty the log, in which deleted texts would otherwise stand for a while; done later if others are reading."""
-        with self._lock:
-            self._connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+    def shred(self) -> bool:
+        """Empty the log, in which deleted texts would otherwise stand for a while; whether others let it be emptied."""
+        self._expect_own()
+        until = time.monotonic() + WAIT
+        with self._lock, self._turn():
+            while self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+                if time.monotonic() > until:
+                    return False
+                time.sleep(0.01)  # SQLite waits for readers by itself, and not for another checkpoint
+        return True
 
     def close(self) -> None:
-        """Close the file; the last one to do so leaves nothing beside it."""
+        """Close the file; the last one to do so leaves nothing beside it. In another process it does nothing."""
         self._close()
+
+    def _expect_own(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"{self.path} was opened in process {self._pid}, and this is process {os.getpid()}, which was forked "
+                "from it; open the file anew here."
+            )
 
     def _start(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
         try:
             self._connection = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
-            self._close = weakref.finalize(self, self._connection.close)
+            self._close = weakref.finalize(self, _close, self._connection, self._pid)
             self._prepare(self._connection)
         except sqlite3.OperationalError as error:
             raise OSError(f"{self.path} cannot be opened: {error}.") from error
@@ -111,6 +127,13 @@ class Database:
                 )
 
 
+def _close(connection: sqlite3.Connection, process: int) -> None:
+    if process == os.getpid():
+        connection.close()
+    else:
+        _INHERITED.append(connection)
+
+
 def _is_empty(connection: sqlite3.Connection) -> bool:
     return not connection.execute("select count(*) from sqlite_master").fetchone()[0]
 
@@ -120,10 +143,11 @@ def _transaction(connection: sqlite3.Connection, *, writes: bool = True) -> Iter
     connection.execute("begin immediate" if writes else "begin")
     try:
         yield
+        connection.execute("commit")
     except BaseException:
-        connection.execute("rollback")
+        if connection.in_transaction:  # after some errors SQLite has rolled back by itself
+            connection.execute("rollback")
         raise
-    connection.execute("commit")
 
 
 def _log_ahead(connection: sqlite3.Connection) -> None:

@@ -35,7 +35,7 @@ class Rag:
     template, plain text where it has none.
 
     With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
-    words, in fewer steps.
+    words (in half precision but for ties), in fewer steps.
     """
 
     def __init__(
@@ -96,20 +96,23 @@ class Rag:
         *,
         references: Sequence[str] = (),
         sessions: bool = True,
+        kept_as: str | None = None,
         prefix: PrefixCache | None = None,
         then: Sequence[Callable[[Completion], None]] = (),
         **generation: Any,
     ) -> AnswerStream:
         """The answer to a prompt that was made of these passages; with more ``references``, which come after theirs.
 
+        ``kept_as`` is the question that sessions are searched and kept by, where it is not the one that was asked.
         ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
         """
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
         sources = [*(prompt.answers or passage_references(passages)), *references]
         if sessions and self.sessions is not None:
-            answers = [session.answer for session in self.sessions.similar(question)]
+            key = kept_as or question
+            answers = _earlier(self.sessions, key)
             sources += answer_references(answers, prompt, self.language_model.tokenizer)
-            then = (*then, partial(_keep, self.sessions, question))
+            then = (*then, partial(_keep, self.sessions, key))
         stream = self.language_model.stream(prompt.content, references=sources, prefix=prefix, **generation)
         return AnswerStream(question, passages, prompt, stream, then)
 
@@ -138,13 +141,22 @@ def fit(
     )
 
 
+def _earlier(sessions: SessionStore, question: str) -> list[str]:
+    """The answers to similar questions; none, where the store cannot be read: a draft is never needed."""
+    try:
+        return [session.answer for session in sessions.similar(question)]
+    except (sqlite3.Error, OSError) as error:
+        warnings.warn(f"The sessions were not searched: {error}", stacklevel=2)
+        return []
+
+
 def _keep(sessions: SessionStore, question: str, completion: Completion) -> None:
     """Keep an answer that ended by itself or was long enough. An answer is not lost because it cannot be kept."""
     if completion.finish_reason == "cancelled" or not completion.text.strip():
         return
     try:
         sessions.add(question, completion.text)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         warnings.warn(f"The answer was not kept as a session: {error}", stacklevel=2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from antiphon.retrieval.vectors import FlatIndex, Vectors, normalized
 
 _SCHEMA = """
 create table sessions (
-    id integer primary key, namespace text not null, question text not null, answer text not null,
+    id integer primary key autoincrement, namespace text not null, question text not null, answer text not null,
     vector blob not null, created real not null, used real not null, unique (namespace, question)
 );
 create index by_use on sessions (namespace, used)
@@ -42,8 +43,10 @@ class Session:
 class SessionStore:
     """Questions and their answers in one SQLite file, found again by the meaning of a new question.
 
-    Nobody is ever given an answer out of it: answers are texts to draft from, which changes no word. Any number of
+    Nobody is ever given an answer out of it: answers are texts to draft from, which changes no word
+    (in half precision none but where two tokens tie). Any number of
     processes and threads may use one file; what `add` has returned from is there after kill -9 and a loss of power.
+    Each process opens a store of its own, one that was forked too.
 
     A ``namespace`` holds the sessions of one tenant and is never searched for another. It keeps ``max_sessions``, those
     that were added or found the latest, and none that is older than ``max_age`` (seconds; None: any age). A question
@@ -55,6 +58,7 @@ class SessionStore:
     Raises:
         ValueError: the file was made with another embedder or is no such store, or a number is out of range.
         ImportError: the embedder is not installed; says the command.
+        RuntimeError: it is used in a process that was forked from the one that opened it.
     """
 
     def __init__(
@@ -111,7 +115,11 @@ class SessionStore:
         return self._use({rows[row][0]: score for row, score in pairs if score >= self.similarity})
 
     def forget(self, question: str) -> bool:
-        """Delete the answer to a question, so that no byte of it is left in the file; whether there was one."""
+        """Delete the answer to a question, with every byte of it in the file and its log; whether there was one.
+
+        Warns where others read for so long that the log could not be emptied. What makes way by itself (age, number,
+        a later answer) is overwritten in the file, and in the log when SQLite gets to it.
+        """
         return bool(self._delete("namespace = ? and question = ?", self.namespace, question))
 
     def clear(self) -> int:
@@ -135,13 +143,23 @@ class SessionStore:
         if scores:
             with self._database.transaction() as connection:
                 for number, score in scores.items():
-                    connection.execute("update sessions set used = ? where id = ?", (time.time(), number))
-                    own = connection.execute("select question, answer from sessions where id = ?", (number,))
-                    found += [Session(question, answer, score) for question, answer in own]
+                    own = (number, self.namespace)
+                    connection.execute(
+                        "update sessions set used = ? where id = ? and namespace = ?", (time.time(), *own)
+                    )
+                    rows = connection.execute(
+                        "select question, answer from sessions where id = ? and namespace = ?", own
+                    )
+                    found += [Session(question, answer, score) for question, answer in rows]
         return found
 
     def _delete(self, where: str, *values: str) -> int:
         with self._database.transaction() as connection:
             deleted = connection.execute(f"delete from sessions where {where}", values).rowcount
-        self._database.shred()
+        if not self._database.shred():
+            warnings.warn(
+                f"What was deleted may still stand in the log beside {self._database.path}, which others are reading; "
+                "it goes with the next deletion, or when the last of them closes the file.",
+                stacklevel=3,
+            )
         return deleted
