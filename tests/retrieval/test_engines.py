@@ -289,3 +289,19 @@ def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_a
         server.start()
         assert len(index.nearest(QUERIES[0], 9)) == 5
         index.close()
+
+
+def test_the_callers_own_options_of_a_connection_are_kept() -> None:
+    from antiphon.retrieval.engines import PgvectorIndex
+
+    with postgres() as server:
+        PgvectorIndex(server.get_uri(), EMBEDDER, "elsewhere").close()
+        server.psql("create schema one; create schema two;")
+        tenants = []
+        for number, schema in enumerate(("one", "two"), 1):
+            uri = f"{server.get_uri()}&options=-csearch_path%3D{schema}%2Cpublic"
+            tenants.append(PgvectorIndex(uri, EMBEDDER))
+            tenants[-1].put(PASSAGES[:number], VECTORS[:number])
+        assert [len(tenant) for tenant in tenants] == [1, 2]
+        for tenant in tenants:
+            tenant.close()

@@ -26,6 +26,7 @@ create extension if not exists vector;
 set hnsw.iterative_scan = strict_order;
 set hnsw.ef_search = 200;
 """
+_TIMEOUT = "select set_config('statement_timeout', %s, false)"
 _SCHEMA = """
 create table {table} (
     id text primary key, text text not null, source text not null, start integer not null, "end" integer not null,
@@ -175,8 +176,8 @@ class PgvectorIndex:
             autocommit=True,
             connect_timeout=max(2, round(self._timeout / 3)),
             tcp_user_timeout=round(1000 * self._timeout),
-            options=f"-c statement_timeout={round(1000 * self._timeout)}",
         )
+        connection.execute(_TIMEOUT, [str(round(1000 * self._timeout))])  # as an option it would displace the caller's
         connection.execute(_SESSION)
         register_vector(connection)
         return connection
