@@ -305,3 +305,28 @@ def test_the_callers_own_options_of_a_connection_are_kept() -> None:
         assert [len(tenant) for tenant in tenants] == [1, 2]
         for tenant in tenants:
             tenant.close()
+
+
+def test_a_long_put_is_no_server_that_is_gone_and_a_slow_statement_says_what_it_is() -> None:
+    from psycopg import connect
+    from psycopg.errors import LockNotAvailable, QueryCanceled
+
+    from antiphon.retrieval.engines import PgvectorIndex
+
+    with postgres() as server:
+        index = PgvectorIndex(server.get_uri(), EMBEDDER, timeout=0.5)
+        server.psql(
+            "create function wait() returns trigger language plpgsql as"
+            " 'begin perform pg_sleep(1); return null; end';"
+            "create trigger slow before insert on passages for each statement execute function wait();"
+        )
+        index.put(PASSAGES[:3], VECTORS[:3])
+        assert len(index) == 3
+        with connect(server.get_uri()) as other:
+            other.execute("lock table passages")
+            with pytest.raises(QueryCanceled, match="statement timeout"):
+                len(index)
+            with pytest.raises(LockNotAvailable, match="lock timeout"):
+                index.put(PASSAGES[:1], VECTORS[:1])
+        assert len(index) == 3
+        index.close()
