@@ -250,8 +250,8 @@ def clients(host_port: str, timeout: float) -> dict[str, Callable[[], Collection
 
     return {
         "PostgreSQL": lambda: PgvectorIndex(f"postgresql://me:secret@{host_port}/db", EMBEDDER, timeout=timeout),
-        "Milvus": lambda: MilvusIndex(f"http://{host_port}", EMBEDDER, timeout=timeout),
-        "Qdrant": lambda: QdrantIndex(f"http://{host_port}", EMBEDDER, timeout=timeout),
+        "Milvus": lambda: MilvusIndex(f"http://me:secret@{host_port}", EMBEDDER, timeout=timeout),
+        "Qdrant": lambda: QdrantIndex(f"http://me:secret@{host_port}", EMBEDDER, timeout=timeout),
     }
 
 
