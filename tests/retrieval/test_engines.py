@@ -213,6 +213,9 @@ def test_opened_again_it_holds_what_was_put_and_no_other_embedder_may_open_it(op
     again.close()
     with pytest.raises(IndexMismatch, match=r"hash:words:16.*which is not.*hash:words:32"):
         opened(name, OTHER)
+    right = opened(name, EMBEDDER)  # nobody holds on to it
+    assert len(right) == 30
+    right.close()
 
 
 def test_a_retriever_finds_the_same_everywhere(empty: Collection) -> None:
