@@ -19,9 +19,9 @@ from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
 from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.settings import Setting, choose
+from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.store import Store, read_store, write_store
-from antiphon.retrieval.vector_files import describe, prepared, rebuilt, vector_index
+from antiphon.retrieval.vector_files import describe, prepared, rebuilt, remembered, vector_index
 from antiphon.retrieval.vectors import Vectors, normalized
 
 _BLOCK = 128  # passages between two calls of progress
@@ -166,12 +166,13 @@ def update_index(
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
     report("save", 0, 1)
-    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), store.description.setting)
+    suited = remembered(store.description, max(1, len(old) + len(vectors)))
+    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), suited)
     write_store(
         Path(folder),
         [*(before[row] for row in kept), *put],
         index,
-        description=describe(index, choose(store.description.setting, len(index), index.dim)),
+        description=describe(index, suited),
         embedder=store.embedder,
         fingerprint=store.fingerprint,
         token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], put, embedder),
