@@ -150,13 +150,17 @@ def update_index(
 
     Raises:
         IndexNotFound, IndexCorrupt: there is no index, or a damaged one.
-        IndexMismatch: another embedder made it.
-        ValueError: there are not as many vectors as passages, or one is zero or not a number.
+        IndexMismatch: another embedder made it, or it counts tokens and the embedder has none, or this version of FAISS
+            does not read it.
+        ValueError: there are not as many vectors as passages, or one is zero or not a number, or there are too few to
+            train the setting anew.
+        ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
         BlockingIOError: another process is writing to the folder, or has written to it meanwhile.
     """
     report: Progress = progress or _silent
     store = read_store(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
+    _require_tokens(store, embedder)
     if vectors is None:
         texts = [passage.text for passage in put]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
@@ -241,10 +245,19 @@ def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.i
     return counts
 
 
+def _require_tokens(store: Store, embedder: Embedder) -> None:
+    if store.token_counts is not None and not isinstance(embedder, TokenEmbedder):
+        raise IndexMismatch(
+            f"The index in {store.folder} counts tokens for late interaction, and {type(embedder).__name__} has none: "
+            "the change would lose them. Give an embedder with token_ids, such as the one that made the index, or make "
+            "the index again."
+        )
+
+
 def _recounted(
     counts: NDArray[np.int64] | None, gone: Sequence[Passage], put: Sequence[Passage], embedder: Embedder
 ) -> NDArray[np.int64] | None:
-    """The token counts after a change."""
+    """The token counts after a change, where there are any."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text for passage in passages] for passages in (gone, put))

@@ -20,8 +20,8 @@ class VectorStorePassages:
     1/n for the last. Words are not searched. The store must have ``similarity_search_by_vector``.
 
     A filter is handed on as the store's ``filter``, a dictionary of texts by name, with ``source`` among them: stores
-    that compare metadata by such a dictionary take it, such as Chroma (one condition at a time). `InMemoryVectorStore` wants a function, and
-    others a language of their own: they cannot be searched with ``where``.
+    that compare metadata by such a dictionary take it, such as Chroma (one condition at a time). `InMemoryVectorStore`
+    wants a function, and others a language of their own: they cannot be searched with ``where``.
     """
 
     def __init__(self, store: VectorStore) -> None:
