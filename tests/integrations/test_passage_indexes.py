@@ -74,6 +74,14 @@ def test_a_filter_reaches_the_store(name: str) -> None:
     assert np.all(np.diff([passage.score or 0.0 for passage in found]) <= 0)
 
 
+def test_a_store_that_wants_another_filter_says_so_and_ranks_end_above_zero() -> None:
+    index = INDEXES["langchain in memory"]()
+    vector = EMBEDDER.embed_queries(["all about cats"])[0]
+    with pytest.raises(ValueError, match=r"InMemoryVectorStore does not take the filter \{'lang': 'de'\}"):
+        index.nearest(vector, 4, {"lang": "de"})
+    assert [passage.score for passage in index.nearest(vector, 4)] == [1.0, 0.75, 0.5, 0.25]
+
+
 def test_a_store_that_keeps_no_texts_is_refused() -> None:
     with pytest.raises(
         ValueError, match="SimpleVectorStore keeps vectors only; a store that keeps its texts is needed"

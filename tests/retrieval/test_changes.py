@@ -23,6 +23,7 @@ from antiphon.retrieval import (
     MaxSim,
     Passage,
     Retriever,
+    Setting,
     index_passages,
     read_store,
     update_index,
@@ -293,3 +294,37 @@ def test_a_flipped_bit_in_any_file_is_refused_with_its_name(built: Path, tmp_pat
                 read_store(tmp_path / "index")
         path.write_bytes(content)
     assert len(read_store(tmp_path / "index").passages) == COUNT
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF4,SQ8"])
+def test_a_setting_of_ones_own_outlives_a_change(tmp_path: Path, factory: str) -> None:
+    own = Setting("mine", factory, probes=None if factory == "Flat" else 3, why="I want it so")
+    index_passages(ALL, tmp_path, Given(DIM), setting=own)
+    before = read_store(tmp_path).description
+    update_index(tmp_path, Given(DIM), put=[passage(COUNT)], remove=["p0", "p1"])
+    assert read_store(tmp_path).description == replace(before, vectors=COUNT - 1)
+    assert Retriever.open(tmp_path, embedder=Given(DIM)).index.nearest(vector(COUNT), 1)[0].id == f"p{COUNT}"
+
+
+class Tokenless:
+    """The same vectors, and no tokens."""
+
+    def __init__(self) -> None:
+        same = Given(DIM)
+        self.name, self.dim, self.fingerprint, self.max_tokens = same.name, DIM, same.fingerprint, same.max_tokens
+        self.count_tokens, self.embed_documents, self.embed_queries = (
+            same.count_tokens,
+            same.embed_documents,
+            same.embed_queries,
+        )
+
+
+def test_token_counts_are_not_lost_to_an_embedder_without_tokens(tmp_path: Path) -> None:
+    index_passages(ALL, tmp_path, Given(DIM), setting="flat")
+    with pytest.raises(IndexMismatch, match="counts tokens for late interaction, and Tokenless has none"):
+        update_index(tmp_path, Tokenless(), remove=["p0"])
+    assert len(read_store(tmp_path).passages) == COUNT
+    assert read_store(tmp_path).token_counts is not None
+    index_passages(ALL, tmp_path, Tokenless(), setting="flat")
+    update_index(tmp_path, Tokenless(), remove=["p0"])
+    assert len(read_store(tmp_path).passages) == COUNT - 1

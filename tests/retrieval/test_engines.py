@@ -213,6 +213,9 @@ def test_opened_again_it_holds_what_was_put_and_no_other_embedder_may_open_it(op
     again.close()
     with pytest.raises(IndexMismatch, match=r"hash:words:16.*which is not.*hash:words:32"):
         opened(name, OTHER)
+    right = opened(name, EMBEDDER)  # nobody holds on to it
+    assert len(right) == 30
+    right.close()
 
 
 def test_a_retriever_finds_the_same_everywhere(empty: Collection) -> None:
@@ -250,8 +253,8 @@ def clients(host_port: str, timeout: float) -> dict[str, Callable[[], Collection
 
     return {
         "PostgreSQL": lambda: PgvectorIndex(f"postgresql://me:secret@{host_port}/db", EMBEDDER, timeout=timeout),
-        "Milvus": lambda: MilvusIndex(f"http://{host_port}", EMBEDDER, timeout=timeout),
-        "Qdrant": lambda: QdrantIndex(f"http://{host_port}", EMBEDDER, timeout=timeout),
+        "Milvus": lambda: MilvusIndex(f"http://me:secret@{host_port}", EMBEDDER, timeout=timeout),
+        "Qdrant": lambda: QdrantIndex(f"http://me:secret@{host_port}", EMBEDDER, timeout=timeout),
     }
 
 
@@ -288,4 +291,45 @@ def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_a
                 call()
         server.start()
         assert len(index.nearest(QUERIES[0], 9)) == 5
+        index.close()
+
+
+def test_the_callers_own_options_of_a_connection_are_kept() -> None:
+    from antiphon.retrieval.engines import PgvectorIndex
+
+    with postgres() as server:
+        PgvectorIndex(server.get_uri(), EMBEDDER, "elsewhere").close()
+        server.psql("create schema one; create schema two;")
+        tenants = []
+        for number, schema in enumerate(("one", "two"), 1):
+            uri = f"{server.get_uri()}&options=-csearch_path%3D{schema}%2Cpublic"
+            tenants.append(PgvectorIndex(uri, EMBEDDER))
+            tenants[-1].put(PASSAGES[:number], VECTORS[:number])
+        assert [len(tenant) for tenant in tenants] == [1, 2]
+        for tenant in tenants:
+            tenant.close()
+
+
+def test_a_long_put_is_no_server_that_is_gone_and_a_slow_statement_says_what_it_is() -> None:
+    from psycopg import connect
+    from psycopg.errors import LockNotAvailable, QueryCanceled
+
+    from antiphon.retrieval.engines import PgvectorIndex
+
+    with postgres() as server:
+        index = PgvectorIndex(server.get_uri(), EMBEDDER, timeout=0.5)
+        server.psql(
+            "create function wait() returns trigger language plpgsql as"
+            " 'begin perform pg_sleep(1); return null; end';"
+            "create trigger slow before insert on passages for each statement execute function wait();"
+        )
+        index.put(PASSAGES[:3], VECTORS[:3])
+        assert len(index) == 3
+        with connect(server.get_uri()) as other:
+            other.execute("lock table passages")
+            with pytest.raises(QueryCanceled, match="statement timeout"):
+                len(index)
+            with pytest.raises(LockNotAvailable, match="lock timeout"):
+                index.put(PASSAGES[:1], VECTORS[:1])
+        assert len(index) == 3
         index.close()

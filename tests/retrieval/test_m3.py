@@ -1,5 +1,6 @@
 """BGE-M3's three answers, on a tiny random model in the layout of its folder."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,26 @@ def test_an_index_of_the_dense_vectors_is_reranked_by_its_token_vectors(
 def test_a_folder_without_heads_is_refused(toy_folder: Path) -> None:
     with pytest.raises(ValueError, match=r"The head of the embedder .* cannot be loaded"):
         M3Embedder(toy_folder, device="cpu")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sparse", "torn"), ("colbert", "foreign"), ("sparse", "text")])
+def test_a_head_that_is_none_is_refused_by_the_name_of_its_file(
+    folder: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    shutil.copytree(folder / "model", tmp_path / "model")
+    path = tmp_path / "model" / f"{name}_linear.pt"
+    if kind == "torn":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif kind == "text":
+        path.write_text("version https://git-lfs.github.com/spec/v1")
+    else:
+        torch.save({"something": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match=rf"{name}_linear\.pt holds no linear head"):
+        M3Embedder(tmp_path / "model", device="cpu")
+
+
+def test_a_head_of_another_models_width_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "model", tmp_path / "model")
+    torch.save(torch.nn.Linear(HIDDEN * 2, 1).state_dict(), tmp_path / "model" / "sparse_linear.pt")
+    with pytest.raises(ValueError, match=r"sparse_linear\.pt holds a weight of \(1, 32\).*states have 16 numbers"):
+        M3Embedder(tmp_path / "model", device="cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -109,11 +110,18 @@ def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:
         )
 
 
+def without_userinfo(text: str) -> str:
+    """The text, with no name and no password before the host of any address in it."""
+    return re.sub(r"://[^/?#\s]*@", "://", text)
+
+
 @contextmanager
 def answering(
     server: str, failures: tuple[type[Exception], ...], is_gone: Callable[[Exception], bool] = lambda error: True
 ) -> Iterator[None]:
     """Turn what a client raises when its server is gone or slow into one error that names the server.
+
+    What is secret in an address is not said.
 
     Raises:
         EngineUnavailable: one of ``failures`` was raised, and ``is_gone`` says that it means this.
@@ -124,6 +132,5 @@ def answering(
         if not is_gone(error):
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EngineUnavailable(
-            f"{server} does not answer: {reason}. Is it running, and is this its address?"
-        ) from error
+        message = f"{server} does not answer: {reason}. Is it running, and is this its address?"
+        raise EngineUnavailable(without_userinfo(message)) from error

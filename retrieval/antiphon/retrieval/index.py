@@ -19,9 +19,9 @@ from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
 from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.settings import Setting, choose
+from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.store import Store, read_store, write_store
-from antiphon.retrieval.vector_files import describe, prepared, rebuilt, vector_index
+from antiphon.retrieval.vector_files import describe, prepared, rebuilt, remembered, vector_index
 from antiphon.retrieval.vectors import Vectors, normalized
 
 _BLOCK = 128  # passages between two calls of progress
@@ -150,13 +150,17 @@ def update_index(
 
     Raises:
         IndexNotFound, IndexCorrupt: there is no index, or a damaged one.
-        IndexMismatch: another embedder made it.
-        ValueError: there are not as many vectors as passages, or one is zero or not a number.
+        IndexMismatch: another embedder made it, or it counts tokens and the embedder has none, or this version of FAISS
+            does not read it.
+        ValueError: there are not as many vectors as passages, or one is zero or not a number, or there are too few to
+            train the setting anew.
+        ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
         BlockingIOError: another process is writing to the folder, or has written to it meanwhile.
     """
     report: Progress = progress or _silent
     store = read_store(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
+    _require_tokens(store, embedder)
     if vectors is None:
         texts = [passage.text for passage in put]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
@@ -166,12 +170,13 @@ def update_index(
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
     report("save", 0, 1)
-    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), store.description.setting)
+    suited = remembered(store.description, max(1, len(old) + len(vectors)))
+    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), suited)
     write_store(
         Path(folder),
         [*(before[row] for row in kept), *put],
         index,
-        description=describe(index, choose(store.description.setting, len(index), index.dim)),
+        description=describe(index, suited),
         embedder=store.embedder,
         fingerprint=store.fingerprint,
         token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], put, embedder),
@@ -240,10 +245,19 @@ def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.i
     return counts
 
 
+def _require_tokens(store: Store, embedder: Embedder) -> None:
+    if store.token_counts is not None and not isinstance(embedder, TokenEmbedder):
+        raise IndexMismatch(
+            f"The index in {store.folder} counts tokens for late interaction, and {type(embedder).__name__} has none: "
+            "the change would lose them. Give an embedder with token_ids, such as the one that made the index, or make "
+            "the index again."
+        )
+
+
 def _recounted(
     counts: NDArray[np.int64] | None, gone: Sequence[Passage], put: Sequence[Passage], embedder: Embedder
 ) -> NDArray[np.int64] | None:
-    """The token counts after a change."""
+    """The token counts after a change, where there are any."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
     lost, new = ([passage.text for passage in passages] for passages in (gone, put))

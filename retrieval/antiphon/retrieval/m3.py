@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ class M3Embedder:
     Its dense vectors are those of `SentenceTransformerEmbedder`, so that an index of the one opens with the other.
 
     Raises:
-        ValueError: the model cannot be had, or its heads cannot.
+        ValueError: the model cannot be had, or its heads cannot, or are no heads of it.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class M3Embedder:
             model, device=device, max_length=max_length, local_files_only=local_files_only
         )
         self._sparse, self._colbert = (
-            _head(model, f"{name}_linear.pt", local_files_only) for name in ("sparse", "colbert")
+            _head(model, f"{name}_linear.pt", self._dense.dim, local_files_only) for name in ("sparse", "colbert")
         )
         self.name, self.dim, self.fingerprint = self._dense.name, self._dense.dim, self._dense.fingerprint
         self.max_tokens = self._dense.max_tokens
@@ -76,11 +75,12 @@ class M3Embedder:
     def lexical_weights(self, texts: Sequence[str]) -> list[dict[int, float]]:
         """Of each text, how much each token id matters: the largest relu(head) of its places; zeros are left out."""
         weight, bias = self._sparse
+        special = self._dense.special_ids
         found = []
         for ids, states in self._dense.token_states(texts):
             weights: dict[int, float] = {}
             for token, value in zip(ids, (states @ weight.T + bias)[:, 0], strict=True):
-                if value > 0 and token not in self._dense.special_ids:
+                if value > 0 and token not in special:
                     weights[int(token)] = max(float(value), weights.get(int(token), 0.0))
             found.append(weights)
         return found
@@ -94,19 +94,36 @@ def lexical_score(question: Mapping[int, float], passage: Mapping[int, float]) -
     return sum(weight * passage[token] for token, weight in question.items() if token in passage)
 
 
-def _head(model: str | Path, file: str, local_files_only: bool) -> tuple[Vectors, Vectors]:
-    """Weight of shape (out, hidden) and bias of shape (out,) of a linear layer that a file holds."""
-    import torch
-
+def _head(model: str | Path, file: str, width: int, local_files_only: bool) -> tuple[Vectors, Vectors]:
+    """Weight of shape (out, width) and bias of shape (out,) of a linear layer that a file holds."""
     source = _HUB if str(model) == "bge-m3" else str(model)
 
-    def load(local: bool) -> dict[str, Any]:
+    def load(local: bool) -> tuple[Vectors, Vectors]:
         from huggingface_hub import hf_hub_download
 
         path = Path(source) / file
         if not Path(source).is_dir():
             path = Path(hf_hub_download(source, file, local_files_only=local))
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
+        return _linear(path, width)
 
-    head = load_model("head of the embedder", source, load, is_cached=True, local_files_only=local_files_only)
-    return head["weight"].float().numpy(), head["bias"].float().numpy()
+    return load_model("head of the embedder", source, load, is_cached=True, local_files_only=local_files_only)
+
+
+def _linear(path: Path, width: int) -> tuple[Vectors, Vectors]:
+    import torch
+
+    try:
+        head = torch.load(path, map_location="cpu", weights_only=True)
+        weight, bias = (head[name].float().numpy() for name in ("weight", "bias"))
+    except OSError:
+        raise  # it is not there, which is another matter
+    except Exception as error:  # torch names no kind of error for a file that is none of its own
+        raise ValueError(
+            f"{path} holds no linear head (weight and bias, as torch saves them); fetch it again. ({error!r:.200})"
+        ) from error
+    if weight.ndim != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"{path} holds a weight of {weight.shape} and a bias of {bias.shape}, but the model's states have {width} "
+            f"numbers: (n, {width}) and (n,) are needed. It belongs to another model."
+        )
+    return weight, bias

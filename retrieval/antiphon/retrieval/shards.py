@@ -1,4 +1,4 @@
-"""Several indexes as one: searched side by side, or merged into one folder. Knows nothing of how each one searches."""
+"""Several indexes as one: searched one after the other, or merged into one folder. Knows nothing of how they search."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from antiphon.retrieval.ann import FaissIndex, load_faiss
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
-from antiphon.retrieval.settings import FLAT_NUMBERS, Setting, choose
+from antiphon.retrieval.settings import FLAT_NUMBERS, NAMES, Setting, choose
 from antiphon.retrieval.training import TARGET, train
 from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Rows, Vectors, normalized
 
@@ -54,18 +54,36 @@ def vector_index(
     return train(vectors, suited, target=target, queries=queries, gpu=gpu)
 
 
-def rebuilt(old: LocalVectors, vectors: Vectors, setting: str) -> LocalVectors:
+def remembered(description: Description, count: int) -> Setting:
+    """The setting of an index that was written, for ``count`` vectors: one of ours by its name, else as it was given.
+
+    Raises:
+        ValueError: there is no such setting for vectors of so many numbers.
+    """
+    if description.setting in NAMES:
+        return choose(description.setting, count, description.dim)
+    return Setting(
+        description.setting,
+        description.factory,
+        description.rotated,
+        description.probes,
+        description.rescored,
+        description.why,
+    )
+
+
+def rebuilt(old: LocalVectors, vectors: Vectors, setting: Setting) -> LocalVectors:
     """An index of other vectors by the same setting; trained anew only where that would have more lists now.
 
     Raises:
         ValueError: there are too few vectors to train the setting.
+        ImportError: FAISS is needed and not installed; says the command.
     """
-    suited = choose(setting, max(1, len(vectors)), vectors.shape[1])
-    if suited.is_flat:
+    if setting.is_flat:
         return FlatIndex(vectors)
-    if isinstance(old, FaissIndex) and _lists(suited.factory) <= _lists(old.description.factory):
+    if isinstance(old, FaissIndex) and _lists(setting.factory) <= _lists(old.description.factory):
         return old.refilled(vectors)
-    return vector_index(vectors, suited)
+    return vector_index(vectors, setting)
 
 
 def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:

@@ -1,9 +1,10 @@
-"""Any vector store of LangChain as a place where Antiphon's retriever searches. Knows nothing of models."""
+"""A vector store of LangChain as a place where Antiphon's retriever searches. Knows nothing of models."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
 from antiphon.integrations.langchain.documents import passage_of
@@ -15,20 +16,39 @@ class VectorStorePassages:
     """The documents of a vector store as passages, found by the vectors of the retriever's own embedder.
 
     That embedder must be the one that the store was filled with: a store does not say which that was. Stores disagree
-    on whether a score rises or falls with nearness, so a passage's score is its rank: from 1 for the first down to 0.
-    Words are not searched, and a filter is handed to the store as its ``filter``.
+    on whether a score rises or falls with nearness, so a passage's score is its rank: 1 for the first of n,
+    1/n for the last. Words are not searched. The store must have ``similarity_search_by_vector``.
+
+    A filter is handed on as the store's ``filter``, a dictionary of texts by name, with ``source`` among them: stores
+    that compare metadata by such a dictionary take it, such as Chroma (one condition at a time). `InMemoryVectorStore`
+    wants a function, and others a language of their own: they cannot be searched with ``where``.
     """
 
     def __init__(self, store: VectorStore) -> None:
         self._store = store
+        self._search = store.similarity_search_by_vector
 
     def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
-        """The ``k`` nearest documents, best first, with scores by rank."""
-        options = {"filter": dict(where)} if where else {}
-        documents = self._store.similarity_search_by_vector(vector.tolist(), k=k, **options)
+        """The ``k`` nearest documents, best first, with scores by rank.
+
+        Raises:
+            ValueError: the store does not take the filter.
+            NotImplementedError: the store is not searched by vector.
+        """
+        documents = self._filtered(vector, k, where) if where else self._search(vector.tolist(), k=k)
         passages = [passage for document in documents if (passage := passage_of(document)) is not None]
         return [replace(passage, score=1 - place / len(passages)) for place, passage in enumerate(passages)]
 
     def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
         """Nothing: a vector store knows no words."""
         return []
+
+    def _filtered(self, vector: Vectors, k: int, where: Where) -> list[Document]:
+        conditions = dict(where)
+        try:
+            return self._search(vector.tolist(), k=k, filter=conditions)
+        except (AttributeError, TypeError, ValueError) as error:  # whatever else it wants, it trips over a dictionary
+            raise ValueError(
+                f"{type(self._store).__name__} does not take the filter {conditions}, which is handed on as a "
+                f"dictionary; search without where, or take a store that filters by one. ({error})"
+            ) from error

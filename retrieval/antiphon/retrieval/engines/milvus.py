@@ -62,7 +62,11 @@ class MilvusIndex:
         self._dim = embedder.dim
         with self._answering():
             self._client = client(uri=uri, token=token, timeout=timeout / 3)
-            self._make(embedder.fingerprint)
+            try:
+                self._make(embedder.fingerprint)
+            except BaseException:
+                self.close()
+                raise
 
     def __len__(self) -> int:
         with self._answering():

@@ -26,6 +26,10 @@ create extension if not exists vector;
 set hnsw.iterative_scan = strict_order;
 set hnsw.ef_search = 200;
 """
+_TIMEOUT = "select set_config('statement_timeout', %s, false)"
+_UNHURRIED = (
+    "select set_config('lock_timeout', current_setting('statement_timeout'), true); set local statement_timeout = 0"
+)
 _SCHEMA = """
 create table {table} (
     id text primary key, text text not null, source text not null, start integer not null, "end" integer not null,
@@ -66,7 +70,7 @@ class PgvectorIndex:
 
     Raises:
         ImportError: psycopg or pgvector is not installed; says the command.
-        EngineUnavailable: the server does not answer, now or later.
+        EngineUnavailable: the server does not answer, now or later. What it answers with an error keeps psycopg's own.
         IndexMismatch: the table holds vectors of another embedder.
     """
 
@@ -107,6 +111,7 @@ class PgvectorIndex:
 
         passages, vectors = latest(passages, vectors, self._dim)
         with self._connection() as connection, connection.transaction():
+            connection.execute(_UNHURRIED)  # many passages are one statement, which may take its time, but not to begin
             connection.execute(self._sql(_BESIDE))
             with connection.cursor().copy(_COPY) as copy:
                 copy.set_types(_TYPES)
@@ -161,7 +166,7 @@ class PgvectorIndex:
         """The connection, opened again after it broke; for one thread at a time."""
         import psycopg
 
-        with self._lock, answering(self._server(), (psycopg.OperationalError,)):
+        with self._lock, answering(self._server(), (psycopg.OperationalError,), _is_gone):
             if self._open is None or self._open.closed:
                 self._open = self._connect()
             yield self._open
@@ -175,8 +180,8 @@ class PgvectorIndex:
             autocommit=True,
             connect_timeout=max(2, round(self._timeout / 3)),
             tcp_user_timeout=round(1000 * self._timeout),
-            options=f"-c statement_timeout={round(1000 * self._timeout)}",
         )
+        connection.execute(_TIMEOUT, [str(round(1000 * self._timeout))])  # as an option it would displace the caller's
         connection.execute(_SESSION)
         register_vector(connection)
         return connection
@@ -187,6 +192,12 @@ class PgvectorIndex:
 
         facts = conninfo_to_dict(self._conninfo)
         return f"PostgreSQL at {facts.get('host', 'its local socket')}:{facts.get('port', 5432)}"
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether the connection broke or the server is shutting down; else the server answered, with an error."""
+    state: str | None = getattr(error, "sqlstate", None)
+    return state is None or state.startswith(("08", "57P"))
 
 
 def _import() -> None:

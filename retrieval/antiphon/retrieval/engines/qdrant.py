@@ -62,7 +62,11 @@ class QdrantIndex:
             self._client = client(
                 **_place(location), api_key=api_key, timeout=round(timeout), check_compatibility=False
             )
-            self._make(embedder.fingerprint)
+            try:
+                self._make(embedder.fingerprint)
+            except BaseException:
+                self.close()
+                raise
 
     def __len__(self) -> int:
         with self._answering():
