@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 
 import nbformat
 from jupyter_client.manager import KernelManager
@@ -23,7 +24,8 @@ SECONDS = 300
 @contextmanager
 def kernel() -> Iterator[KernelManager]:
     """A Python that runs the code of this checkout, one thread a model."""
-    manager = KernelManager(kernel_name="python3", transport="ipc")
+    folder = mkdtemp()  # for its sockets: two kernels in one working directory would share theirs
+    manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/kernel")
     paths = os.pathsep.join(str(ROOT / part) for part in PARTS)
     manager.start_kernel(env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
     try:
