@@ -96,7 +96,7 @@ def test_the_four_roots_share_one_namespace(part: str) -> None:
 
 
 def rank(name: str) -> tuple[int, str]:
-    """Constants, then types, then functions, each by the alphabet."""
+    """Constants, then types, then functions, each by the alphabet; lazy_loader knows the alphabet alone."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
@@ -112,7 +112,8 @@ def test_what_a_room_offers_is_sorted_and_there(part: str) -> None:
     wrong = []
     for name, room in rooms.items():
         offered = list(getattr(room, "__all__", []))
-        if offered != sorted(set(offered), key=rank):
+        lazy = Path(str(room.__file__)).with_suffix(".pyi").exists()
+        if offered != sorted(set(offered), key=None if lazy else rank):
             wrong.append(f"{name}.__all__ is not sorted")
         hidden = [each for each in offered if getattr(room, each, None) in (None, rooms.get(f"{name}.{each}"))]
         wrong += [f"{name}.{each} is not there, or hidden by a room of that name" for each in hidden]

@@ -36,12 +36,12 @@ with tempfile.TemporaryDirectory() as folder:
     assert loaded_after(script) == ["numpy"]
 
 
-@pytest.mark.parametrize("name", room.__all__)
+@pytest.mark.parametrize("name", vars(room)["__all__"])
 def test_every_name_that_is_offered_is_there(name: str) -> None:
     assert getattr(room, name).__module__ != "antiphon.retrieval" or name == "Progress"
     assert name in dir(room)
 
 
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"module 'antiphon\.retrieval' has no attribute 'Nothing'"):
-        room.Nothing  # noqa: B018
+    with pytest.raises(AttributeError, match=r"antiphon\.retrieval attribute Nothing"):
+        room.Nothing  # type: ignore[attr-defined]  # noqa: B018

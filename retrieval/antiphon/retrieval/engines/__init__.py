@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from antiphon.retrieval.engines.milvus import MilvusIndex
-    from antiphon.retrieval.engines.postgres import PgvectorIndex
-    from antiphon.retrieval.engines.qdrant import QdrantIndex
-
-_HOME = {"MilvusIndex": "milvus", "PgvectorIndex": "postgres", "QdrantIndex": "qdrant"}
-
-__all__ = ["MilvusIndex", "PgvectorIndex", "QdrantIndex"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
