@@ -151,3 +151,10 @@ def test_an_answers_drafting_is_what_its_steps_counted(
     assert "".join(part.drafted + part.own for part in shown.drafting.parts) == shown.text
     assert sum(part.tokens for part in shown.drafting.parts) <= shown.usage.completion_tokens
     assert replace(shown, origins=()).as_dict()["origins"] == []
+
+
+@pytest.mark.parametrize("text", ["1.", "2)\nmore", "- item", "one\n3."])
+def test_a_line_of_an_answer_never_begins_a_list_in_markdown(text: str) -> None:
+    rendered = Page(MarkdownIt("commonmark").render(answer(text).to_markdown()))
+    assert {"ol", "ul", "li"}.isdisjoint(rendered.tags)
+    assert text.splitlines()[-1] in rendered.text

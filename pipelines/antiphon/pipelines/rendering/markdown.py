@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Backslashes where every Markdown takes them; entities where some do not, or read HTML, tables and formulas first.
 _ESCAPED = {character: f"\\{character}" for character in "\\`*_[]#"} | {c: f"&#{ord(c)};" for c in "&<>|~$="}
-_BLOCKS = re.compile(r"^(\d+)([.)])(?=\s)|^([-+])")
+_BLOCKS = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+])")
 
 
 def answer_markdown(answer: Answer) -> str:
