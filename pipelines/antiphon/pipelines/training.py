@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -104,7 +105,10 @@ def _checkpoint(out: Path, course: Course, step: int, module: torch.nn.Module, o
         "course": asdict(course),
     }
     beside = out / f"{_STATE}.part"
-    torch.save(state, beside)
+    with beside.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
     beside.replace(out / _STATE)
 
 
