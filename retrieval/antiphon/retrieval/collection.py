@@ -116,6 +116,16 @@ def without_userinfo(text: str) -> str:
 
 
 @contextmanager
+def closed_if_it_fails(collection: Collection) -> Iterator[None]:
+    """Close a collection whose making fails."""
+    try:
+        yield
+    except BaseException:
+        collection.close()
+        raise
+
+
+@contextmanager
 def answering(
     server: str, failures: tuple[type[Exception], ...], is_gone: Callable[[Exception], bool] = lambda error: True
 ) -> Iterator[None]:

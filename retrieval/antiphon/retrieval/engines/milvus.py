@@ -16,6 +16,7 @@ from antiphon.retrieval.collection import (
     answering,
     batches,
     checked_where,
+    closed_if_it_fails,
     latest,
     record,
     require_same_embedder,
@@ -62,11 +63,8 @@ class MilvusIndex:
         self._dim = embedder.dim
         with self._answering():
             self._client = client(uri=uri, token=token, timeout=timeout / 3)
-            try:
+            with closed_if_it_fails(self):
                 self._make(embedder.fingerprint)
-            except BaseException:
-                self.close()
-                raise
 
     def __len__(self) -> int:
         with self._answering():

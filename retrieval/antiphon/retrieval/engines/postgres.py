@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from antiphon.retrieval.collection import TIMEOUT, Where, answering, checked_where, latest, require_same_embedder
+from antiphon.retrieval.collection import (
+    TIMEOUT,
+    Where,
+    answering,
+    checked_where,
+    closed_if_it_fails,
+    latest,
+    require_same_embedder,
+)
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vectors import Vectors, checked_k, normalized
 
@@ -82,11 +90,8 @@ class PgvectorIndex:
         self._dim = embedder.dim
         self._open: Connection[Any] | None = None
         self._lock = RLock()
-        try:
+        with closed_if_it_fails(self):
             self._make(embedder.fingerprint)
-        except BaseException:
-            self.close()
-            raise
 
     def __len__(self) -> int:
         with self._connection() as connection:

@@ -16,6 +16,7 @@ from antiphon.retrieval.collection import (
     answering,
     batches,
     checked_where,
+    closed_if_it_fails,
     latest,
     record,
     require_same_embedder,
@@ -62,11 +63,8 @@ class QdrantIndex:
             self._client = client(
                 **_place(location), api_key=api_key, timeout=round(timeout), check_compatibility=False
             )
-            try:
+            with closed_if_it_fails(self):
                 self._make(embedder.fingerprint)
-            except BaseException:
-                self.close()
-                raise
 
     def __len__(self) -> int:
         with self._answering():
