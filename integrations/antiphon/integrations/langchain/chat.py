@@ -18,8 +18,8 @@ from pydantic import ConfigDict
 from antiphon.accel import Conversation
 from antiphon.accel.messages import encode
 from antiphon.integrations.call import Call, Showing
-from antiphon.integrations.fields import GenerationFields
 from antiphon.integrations.langchain.answers import last_chunk, message
+from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.messages import chat_messages
 from antiphon.integrations.langchain.references import hidden, references_of
 from antiphon.integrations.langchain.structured import json_mode
@@ -28,7 +28,7 @@ from antiphon.integrations.tool_calls import names, offer
 from antiphon.integrations.unseen import REFERENCES
 
 
-class ChatAntiphon(GenerationFields, BaseChatModel):
+class ChatAntiphon(LocalModel, BaseChatModel):
     """A local chat model whose answers are drafted from what they may quote: the same words, in fewer forwards.
 
     The prompt itself is always a source of drafts. Others are given in a call, ``references=[...]`` with texts or
@@ -43,14 +43,6 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
     model_config = ConfigDict(extra="forbid")
 
     streaming: bool = False
-
-    @property
-    def _llm_type(self) -> str:
-        return "antiphon"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return self.told()
 
     def bind_tools(
         self,
@@ -78,10 +70,6 @@ class ChatAntiphon(GenerationFields, BaseChatModel):
         if kwargs.get("method") == "json_mode":
             return json_mode(self, schema, include_raw=include_raw)
         return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the model's own tokenizer."""
-        return list(self.language_model.tokenizer.encode(text, add_special_tokens=False))
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
         """How many tokens the prompt of these messages has."""

@@ -15,15 +15,15 @@ from pydantic import ConfigDict
 
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
-from antiphon.integrations.fields import GenerationFields
 from antiphon.integrations.langchain.answers import CITATIONS, citations, metadata, usage
+from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.references import references_of
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.unseen import REFERENCES, Unseen
 from antiphon.pipelines import passage_references
 
 
-class AntiphonLLM(GenerationFields, BaseLLM):
+class AntiphonLLM(LocalModel, BaseLLM):
     """A local model that continues texts, drafted from the prompt and from ``references=[...]`` of a call.
 
     Several prompts of one ``generate`` or ``batch`` share their forwards, ``batch_size`` at a time. `ChatAntiphon` is
@@ -33,18 +33,6 @@ class AntiphonLLM(GenerationFields, BaseLLM):
     model_config = ConfigDict(extra="forbid")
 
     batch_size: int = 8
-
-    @property
-    def _llm_type(self) -> str:
-        return "antiphon"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return self.told()
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the model's own tokenizer."""
-        return list(self.language_model.tokenizer.encode(text, add_special_tokens=False))
 
     def stream(
         self,
