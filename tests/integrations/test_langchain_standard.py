@@ -39,11 +39,13 @@ def saved() -> str:
     return folder
 
 
-class TestChatModelUnit(ChatModelUnitTests):
+class OurChatModel:
     @property
     def chat_model_class(self) -> type[ChatAntiphon]:
         return ChatAntiphon
 
+
+class TestChatModelUnit(OurChatModel, ChatModelUnitTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"model": saved()}
@@ -54,11 +56,7 @@ class TestChatModelUnit(ChatModelUnitTests):
 
 
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # of a test that times only what it has on tape
-class TestChatModel(ChatModelIntegrationTests):
-    @property
-    def chat_model_class(self) -> type[ChatAntiphon]:
-        return ChatAntiphon
-
+class TestChatModel(OurChatModel, ChatModelIntegrationTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"language_model": scripted(), "model": "scripted", "max_tokens": 8}
@@ -80,7 +78,7 @@ class TestChatModel(ChatModelIntegrationTests):
         return True
 
 
-class TestEmbeddingsUnit(EmbeddingsUnitTests):
+class OurEmbeddings:
     @property
     def embeddings_class(self) -> type[AntiphonEmbeddings]:
         return AntiphonEmbeddings
@@ -90,14 +88,12 @@ class TestEmbeddingsUnit(EmbeddingsUnitTests):
         return {"embedder": "hash"}
 
 
-class TestEmbeddings(EmbeddingsIntegrationTests):
-    @property
-    def embeddings_class(self) -> type[AntiphonEmbeddings]:
-        return AntiphonEmbeddings
+class TestEmbeddingsUnit(OurEmbeddings, EmbeddingsUnitTests):
+    pass
 
-    @property
-    def embedding_model_params(self) -> dict[str, Any]:
-        return {"embedder": "hash"}
+
+class TestEmbeddings(OurEmbeddings, EmbeddingsIntegrationTests):
+    pass
 
 
 class TestVectorStore(VectorStoreIntegrationTests):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from typing import Any
 
@@ -19,7 +18,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted import Scripted
-from tests.integrations.watching import forwards
+from tests.integrations.watching import cancelled, forwards
 
 QUESTION = "What do the passages say of bees?"
 TURNS = [{"role": "user", "content": QUESTION}]
@@ -100,15 +99,7 @@ def test_a_prompt_begins_with_one_beginning_of_sequence(llm: AntiphonLLM) -> Non
 
 async def test_an_event_loop_goes_on_and_a_cancelled_call_stops_and_frees_its_memory(llm: AntiphonLLM) -> None:
     with forwards(llm.language_model) as seen:
-        call = asyncio.create_task(llm.achat(MESSAGES, drafter="nothing", max_tokens=2000))
-        while len(seen) < 3:
-            await asyncio.sleep(0.001)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        spent = len(seen)
-        await asyncio.sleep(0.1)
-        assert len(seen) == spent
+        await cancelled(llm.achat(MESSAGES, drafter="nothing", max_tokens=2000), seen)
         gc.collect()
         assert seen[-1].cache() is None
 

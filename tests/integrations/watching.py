@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel
@@ -65,3 +67,17 @@ def forwards(language_model: LanguageModel) -> Iterator[list[Forward]]:
     hook = language_model.model.register_forward_pre_hook(note, with_kwargs=True)
     yield seen
     hook.remove()
+
+
+async def cancelled(call: Coroutine[Any, Any, Any], seen: list[Forward]) -> asyncio.CancelledError:
+    """Cancel a call in its midst, and see that no forward comes after it."""
+    task = asyncio.create_task(call)
+    while len(seen) < 3:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    spent = len(seen)
+    await asyncio.sleep(0.1)
+    assert len(seen) == spent
+    return caught.value

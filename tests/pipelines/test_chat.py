@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.adversary import Witness
-from antiphon.accel.draft import Tokens
-from antiphon.accel.drafters import Blend
 from antiphon.accel.stats import Step
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
 from antiphon.pipelines.chat import rewritten
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
 from tests.accel.oracles import expect_plain_logits
+from tests.pipelines.listening import Listening
 
 QUESTIONS = ("How many eggs does a queen lay?", "And how long does honey keep?", "Who lives in a colony?")
 
@@ -33,19 +31,6 @@ class Noting:
         """The first ``k`` passages."""
         self.asked.append(question)
         return self.passages[:k]
-
-
-class Reading(Witness):
-    """Drafts as the default does, and writes down prompt and references too."""
-
-    def __init__(self) -> None:
-        super().__init__(Blend())
-        self.prompt: list[int] = []
-        self.references: list[list[int]] = []
-
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        self.prompt, self.references = list(prompt), [list(reference) for reference in references]
-        super().begin(prompt, references)
 
 
 def asked(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
@@ -77,7 +62,7 @@ def test_every_turn_reads_only_what_is_new_and_says_the_same(retriever: Retrieve
 
 
 def test_the_logits_of_a_third_turn_are_a_plain_forwards(retriever: Retriever, typist: LanguageModel) -> None:
-    chat, witness = Chat(Rag(retriever, typist, k=1)), Reading()
+    chat, witness = Chat(Rag(retriever, typist, k=1)), Listening()
     for question in QUESTIONS[:2]:
         chat.ask(question, max_new_tokens=24, rows=16)
     stream = chat.stream(QUESTIONS[2], max_new_tokens=24, rows=16, drafter=lambda: witness)
@@ -88,7 +73,7 @@ def test_the_logits_of_a_third_turn_are_a_plain_forwards(retriever: Retriever, t
 
 
 def test_earlier_passages_and_answers_are_references(retriever: Retriever, typist: LanguageModel) -> None:
-    chat, witness = Chat(Rag(retriever, typist, k=1)), Reading()
+    chat, witness = Chat(Rag(retriever, typist, k=1)), Listening()
     first = chat.ask(QUESTIONS[0], max_new_tokens=24)
     now = chat.ask(QUESTIONS[1], max_new_tokens=24, drafter=lambda: witness)
     texts = [typist.tokenizer.decode(reference) for reference in witness.references]

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.adversary import Witness
-from antiphon.accel.draft import Tokens
-from antiphon.accel.drafters import Blend
 from antiphon.pipelines import Rag, SessionStore, database
 from antiphon.pipelines.references import OPENING
 from antiphon.retrieval import HashEmbedder, Retriever
 from antiphon.retrieval.vectors import Vectors
 from tests.accel.oracles import expect_plain_logits
+from tests.pipelines.listening import Listening
 
 EGGS = "How many eggs does a queen lay?"
 PARAPHRASE = "How many eggs can a queen lay?"
@@ -260,19 +258,6 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
         opened(tmp_path, k=0)
     with pytest.raises(ValueError, match="max_age is 0"):
         opened(tmp_path, max_age=0)
-
-
-class Listening(Witness):
-    """Writes down the references as well."""
-
-    def __init__(self) -> None:
-        super().__init__(Blend())
-        self.prompt: list[int] = []
-        self.references: list[list[int]] = []
-
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        self.prompt, self.references = list(prompt), [list(reference) for reference in references]
-        super().begin(prompt, references)
 
 
 def test_an_earlier_answer_is_drafted_from_and_changes_no_word(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafters import DRAFTERS, Blend
@@ -32,21 +31,9 @@ from antiphon.pipelines.benchmark.methods import (
     methods_named,
     rows_named,
 )
-from antiphon.pipelines.benchmark.samples import Sample
 from antiphon.pipelines.benchmark.shapes import shaped
 from antiphon.pipelines.benchmark.speed import Figures, Speed, measure
-from antiphon.pipelines.cli import app
-
-HILL = "The museum stands on the hill above the river."
-SAMPLES = [
-    Sample("1", "rag", "Where?", (HILL, "It opens at nine."), f"{HILL} Where?", f"{HILL[:34]} and opens at nine."),
-    Sample("2", "rag", "When?", ("Bees dance.", "It opens at ten."), "It opens at ten. When?", "It opens at ten."),
-    Sample("3", "chat", "What?", (), "What?", "A swarm in May."),
-]
-
-
-def antiphon(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.pipelines.recorded import HILL, SAMPLES
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.messages import encode
@@ -19,23 +18,12 @@ from antiphon.pipelines.benchmark.methods import (
     NAMES,
 )
 from antiphon.pipelines.benchmark.recording import as_line, recorded
-from antiphon.pipelines.benchmark.samples import SHIPPED, Sample, load_samples
+from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.shapes import SHAPES
-from antiphon.pipelines.cli import app
 from antiphon.pipelines.prompt import prompt_format
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import Retriever
-
-HILL = "The museum stands on the hill above the river."
-SAMPLES = [
-    Sample("1", "rag", "Where?", (HILL, "It opens at nine."), f"{HILL} Where?", f"{HILL[:34]} and opens at nine."),
-    Sample("2", "rag", "When?", ("Bees dance.", "It opens at ten."), "It opens at ten. When?", "It opens at ten."),
-    Sample("3", "chat", "What?", (), "What?", "A swarm in May."),
-]
-
-
-def antiphon(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.pipelines.recorded import SAMPLES, antiphon
 
 
 def test_recorded_samples_read_back_with_the_prompt_that_was_given(
