@@ -13,7 +13,8 @@ from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
 from antiphon.pipelines.bita.cli import app as bita
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
-from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, show_index
+from antiphon.pipelines.options import Device, Index, MaxNewTokens, Precision, Rows, Sessions
+from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, sessions_in, show_index
 from antiphon.pipelines.reader.cli import app as reader
 from antiphon.pipelines.together import lookahead
 
@@ -22,7 +23,6 @@ MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm
 DRAFTER_HELP = (
     "Who drafts: blend, trie, copying, lookahead, nothing; bita or blend+bita for smollm2; a file that BiTA learned."
 )
-SESSIONS_HELP = "A file of earlier answers to draft from, made if it is not there; each answer is added to it."
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
@@ -86,9 +86,7 @@ def index(
     embedder: Annotated[
         str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
     ] = "auto",
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
-    ] = None,
+    device: Device = None,
     setting: Annotated[
         str, typer.Option(help="How vectors are searched: auto, flat, compact, paper, or a FAISS factory string.")
     ] = "auto",
@@ -107,15 +105,12 @@ def index(
 @app.command()
 def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
-    index: Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")],
+    index: Index,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    max_new_tokens: MaxNewTokens = 256,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
-    rows: Annotated[
-        int | None,
-        typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
-    ] = None,
+    rows: Rows = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
@@ -123,10 +118,8 @@ def ask(
         list[str] | None,
         typer.Option(help="End the answer before this text; may be repeated.", show_default="a blank line for smollm2"),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
-    ] = None,
-    sessions: Annotated[Path | None, typer.Option(help=SESSIONS_HELP)] = None,
+    device: Device = None,
+    sessions: Sessions = None,
     drafting: Annotated[
         bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
     ] = False,
@@ -135,14 +128,12 @@ def ask(
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
     from antiphon.pipelines.drafters import drafter_named
     from antiphon.pipelines.rag import Rag
-    from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
-    store = None if sessions is None else SessionStore(sessions, embedder=retriever.embedder)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=sessions_in(sessions, retriever))
     stream = rag.stream(
         question,
         max_new_tokens=max_new_tokens,
@@ -153,10 +144,7 @@ def ask(
         rows=rows,
     )
     if as_json:
-        with stream:
-            for _ in stream:
-                pass
-        typer.echo(json.dumps(stream.answer.as_dict(), ensure_ascii=False))
+        typer.echo(json.dumps(stream.to_end().answer.as_dict(), ensure_ascii=False))
         return
     answer = console.show_stream(stream)
     console.show_citations(answer)
@@ -167,29 +155,25 @@ def ask(
 
 @app.command()
 def chat(
-    index: Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")],
+    index: Index,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
+    max_new_tokens: MaxNewTokens = 256,
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Have the model rewrite follow-up questions for the search.")
     ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
-    ] = None,
-    sessions: Annotated[Path | None, typer.Option(help=SESSIONS_HELP)] = None,
+    device: Device = None,
+    sessions: Sessions = None,
 ) -> None:
     """Ask one question after the other: answers stream, and what was said before is not read again."""
     from antiphon.pipelines.chat import Chat
     from antiphon.pipelines.rag import Rag
-    from antiphon.pipelines.sessions import SessionStore
     from antiphon.pipelines.talk import talk
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     retriever = Retriever.open(index, device=device)
-    store = None if sessions is None else SessionStore(sessions, embedder=retriever.embedder)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=sessions_in(sessions, retriever))
     talk(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
 
 
@@ -199,23 +183,18 @@ def certify(
     index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    max_new_tokens: MaxNewTokens = 256,
+    dtype: Precision = "auto",
     ulps: Annotated[
         float | None,
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
-    rows: Annotated[
-        int | None,
-        typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay"),
-    ] = None,
+    rows: Rows = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
     ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
-    ] = None,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and certificate as one JSON object.")] = False,
 ) -> None:
     """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
@@ -258,9 +237,7 @@ def demo(
 @app.command()
 def doctor(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
-    ] = None,
+    device: Device = None,
     families: Annotated[
         bool, typer.Option("--families", help="Try a tiny model of every known family instead (a minute).")
     ] = False,

@@ -12,7 +12,8 @@ from antiphon.pipelines import console
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.retrieval import IndexReport
+    from antiphon.pipelines.sessions import SessionStore
+    from antiphon.retrieval import IndexReport, Retriever
 
 STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -58,6 +59,15 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
         place = resolve_model(name, progress=report)
     with console.err.status(f"Loading {name}"):
         return LanguageModel.from_pretrained(place, device=device, dtype=dtype, **settings)
+
+
+def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
+    """The earlier answers of a file, found by the embedder of the index; none where no file was named."""
+    if file is None:
+        return None
+    from antiphon.pipelines.sessions import SessionStore
+
+    return SessionStore(file, embedder=retriever.embedder)
 
 
 def dtype_named(name: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines import console
+from antiphon.pipelines.options import MaxNewTokens, Precision
 from antiphon.pipelines.preparation import dtype_named, load_language_model
 
 
@@ -18,8 +19,8 @@ def lookahead(
     ngram: Annotated[int, typer.Option(help="Tokens of an n-gram: N.")] = 5,
     guesses: Annotated[int, typer.Option(help="N-grams that are verified in one step, at most: G.")] = 7,
     unread: Annotated[bool, typer.Option("--unread", help="Take no n-grams from the prompt.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 256,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    max_new_tokens: MaxNewTokens = 256,
+    dtype: Precision = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer and its cost as one JSON object.")] = False,
 ) -> None:
     """Answer greedily by Lookahead decoding; started by torchrun, all of its processes share the work.

@@ -17,6 +17,7 @@ from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.benchmark.tables import shown, table
+from antiphon.pipelines.options import AsJson, Device, Limit, Task
 
 if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.drafting import Report
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
 for command in (speed_cli.speed, speed_cli.floor, speed_cli.record, speed_cli.page, index_cli.index):
     app.command()(command)
-
-AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
 
 
 @app.command()
@@ -36,8 +35,8 @@ def replay(
     tokenizer: Annotated[str, typer.Option(help="The tokenizer's folder, or its name on the hub.")],
     drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; by default each of them.")] = None,
     rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
-    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    task: Task = None,
+    limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
     """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
@@ -89,7 +88,7 @@ def exactness(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 64,
     rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
-    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
+    task: Task = None,
     limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
     passages: Annotated[
         int | None,
@@ -98,9 +97,7 @@ def exactness(
         ),
     ] = None,
     deterministic: Annotated[bool, typer.Option(help="Decode in deterministic mode too.")] = True,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")
-    ] = None,
+    device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare drafted outputs with plain ones, certify them all, and show transformers' own noise beside them.
@@ -137,8 +134,8 @@ def exactness(
 def retrieval(
     file: Annotated[Path, typer.Argument(help="Recorded answers, as for replay: their queries and references.")],
     embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
-    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    task: Task = None,
+    limit: Limit = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.machine import command_line, processor, units
 from antiphon.pipelines.benchmark.tables import table
+from antiphon.pipelines.options import AsJson
 
 INDEXING = {
     "setting": "setting",
@@ -43,7 +44,7 @@ def index(
             show_default="flat, paper, auto, and compact with more and fewer second looks",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure what vector indexes find of the exact nearest, how fast, and how much memory they take."""
     from antiphon.pipelines.benchmark import indexing, vector_sets

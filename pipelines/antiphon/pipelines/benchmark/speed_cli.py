@@ -14,6 +14,7 @@ from antiphon.pipelines.benchmark.page import page_of, place, read_results, titl
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.shapes import SHAPES
 from antiphon.pipelines.benchmark.tables import table
+from antiphon.pipelines.options import Device, Limit, Precision, Task
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help=f"reader, smollm2, a folder, a hub name, or a shape: {', '.join(SHAPES)}.")
@@ -21,8 +22,6 @@ Model = Annotated[
 TokenizerName = Annotated[
     str | None, typer.Option("--tokenizer", help="For a shape: a folder or hub name.", show_default="SmolLM2's")
 ]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON.")]
 
 
@@ -37,10 +36,10 @@ def speed(
             help="hf-lookup, hf-lookup-n3, or a drafter, as in blend, blend:16 or lookahead:7,5,7.", show_default="all"
         ),
     ] = None,
-    dtype: Dtype = "auto",
+    dtype: Precision = "auto",
     rows: Annotated[str, typer.Option(help="Draft rows in one step, at most; auto: as many as pay.")] = "auto",
-    task: Annotated[str | None, typer.Option(help="Only the samples of this task.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only so many samples.")] = None,
+    task: Task = None,
+    limit: Limit = None,
     max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 256,
     passages: Annotated[
         int | None,
@@ -90,7 +89,7 @@ def speed(
 
 def floor(
     model: Model = "llama-2-7b",
-    dtype: Dtype = "auto",
+    dtype: Precision = "auto",
     rows: Annotated[int, typer.Option(help="Measure steps of 1, 2, 4, ... and so many rows.")] = 128,
     context: Annotated[int, typer.Option(help="Measure them after so many tokens.")] = 1024,
     tokenizer: TokenizerName = None,
@@ -124,7 +123,7 @@ def floor(
 def record(
     out: Annotated[Path, typer.Argument(help="The JSONL file that is written.")],
     model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "reader",
-    dtype: Dtype = "float32",
+    dtype: Precision = "float32",
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 3,
     device: Device = None,
 ) -> None:

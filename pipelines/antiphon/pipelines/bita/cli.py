@@ -12,14 +12,12 @@ import typer
 from rich.table import Table
 
 from antiphon.pipelines import console
+from antiphon.pipelines.options import AsJson, Device, MaxNewTokens, Precision
 from antiphon.pipelines.preparation import dtype_named, load_language_model
 
 app = typer.Typer(no_args_is_help=True, help="Teach a model to guess ahead (BiTA), and examine what it learned.")
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, reader, a model's folder or a hub name.")]
-Precision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Longest = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
 
 
 @app.command()
@@ -30,7 +28,7 @@ def train(
         Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many written prompts are answered.")] = 480,
-    max_new_tokens: Longest = 160,
+    max_new_tokens: MaxNewTokens = 160,
     steps: Annotated[int, typer.Option(help="Updates. One takes about 15 seconds of a CPU core.")] = 240,
     answers: Annotated[int, typer.Option(help="Answers of each update.")] = 6,
     learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-2,
@@ -84,13 +82,13 @@ def evaluate(
         Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many prompts; written ones are of topics held out.")] = 40,
-    max_new_tokens: Longest = 160,
+    max_new_tokens: MaxNewTokens = 160,
     answers: Annotated[
         Path | None, typer.Option(help="A file that keeps the model's answers for the next time.")
     ] = None,
     dtype: Precision = "auto",
     device: Device = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
     from tempfile import TemporaryDirectory

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from antiphon.pipelines import console
 from antiphon.pipelines.adapter import READER
+from antiphon.pipelines.options import AsJson, Device
 from antiphon.pipelines.preparation import dtype_named, load_language_model
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Teach a small language model to answer by quoting, and examine it.")
 
 Documents = Annotated[list[Path], typer.Argument(help="Files and folders of documents: txt, md, rst, html, pdf.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, an adapter's or a model's folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
 
 
 @app.command()

@@ -1,0 +1,23 @@
+"""Options that several commands take: the same name, the same words of help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
+Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")]
+Limit = Annotated[int | None, typer.Option(help="Only so many samples.")]
+MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
+Precision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Rows = Annotated[
+    int | None, typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay")
+]
+Sessions = Annotated[
+    Path | None,
+    typer.Option(help="A file of earlier answers to draft from, made if it is not there; each answer is added to it."),
+]
+Task = Annotated[str | None, typer.Option(help="Only the samples of this task.")]
