@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from antiphon.accel.detokenize import Detokenizer, StopStrings
 from antiphon.accel.stats import FinishReason, Step, Summary, summarize
@@ -14,7 +14,7 @@ from antiphon.accel.stats import FinishReason, Step, Summary, summarize
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "Stream", "Turns", "Usage"]
+__all__ = ["Completion", "Origin", "Pieces", "Stream", "Turns", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,27 @@ class Completion:
     origins: tuple[Origin, ...] = ()
 
 
+class Pieces(Iterator[str]):
+    """A text piece by piece; `with` closes it at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop generating."""
+
+    def to_end(self) -> Self:
+        """Read all that is left, and close: then what was said is there whole."""
+        with self:
+            for _ in self:
+                pass
+        return self
+
+
 class Turns:
     """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again."""
 
@@ -79,7 +100,7 @@ class Turns:
         self._turn.release()
 
 
-class Stream:
+class Stream(Pieces):
     """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
 
     Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
@@ -111,23 +132,12 @@ class Stream:
         self._finish: FinishReason | None = None
         self._is_closed = False
 
-    def __iter__(self) -> Stream:
-        return self
-
     def __next__(self) -> str:
         while (piece := self._advance()) == "":
             pass
         if piece is None:
             raise StopIteration
         return piece
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def completion(self) -> Completion:

@@ -132,7 +132,7 @@ class LanguageModel:
         **parameters: Unpack[Parameters],
     ) -> Completion:
         """The whole completion; see `stream`, whose pieces it joins."""
-        return _read(self.stream(prompt, references=references, prefix=prefix, **parameters))
+        return self.stream(prompt, references=references, prefix=prefix, **parameters).to_end().completion
 
     def generate_batch(
         self,
@@ -163,7 +163,7 @@ class LanguageModel:
             runs = [self._run(*one) for one in zip(prompts, shares, each, strict=True)]
             running = steps_of(self.model, runs, batch_size)
             streams = [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
-        return [_read(stream) for stream in streams]
+        return [stream.to_end().completion for stream in streams]
 
     def stream(
         self,
@@ -314,12 +314,6 @@ class LanguageModel:
         else:
             generator.manual_seed(seed)
         return generator
-
-
-def _read(stream: Stream) -> Completion:
-    for _ in stream:
-        pass
-    return stream.completion
 
 
 def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

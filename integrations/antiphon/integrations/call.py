@@ -39,10 +39,7 @@ class Call:
 
     def read(self) -> Completion:
         """The whole completion."""
-        with self.begin() as stream:
-            for _ in stream:
-                pass
-        return stream.completion
+        return self.begin().to_end().completion
 
     def said(self, completion: Completion) -> Said:
         """What the model said, told from the tools that it called."""

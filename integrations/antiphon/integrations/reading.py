@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from types import TracebackType
 from typing import Any, TypeVar
 
 from antiphon.accel import Completion, Stream
+from antiphon.accel.completion import Pieces
 
 Result = TypeVar("Result")
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 _THREADS = ThreadPoolExecutor(thread_name_prefix="antiphon")
 
 
-class Timed:
+class Timed(Pieces):
     """A stream that has so many seconds: the piece that is asked for after them is an error instead."""
 
     def __init__(self, stream: Stream, seconds: float) -> None:
@@ -27,23 +27,12 @@ class Timed:
         self._seconds = seconds
         self._end = monotonic() + seconds
 
-    def __iter__(self) -> Timed:
-        return self
-
     def __next__(self) -> str:
         if monotonic() > self._end:
             raise TimeoutError(
                 f"The text was not finished within {self._seconds} seconds; allow more, or ask for less."
             )
         return next(self._stream)
-
-    def __enter__(self) -> Timed:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop generating."""
@@ -70,9 +59,7 @@ class AsyncReading:
         self._stream = await _in_thread(self._begin)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._stream is not None:
             await _in_thread(self._stream.close)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin, Stream, Summary, Usage
+from antiphon.accel.completion import Pieces
 from antiphon.accel.stats import FinishReason
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.drafting import Drafting
@@ -78,7 +78,7 @@ class Answer:
         }
 
 
-class AnswerStream:
+class AnswerStream(Pieces):
     """An answer while it grows: iterate over its pieces; afterwards ``answer`` is whole.
 
     ``passages`` and the ``prompt`` made of them are there at once. Nothing is generated between pieces, or after the
@@ -100,9 +100,6 @@ class AnswerStream:
         self._stream = stream
         self._then = then
 
-    def __iter__(self) -> Iterator[str]:
-        return self
-
     def __next__(self) -> str:
         try:
             return next(self._stream)
@@ -112,14 +109,6 @@ class AnswerStream:
         except Exception:
             self._then = ()  # what was said until it failed is no answer
             raise
-
-    def __enter__(self) -> AnswerStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop generating; the answer is what was given out until now."""

@@ -62,10 +62,7 @@ class Chat:
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
         """The whole answer; see `stream`, whose pieces it joins."""
-        with self.stream(question, k=k, sessions=sessions, **generation) as pieces:
-            for _ in pieces:
-                pass
-        return pieces.answer
+        return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
 
     def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
         """The answer piece by piece, as `Rag.stream` gives it; when it ends or is closed it becomes a turn.

@@ -52,9 +52,6 @@ def proven(
         stream = Rag(searcher, language_model, k=k).stream(prompt, **generation)
         said = stream.prompt.content
     show(stream)
-    with stream:
-        for _ in stream:
-            pass
-    completion = stream.completion
+    completion = stream.to_end().completion
     certificate = language_model.certify(said, completion, ulps=ulps)
     return Proof(completion.text, certificate, str(language_model.tokenizer.decode([certificate.token])))

@@ -57,10 +57,7 @@ class Rag:
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
         """The whole answer; see `stream`, whose pieces it joins."""
-        with self.stream(question, k=k, sessions=sessions, **generation) as pieces:
-            for _ in pieces:
-                pass
-        return pieces.answer
+        return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
 
     def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
         """The answer piece by piece; its passages are known at once.
@@ -118,9 +115,12 @@ class Rag:
 
 
 def fit(
-    make: Callable[[Sequence[Passage]], Prompt], found: tuple[Passage, ...], language_model: LanguageModel, answer: int
+    make: Callable[[Sequence[Passage]], Prompt],
+    found: tuple[Passage, ...],
+    language_model: LanguageModel,
+    max_new_tokens: int,
 ) -> tuple[tuple[Passage, ...], Prompt]:
-    """As many of the best passages as leave room for ``answer`` tokens, and the prompt that ``make`` makes of them.
+    """As many of the best passages as leave room for ``max_new_tokens``, and the prompt that ``make`` makes of them.
 
     Raises:
         ValueError: not even one fits.
@@ -132,11 +132,11 @@ def fit(
         if window is None:
             return passages, prompt
         needed = len(encode(prompt.content, language_model.tokenizer))
-        if needed + answer <= window:
+        if needed + max_new_tokens <= window:
             return passages, prompt
     raise ValueError(
-        f"The question and its best passage take {needed} tokens, which with max_new_tokens={answer} exceeds the "
-        f"context window of {language_model.name!r} ({window} tokens); ask for a shorter answer, or index the "
+        f"The question and its best passage take {needed} tokens, which with max_new_tokens={max_new_tokens} exceeds "
+        f"the context window of {language_model.name!r} ({window} tokens); ask for a shorter answer, or index the "
         "documents in shorter passages."
     )
 

@@ -29,9 +29,7 @@ def recorded(
     for number, question in enumerate(questions, start=1):
         if report is not None:
             report("Asking", number - 1, len(questions))
-        with rag.stream(question, max_new_tokens=max_new_tokens) as stream:
-            for _ in stream:
-                pass
+        stream = rag.stream(question, max_new_tokens=max_new_tokens).to_end()
         yield Sample(
             id=f"{name}-{number:03}",
             task="rag",
