@@ -246,9 +246,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    with_numpy = f"import numpy\n{script}"
+    with_dependencies = f"import lazy_loader, numpy\n{script}"
     expected = "The embedded embedding model is not installed: pip install 'antiphon[local]'"
-    assert run_offline(with_numpy) == expected
+    assert run_offline(with_dependencies) == expected
 
 
 def test_a_model_that_cannot_be_had_is_an_error_that_names_it(tmp_path: Path) -> None:
