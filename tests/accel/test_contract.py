@@ -70,6 +70,7 @@ TAUGHT: dict[str, Callable[[Tokens, Learned], Drafter]] = {
     "bita": lambda text, learned: Bita(learned),
     "bita, behind a thicket": Asking,
     "bita and blend": lambda text, learned: Together(learned),
+    "all together": lambda text, learned: Together(learned, window=(3, 3, 3)),
 }
 
 

@@ -41,8 +41,20 @@ FLOOR: dict[str, Any] = {
 REFUSED = {"kind": "refused", "what": "Deeper trees", "measured": "0.2 % more tokens per step", "command": "make it"}
 
 
+INDEX: dict[str, Any] = {
+    "kind": "index", "command": "antiphon bench index", **RAN, "vectors": 100_000, "dim": 1024, "queries": 400,
+    "settings": [{
+        "setting": "auto", "factory": "IVF1024,PQ128x4fsr", "lists": 1024, "probes": 256, "rescored": 6,
+        "queries_per_second": 505.1, "milliseconds": 10.737, "build_seconds": 8.0, "bytes_per_vector": 103.6,
+        "disk_bytes_per_vector": 2048.0, "peak_gib": 2.8, "recall@10": 0.991, "recall@100": 0.981,
+    }],
+}  # fmt: skip
+
+
 def test_every_kind_of_result_has_its_place() -> None:
-    page = page_of([REPLAY, {**REPLAY, "rows": 64, "task": "rag"}, SPEED, FLOOR, REFUSED])
+    page = page_of([REPLAY, {**REPLAY, "rows": 64, "task": "rag"}, SPEED, FLOOR, INDEX, REFUSED])
+    assert "### 100,000 vectors of 1,024 numbers\n\n400 queries; Abacus 3 (avx2).\n" in page
+    assert "| auto | IVF1024,PQ128x4fsr | 0.98 | 0.99 | 505.10 | 10.74 | 8.00 | 103.60 | 2.80 |" in page
     assert "At most 32 rows:\n\n| drafter | a |\n|---|---|\n| blend | 4.04 (26) |\n| trie | 3.66 (26) |\n" in page
     assert "At most 64 rows:\n\n| drafter | a: rag |" in page
     assert "### qwen2.5-0.5b, bfloat16, a: rag, no passages, references of another question\n" in page

@@ -1,4 +1,6 @@
 from .certify import Certificate as Certificate
+from .choice import Choice as Choice
+from .choice import choose_drafter as choose_drafter
 from .completion import Origin as Origin
 from .draft import EMPTY as EMPTY
 from .draft import ROOT as ROOT

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from antiphon.accel.cache import CachedModel
+from antiphon.accel.choice import choose_drafter
 from antiphon.accel.compiled import obstacle
 from antiphon.accel.cost_store import step_cost
 from antiphon.accel.probe import traits_of
@@ -40,7 +41,7 @@ class Diagnosis:
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
     head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
     draft's mask, and is empty where they are; ``compiling`` says the same of compiled steps. ``positions`` is
-    where its context ends, in tokens.
+    where its context ends, in tokens. ``auto`` is the drafter of that name, and why.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Diagnosis:
     packing: str
     compiling: str
     cost: StepCost
+    auto: str
     advice: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,6 +75,7 @@ def diagnose(model: PreTrainedModel) -> Diagnosis:
         ValueError: the model is not a causal language model with a key-value cache.
     """
     traits = traits_of(model)
+    cost = step_cost(model, anew=True)
     return Diagnosis(
         model=type(model).__name__,
         family=model.config.model_type,
@@ -89,7 +92,8 @@ def diagnose(model: PreTrainedModel) -> Diagnosis:
         groups=_groups(model, traits),
         packing=traits.packing,
         compiling=obstacle(model, traits, CachedModel(model, traits).cache) or "",
-        cost=step_cost(model, anew=True),
+        cost=cost,
+        auto=str(choose_drafter(model)),
         advice=tuple(_advice(model, traits)),
     )
 

@@ -14,6 +14,7 @@ from antiphon.accel.attention import EXACT
 from antiphon.accel.batch import steps_of
 from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
+from antiphon.accel.choice import choose_drafter
 from antiphon.accel.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.determinism import bucket_of, settled
 from antiphon.accel.draft import DrafterFactory
@@ -39,6 +40,9 @@ class LanguageModel:
     verifies the rows that pay. For that the model's forwards are measured when it is first asked (under two seconds;
     the figures are kept in the user's cache). Any number of requests may run at once, from any threads: they take
     turns forward by forward.
+
+    ``drafter`` is a drafter's name, what makes one, or "auto": the one that suits this model where it runs (see
+    `choose_drafter`).
 
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
@@ -217,10 +221,12 @@ class LanguageModel:
         given = settings.recycling
         table = self.runners_up if given is None or given is True else self._own(given)
         factory = self._drafter if settings.drafter is None else _named(settings.drafter)
+        if isinstance(factory, str):
+            factory = choose_drafter(self.model).drafter
         blend = partial(Blend, recycling=False if table is None else table)
         if factory is Blend:
             return blend
-        if isinstance(factory, partial) and factory.func is Together and not factory.keywords:
+        if isinstance(factory, partial) and factory.func is Together and "drafter" not in factory.keywords:
             return lambda: factory(drafter=blend())
         return partial(Recycling, table) if factory is Recycling else factory
 
@@ -324,5 +330,7 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
     return list(completion)
 
 
-def _named(drafter: str | DrafterFactory) -> DrafterFactory:
+def _named(drafter: str | DrafterFactory) -> DrafterFactory | Literal["auto"]:
+    if drafter == "auto":
+        return "auto"
     return drafter_named(drafter) if isinstance(drafter, str) else drafter

@@ -21,7 +21,8 @@ from antiphon.pipelines.together import lookahead
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 DRAFTER_HELP = (
-    "Who drafts: blend, trie, copying, lookahead, nothing; bita or blend+bita for smollm2; a file that BiTA learned."
+    "Who drafts: blend, trie, copying, lookahead, nothing; auto (what suits the model here, and says why); bita or "
+    "blend+bita for smollm2; a file that BiTA learned."
 )
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
@@ -133,14 +134,16 @@ def ask(
     console.quiet_libraries()
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=sessions_in(sessions, retriever))
+    language_model = load_language_model(model, device=device, drafter=factory)
+    if factory == "auto":
+        console.show_choice(language_model)
+    rag = Rag(retriever, language_model, k=k, sessions=sessions_in(sessions, retriever))
     stream = rag.stream(
         question,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         stop=stop or STOPS.get(model, ()),
         seed=seed,
-        drafter=factory,
         rows=rows,
     )
     if as_json:
@@ -210,6 +213,8 @@ def certify(
     retriever = None if index is None else Retriever.open(index, device=device)
     settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
     language_model = load_language_model(model, device=device, **settings)
+    if factory == "auto":
+        console.show_choice(language_model)
     show = (lambda stream: None) if as_json else console.show_pieces
     options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
     proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)

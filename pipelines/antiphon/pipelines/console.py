@@ -18,7 +18,7 @@ from antiphon.pipelines.rendering.segments import CONTROLS, cost
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
-    from antiphon.accel import Certificate, Stream
+    from antiphon.accel import Certificate, LanguageModel, Stream
     from antiphon.pipelines.answer import Answer, AnswerStream
 
 out = Console(highlight=False, soft_wrap=True)
@@ -60,6 +60,15 @@ def show_stream(stream: AnswerStream) -> Answer:
     """Print an answer while it grows; give it back when it is whole."""
     show_pieces(stream)
     return stream.answer
+
+
+def show_choice(language_model: LanguageModel) -> None:
+    """Which drafter "auto" is here, and why, on standard error."""
+    from antiphon.accel import choose_drafter
+
+    with err.status("Measuring"):
+        choice = choose_drafter(language_model.model)
+    err.print(f"drafter {choice}", style="dim", markup=False)
 
 
 def show_pieces(stream: AnswerStream | Stream) -> None:

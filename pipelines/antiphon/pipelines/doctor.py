@@ -52,6 +52,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
         "rotary": _rope(diagnosis.rope),
         "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
         "packing": f"no: {packing}" if (packing := diagnosis.packing) else "yes: their keys are read once, not copied",
+        "drafter auto": diagnosis.auto,
         "compiling": f"no: {why}" if (why := diagnosis.compiling) else "yes: steps of fixed shapes, by itself on a GPU",
     }
 

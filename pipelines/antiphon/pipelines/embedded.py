@@ -6,8 +6,10 @@ Knows where models come from and nothing of how they are run.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -68,11 +70,27 @@ def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> P
         ValueError: the package holds another file than the one that is known.
     """
     folder = _models(cache) / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
-    return sealed(folder, lambda beside: _convert(beside, progress or _silent))
+    sealed(folder, lambda beside: _convert(beside, progress or _silent))
+    _put_learned_beside(folder)
+    return folder
 
 
 _WANTED = f"a model is {' or '.join(map(repr, EMBEDDED))}, a folder, or a hub name such as 'Qwen/Qwen3-8B'"
 _CONVERTING = "Converting the language model, once"
+
+
+def _put_learned_beside(folder: Path) -> None:
+    """Put what BiTA learned of the model where the drafter "auto" looks for it."""
+    from antiphon.accel.drafters import LEARNED_FILE
+    from antiphon.pipelines.drafters import SHIPPED
+
+    target, learned = folder / LEARNED_FILE, SHIPPED.read_bytes()
+    if target.is_file() and target.read_bytes() == learned:
+        return
+    with suppress(OSError):  # a cache that cannot be written still has a model that can be read
+        beside = folder / f".{LEARNED_FILE}.{os.getpid()}"
+        beside.write_bytes(learned)
+        beside.replace(target)
 
 
 def _models(cache: Path | None) -> Path:

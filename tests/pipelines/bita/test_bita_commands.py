@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.accel import LanguageModel
-from antiphon.accel.drafters import Bita, Together
+from antiphon.accel import LanguageModel, choose_drafter
+from antiphon.accel.drafters import LEARNED_FILE, Bita, Together
 from antiphon.accel.learned import Learned
 from antiphon.pipelines.bita.answers import SAVED, own_answers
 from antiphon.pipelines.bita.prompts import HELD_OUT, read_prompts, written_prompts
@@ -87,8 +87,10 @@ def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: Langua
     learned = Learned.load(SHIPPED)
     assert SHIPPED.stat().st_size < 1_000_000
     assert learned.model.startswith("smollm2")
-    assert isinstance(drafter_named("bita")(), Bita)
-    assert isinstance(drafter_named("blend+bita")(), Together)
+    for name, kind in (("bita", Bita), ("blend+bita", Together)):
+        factory = drafter_named(name)
+        assert factory != "auto"
+        assert isinstance(factory(), kind)
     assert {"bita", "blend+bita", "blend", "nothing"} <= set(NAMES)
     with pytest.raises(ValueError, match="learned for 'smollm2"):
         tiny.generate("Who?", drafter=drafter_named("bita"))
@@ -102,3 +104,11 @@ def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel
     drafted = smollm2.generate(question, max_new_tokens=28, drafter=drafter_named("bita"), rows=51)
     assert drafted.tokens == plain.tokens
     assert len(drafted.tokens) / drafted.steps.steps > 1.25
+
+
+def test_auto_finds_what_was_learned_of_smollm2_and_says_what_it_would_cost(
+    smollm2: LanguageModel, smollm2_folder: Path
+) -> None:
+    assert (smollm2_folder / LEARNED_FILE).read_bytes() == SHIPPED.read_bytes()
+    assert "BiTA's full draft, 52 rows" in choose_drafter(smollm2.model).reason
+    assert drafter_named("auto") == "auto"

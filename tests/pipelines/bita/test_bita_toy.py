@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.drafters import Bita
+from antiphon.accel.drafters import LEARNED_FILE, Bita
 from antiphon.accel.generate import generate
 from antiphon.accel.learned import Learned, untrained
 from antiphon.accel.stats import Step
 from antiphon.accel.tiny import tiny_model
 from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.bita.evaluate import WIDEST, figures, ranks, steps
-from antiphon.pipelines.bita.train import LEARNED, Plan, train
+from antiphon.pipelines.bita.train import Plan, train
 
 VOCABULARY, PHRASES, START, LENGTH = 96, 12, 12, 64
 
@@ -73,8 +73,8 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Learned]:
     for name, prefix in (("deep", 8), ("masks only", 0)):
         train(speaker(), answers(3, 128), out / name, Plan(prefix=prefix, **plan))
     return {
-        "deep": Learned.load(out / "deep" / LEARNED),
-        "masks only": Learned.load(out / "masks only" / LEARNED),
+        "deep": Learned.load(out / "deep" / LEARNED_FILE),
+        "masks only": Learned.load(out / "masks only" / LEARNED_FILE),
         "untrained": untrained(speaker(), prefix=8),
     }
 

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
+from antiphon.accel.drafters import LEARNED_FILE
 from antiphon.accel.learned import Learned, untrained
 from antiphon.accel.tiny import EOS, tiny_model
 from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.bita.train import LEARNED, Learner, Lesson, Plan, lesson_of, mask_logits, train
+from antiphon.pipelines.bita.train import Learner, Lesson, Plan, lesson_of, mask_logits, train
 
 PROMPT = (5, 6, 7)
 ANSWER = Answer(PROMPT, (10, 11, 12, 13, 14))
@@ -110,11 +111,11 @@ def test_what_was_learned_is_saved_with_its_model_and_its_plan(tmp_path: Path) -
     plan = replace(PLAN, steps=30, learning_rate=0.1)
     train(tiny_model(), ANSWERS, tmp_path, plan, report=lambda _, loss: losses.append(loss))
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
-    learned = Learned.load(tmp_path / LEARNED)
+    learned = Learned.load(tmp_path / LEARNED_FILE)
     learned.check(tiny_model())
     assert learned.keys.dtype == torch.bfloat16
     assert "steps=30" in learned.notes["training"]
-    assert [path.name for path in tmp_path.iterdir()] == [LEARNED]
+    assert [path.name for path in tmp_path.iterdir()] == [LEARNED_FILE]
 
 
 _KILLED = """
@@ -138,7 +139,7 @@ def test_a_run_that_was_killed_ends_with_the_file_of_one_that_was_not(tmp_path: 
     train(tiny_model(), ANSWERS, tmp_path / "cut", PLAN, report=lambda step, loss: steps.append(step))
     train(tiny_model(), ANSWERS, tmp_path / "whole", PLAN)
     assert steps == [3, 4]
-    one, other = ((tmp_path / name / LEARNED).read_bytes() for name in ("cut", "whole"))
+    one, other = ((tmp_path / name / LEARNED_FILE).read_bytes() for name in ("cut", "whole"))
     assert one == other
 
 

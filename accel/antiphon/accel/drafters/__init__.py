@@ -12,7 +12,7 @@ from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.drafters.nothing import Nothing
 from antiphon.accel.drafters.recycling import Recycling
 from antiphon.accel.drafters.runners_up import RunnersUp
-from antiphon.accel.drafters.together import Together
+from antiphon.accel.drafters.together import WINDOW, Together
 from antiphon.accel.drafters.trie import Trie
 
 DRAFTERS: dict[str, DrafterFactory] = {
@@ -22,37 +22,47 @@ DRAFTERS: dict[str, DrafterFactory] = {
     "recycling": Recycling,
     "lookahead": Lookahead,
     "blend": Blend,
+    "blend+lookahead": partial(Together, window=WINDOW),
 }
 """Every drafter under the name that a command line gives it."""
 
-BESIDE = "blend+"
-"""What stands before a file that BiTA learned where it drafts beside `Blend`."""
+LEARNED_FILE = "bita.safetensors"
+"""What the file is called that BiTA learned: in the folder of its model the drafter "auto" finds it."""
+
+BEFORE, BEHIND = "blend+", "+lookahead"
+"""What stands before a file that BiTA learned where it drafts beside `Blend`, and behind it with Lookahead's window."""
 
 
 def drafter_named(name: str) -> DrafterFactory:
     """The drafter of that name; the path of a file that BiTA learned (*.safetensors) gives BiTA.
 
-    After "blend+" such a path gives both in one tree.
+    After "blend+" such a path gives both in one tree, and "+lookahead" behind that Lookahead's window as well.
 
     Raises:
         ValueError: there is none; the message names those that there are.
         FileNotFoundError: there is no such file.
     """
-    if name.endswith(".safetensors"):
+    file = name.removesuffix(BEHIND).removeprefix(BEFORE)
+    if file.endswith(".safetensors"):
         from antiphon.accel.learned import Learned  # here, not above: it imports torch
 
-        alone = name.removeprefix(BESIDE)
-        return partial(Bita if alone == name else Together, Learned.load(alone))
+        learned = Learned.load(file)
+        if name.startswith(BEFORE):
+            return partial(Together, learned, window=WINDOW if name.endswith(BEHIND) else None)
+        return partial(Bita, learned)
     if name not in DRAFTERS:
         raise ValueError(
-            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or a file that BiTA learned."
+            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, auto, or a file that "
+            "BiTA learned."
         )
     return DRAFTERS[name]
 
 
 __all__ = [
-    "BESIDE",
+    "BEFORE",
+    "BEHIND",
     "DRAFTERS",
+    "LEARNED_FILE",
     "Bita",
     "Blend",
     "Copying",

@@ -58,10 +58,15 @@ class Bita:
         self.widths = widths(k, shape, self.masks)
         self.begin((), ())
 
+    @property
+    def rows(self) -> int:
+        """The most rows of a draft: all guesses, and a group of masks behind each of them and behind the root."""
+        return (1 + sum(self.widths)) * (1 + self.masks) - 1
+
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
         """Forget the last request, and ask what comes after the prompt, which is the model's to read."""
         self._guesses: list[_Guesses] = []
-        self._worth = [*WORTH, *[WORTH[-1]] * self.masks][: self.masks]
+        self._worth = worths(self.masks)
         return self.grouped(EMPTY, self.masks)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
@@ -109,6 +114,11 @@ class Bita:
         """Learn how often guesses of each mask hold."""
         for place in range(len(self._guesses)):
             self._worth[place] += ((held > place) - self._worth[place]) / MEMORY
+
+
+def worths(masks: int) -> list[float]:
+    """How often the guesses of the first of so many masks, of the first two, and so on, are thought to hold."""
+    return [*WORTH, *[WORTH[-1]] * masks][:masks]
 
 
 def widths(k: int, shape: Shape, masks: int) -> list[int]:

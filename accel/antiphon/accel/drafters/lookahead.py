@@ -53,6 +53,11 @@ class Lookahead:
         window = max((level + 1) * (longest - level) for level in range(self.ngram - 1)) - 1
         return window + (self.ngram - 1) * self.guesses
 
+    @property
+    def columns(self) -> range:
+        """The columns that the window has now; none before the first request."""
+        return range(self.window.columns if self.window else 0)
+
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
         """Draw a new window from the prompt, and ask for it in the first forward already."""
         self.pool = Pool(self.guesses)
@@ -65,13 +70,11 @@ class Lookahead:
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """The pool's n-grams after the last token, ``budget`` rows of them at most, and the whole window as probes."""
-        columns = range(self.window.columns if self.window else 0)
-        return self.share(context[-1], columns, slice(None), budget) if columns else EMPTY
+        return self.share(context[-1], self.columns, slice(None), budget) if self.window else EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
         """Read the answers, if the window was asked."""
-        columns = range(self.window.columns if self.window else 0)
-        self.advance(self.answers(draft, logits, columns), accepted.tokens)
+        self.advance(self.answers(draft, logits, self.columns), accepted.tokens)
 
     def share(self, root: int, columns: range, guesses: slice, budget: int) -> Draft:
         """A part of the draft: these columns of the window, and these of the n-grams, which stand newest first."""

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from antiphon.accel.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark import index_cli, speed_cli
+from antiphon.pipelines.benchmark import drafters_cli, index_cli, speed_cli
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.drafting import Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
-for command in (speed_cli.speed, speed_cli.floor, speed_cli.record, speed_cli.page, index_cli.index):
+for command in (
+    speed_cli.speed,
+    speed_cli.floor,
+    speed_cli.record,
+    speed_cli.page,
+    index_cli.index,
+    drafters_cli.drafters,
+):
     app.command()(command)
 
 

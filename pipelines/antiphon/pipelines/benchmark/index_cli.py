@@ -56,7 +56,7 @@ def index(
         count, dim = searched.shape
         chosen = indexing.settings(count, dim, setting or ())
         figures = [each.as_dict() for each in indexing.measure(searched, asked, chosen, report=report)]
-    ran = {"command": command_line(), "processor": processor(), "units": units()}
+    ran = {"kind": "index", "command": command_line(), "processor": processor(), "units": units()}
     if as_json:
         typer.echo(json.dumps(ran | {"vectors": count, "dim": dim, "queries": queries, "settings": figures}))
         return

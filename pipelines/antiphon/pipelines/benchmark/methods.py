@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -116,11 +116,12 @@ class Ours:
     """`antiphon.accel.generate` with one drafter and ``rows`` draft rows, or as many as the budget says (None)."""
 
     name: str
-    drafter: DrafterFactory
+    drafter: DrafterFactory | Literal["auto"]
     rows: int | None
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
         """Decode the job; every step says itself what it took."""
+        from antiphon.accel.choice import choose_drafter
         from antiphon.accel.generate import generate
 
         steps: list[Step] = []
@@ -132,7 +133,8 @@ class Ours:
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
-        drafter = self.drafter if job.answer is None else lambda: _Unlearned(self.drafter())
+        factory = choose_drafter(model).drafter if self.drafter == "auto" else self.drafter
+        drafter = factory if job.answer is None else lambda: _Unlearned(factory())
         options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
         with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
             started = perf_counter()
@@ -186,8 +188,8 @@ def _method(name: str, rows: int | None) -> Method:
     base, _, own = name.partition(":")
     if base in PEERS and not own:
         return HuggingFace(name)
-    if base not in drafters.NAMES:
-        known = ", ".join((*NAMES, *drafters.LEARNED))
+    if base not in (*drafters.NAMES, "auto"):
+        known = ", ".join((*NAMES, *drafters.LEARNED, "auto"))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     if base == "lookahead" and "," in own:
         return _lookahead(name, own)

@@ -9,7 +9,7 @@ from typing import Any
 
 COMMAND = "antiphon bench page docs/results/*.jsonl > docs/benchmarks.md"
 PUBLISHED = Path(__file__).parent / "published.json"
-KINDS = ("replay", "speed", "floor", "refused")
+KINDS = ("replay", "speed", "drafters", "floor", "index", "refused")
 
 Result = Mapping[str, Any]
 
@@ -39,7 +39,9 @@ def page_of(results: Sequence[Result]) -> str:
     parts = [HEAD.format(command=COMMAND)]
     parts += [_replays(of["replay"])] if of["replay"] else []
     parts += [SPEED_HEAD, *map(_speed, of["speed"])] if of["speed"] else []
+    parts += [DRAFTERS_HEAD, *map(_drafters, of["drafters"])] if of["drafters"] else []
     parts += [FLOOR_HEAD, *map(_floor, of["floor"])] if of["floor"] else []
+    parts += [INDEX_HEAD, *map(_index, of["index"])] if of["index"] else []
     parts += [_published()]
     parts += [REFUSED_HEAD + "\n".join(map(_refused, of["refused"])) + "\n"] if of["refused"] else []
     return "\n".join(parts)
@@ -145,6 +147,70 @@ SPEED = {
     "prefill_seconds": "prefills, s",
     "identical": "same text",
 }
+
+
+def _drafters(result: Result) -> str:
+    """One model, and a row for each drafter with its figures over every kind of text."""
+    sets = result["sets"]
+    rows = []
+    for each in zip(*sets.values(), strict=True):
+        cells = (f"{one['tokens_per_step']:.2f} ({one['rows_per_step']:.0f}), {one['speedup']:.2f} ×" for one in each)
+        rows.append(_row(each[0]["method"], *cells))
+    same = all(one["identical"] == 1 for found in sets.values() for one in found)
+    texts = "every text that of plain decoding" if same else "not every text that of plain decoding"
+    return "\n".join(
+        [
+            f"### {result['model']}, {result['dtype']}, rows {result['rows']}\n",
+            f"{result['samples']} texts of each kind, questions and summaries over {result['passages']} passages of "
+            f"{result['file'].removesuffix('.jsonl')}, at most {result['max_new_tokens']} new tokens, "
+            f"{result['rounds']} rounds, {texts}; {place(result)}.\n",
+            _head("drafter", *sets),
+            *rows,
+            f"\n    {result['command']}\n",
+        ]
+    )
+
+
+DRAFTERS_HEAD = """\
+## Every drafter, alone and together
+
+Tokens per step, in brackets draft rows per step (masks and windows included), and the decoding phase against
+`model.generate` of transformers. With so many rows in every step a CPU is mostly slower than plain decoding; *rows
+auto* is what is used when nobody asks for rows. Chat has nothing to copy from but itself.
+"""
+
+
+def _index(result: Result) -> str:
+    """One set of vectors, and a row for each way to search it."""
+    return "\n".join(
+        [
+            f"### {result['vectors']:,} vectors of {result['dim']:,} numbers\n",
+            f"{result['queries']:,} queries; {result['processor']} ({', '.join(result['units'])}).\n",
+            _head("setting", *INDEX.values()),
+            *(_row(each["setting"], *(_cell(each[key]) for key in INDEX)) for each in result["settings"]),
+            f"\n    {result['command']}\n",
+        ]
+    )
+
+
+INDEX = {
+    "factory": "index",
+    "recall@100": "recall@100",
+    "recall@10": "recall@10",
+    "queries_per_second": "queries per second",
+    "milliseconds": "ms, one alone",
+    "build_seconds": "build, s",
+    "bytes_per_vector": "bytes per vector",
+    "peak_gib": "peak so far, GiB",
+}
+
+INDEX_HEAD = """\
+## Vector indexes
+
+Recall against exact search, and what it takes. Bytes are those in memory; settings that score again also read
+half-precision vectors from a memory map. *paper* is the paper's setting (IVF4096, PQ64, 16 probes), with fewer lists
+where there are too few vectors to train so many.
+"""
 
 
 def _floor(result: Result) -> str:

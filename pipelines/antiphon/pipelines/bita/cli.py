@@ -42,9 +42,10 @@ def train(
 
     Use what it learned with: antiphon ask ... --drafter OUT/bita.safetensors
     """
+    from antiphon.accel.drafters import LEARNED_FILE
     from antiphon.pipelines.bita.answers import own_answers
     from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
-    from antiphon.pipelines.bita.train import LEARNED, Plan
+    from antiphon.pipelines.bita.train import Plan
     from antiphon.pipelines.bita.train import train as run
 
     console.quiet_libraries()
@@ -68,7 +69,7 @@ def train(
             plan,
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
-    file = out / LEARNED
+    file = out / LEARNED_FILE
     console.out.print(f"It is in {file}; draft with it: antiphon ask ... --drafter {file}", markup=False)
 
 

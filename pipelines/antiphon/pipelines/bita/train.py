@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
+from antiphon.accel.drafters import LEARNED_FILE
 from antiphon.accel.learned import Learned, embedded, untrained
 from antiphon.accel.prefixed import Prefixed
 from antiphon.accel.probe import traits_of
@@ -28,9 +29,6 @@ from antiphon.pipelines.training import Report, teach
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-LEARNED = "bita.safetensors"
-"""What the file that is learned is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def train(
 
     def save(learner: Any, out: Path) -> None:
         notes = {"training": f"{len(usable)} answers, {plan}", "dtype": str(model.dtype)}
-        learner.learned(notes).save(out / LEARNED)
+        learner.learned(notes).save(out / LEARNED_FILE)
 
     return teach(learner, plan, parts, out, save=save, report=report)
 

@@ -1,0 +1,66 @@
+"""Every drafter beside every other: one command over answers, summaries and chat, and its place on the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from antiphon.pipelines.benchmark import drafters_cli
+from antiphon.pipelines.benchmark.page import page_of, read_results
+from antiphon.pipelines.benchmark.recording import as_line
+from antiphon.pipelines.benchmark.samples import Sample
+from tests.pipelines.recorded import SAMPLES, antiphon
+
+METHODS = ["hf-greedy", "blend", "blend+lookahead", "auto"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{as_line(sample)}\n" for sample in SAMPLES), encoding="utf-8")
+    return path
+
+
+def test_answers_summaries_and_chat_are_decoded_by_every_drafter(file: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    named = [part for method in METHODS[1:] for part in ("--method", method)]
+    options = ("--rows", 16, "--limit", 2, "--passages", 1, "--max-new-tokens", 8, "--json")
+    shown = antiphon("bench", "drafters", file, "--model", tiny_folder, *options, *named)
+    assert shown.exit_code == 0, shown.stderr
+    facts = json.loads(shown.stdout.splitlines()[-1])
+    assert list(facts["sets"]) == ["rag", "summarization", "chat"]
+    for found in facts["sets"].values():
+        assert [each["method"] for each in found] == METHODS
+        assert all(each["identical"] == 1 for each in found)
+    (tmp_path / "stored.jsonl").write_text(json.dumps(facts), encoding="utf-8")
+    page = page_of(read_results([tmp_path / "stored.jsonl"]))
+    assert "| drafter | rag | summarization | chat |" in page
+    assert "every text that of plain decoding" in page
+    assert all(f"| {method} | " in page for method in METHODS)
+
+
+def test_by_default_everything_drafts_and_what_was_learned_only_for_its_own_model() -> None:
+    assert drafters_cli.methods_of("reader")[-1] == "auto"
+    assert {"blend", "blend+lookahead", "lookahead"} <= set(drafters_cli.methods_of("reader"))
+    assert not any("bita" in name for name in drafters_cli.methods_of("reader"))
+    assert {"bita", "blend+bita", "blend+bita+lookahead"} <= set(drafters_cli.methods_of("smollm2"))
+
+
+def test_without_summaries_of_their_own_the_passages_of_questions_are_summarised(file: Path, tmp_path: Path) -> None:
+    kinds = drafters_cli.samples_of(str(file), 5)
+    assert [len(kinds[kind]) for kind in ("rag", "summarization", "chat")] == [2, 2, 5]
+    assert {each.query for each in kinds["summarization"]} == {drafters_cli.SUMMARIZE}
+    assert [each.references for each in kinds["summarization"]] == [each.references for each in kinds["rag"]]
+    own = Sample("4", "summarization", "Sum it up.", ("Long.",), "Long. Sum it up.", "Long.")
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(as_line(own) + "\n")
+    assert [each.references for each in drafters_cli.samples_of(str(file), 5)["summarization"]] == [("Long.",)]
+
+
+def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(as_line(SAMPLES[2]) + "\n", encoding="utf-8")
+    refused = antiphon("bench", "drafters", path, "--model", "smollm2")
+    assert refused.exit_code == 2
+    assert "has no sample of the task rag" in refused.stderr
