@@ -32,6 +32,7 @@ from .m3 import M3Embedder as M3Embedder
 from .m3 import lexical_score as lexical_score
 from .minilm import MiniLMEmbedder as MiniLMEmbedder
 from .passage import Passage as Passage
+from .ray_embedder import RayEmbedder as RayEmbedder
 from .rerank import CrossEncoderReranker as CrossEncoderReranker
 from .rerank import MaxSim as MaxSim
 from .rerank import Reranker as Reranker

@@ -24,7 +24,7 @@ from antiphon.retrieval.store import Store, read_store, write_store
 from antiphon.retrieval.vector_files import describe, prepared, rebuilt, remembered, vector_index
 from antiphon.retrieval.vectors import Vectors, normalized
 
-_BLOCK = 128  # passages between two calls of progress
+_BLOCK = 128  # passages between two calls of progress, unless an embedder has a `block` of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +228,10 @@ def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], 
     """One normalized vector for each text; equal texts are embedded once, longest first, in batches of like length."""
     new = sorted({text for text in texts if text not in known}, key=lambda text: (-len(text), text))
     found = dict(known)
-    for first in range(0, len(new), _BLOCK):
+    size = getattr(embedder, "block", _BLOCK)
+    for first in range(0, len(new), size):
         report("embed", first, len(new))
-        block = new[first : first + _BLOCK]
+        block = new[first : first + size]
         found.update(zip(block, normalized(embedder.embed_documents(block), dim=embedder.dim), strict=True))
     report("embed", len(new), len(new))
     return np.stack([found[text] for text in texts]) if texts else np.empty((0, embedder.dim), np.float32)
