@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import PreTrainedModel
 
-from antiphon.accel import LanguageModel, choice, choose_drafter
+from antiphon.accel import LanguageModel, choose_drafter
+from antiphon.accel.cost_store import assume
 from antiphon.accel.drafters import LEARNED_FILE, Bita, Blend, Together
 from antiphon.accel.learned import untrained
 from antiphon.accel.loading import load_pretrained
@@ -17,8 +21,21 @@ FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})
 
 
-def priced(patch: pytest.MonkeyPatch, cost: StepCost) -> None:
-    patch.setattr(choice, "step_cost", lambda model: cost)
+def loaded(folder: Path, cost: StepCost) -> PreTrainedModel:
+    """The folder's model, whose forwards cost this."""
+    model, _ = load_pretrained(folder, device="cpu")
+    assume(model, cost)
+    return model
+
+
+def noted(begin: Callable[..., Any], begun: list[type]) -> Callable[..., Any]:
+    """A drafter's `begin` that writes down whose it is."""
+
+    def written(self: object, *texts: Any) -> Any:
+        begun.append(type(self))
+        return begin(self, *texts)
+
+    return written
 
 
 @pytest.fixture
@@ -31,55 +48,62 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_masks_are_chosen_where_their_rows_cost_less_than_they_bring(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, _ = load_pretrained(folder)
-    priced(monkeypatch, FREE)
+def test_masks_are_chosen_where_their_rows_cost_less_than_they_bring(folder: Path) -> None:
+    model = loaded(folder, FREE)
     chosen = choose_drafter(model)
     assert isinstance(chosen.drafter(), Together)
     assert str(chosen).startswith("blend+bita: BiTA's full draft, 52 rows, makes about 1.6 tokens and costs 1.1 plain")
-    priced(monkeypatch, DEAR)
-    assert choose_drafter(model) is chosen, "it is kept as long as the model lives"
-    dear = choose_drafter(load_pretrained(folder)[0])
+    assert "lookahead's window, 9 rows for some 0.05 tokens, would cost 0.01 plain steps" in chosen.reason
+    assume(model, DEAR)
+    dear = choose_drafter(model)
     assert isinstance(dear.drafter(), Blend)
     assert "52 rows, makes about 1.6 tokens and costs 2.6 plain steps" in dear.reason
 
 
-def test_without_a_file_for_this_very_model_the_default_drafts_and_says_why(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    priced(monkeypatch, FREE)
-    none = choose_drafter(tiny_model())
+def test_without_a_file_for_this_very_model_the_default_drafts_and_says_why(folder: Path) -> None:
+    model = tiny_model()
+    assume(model, FREE)
+    none = choose_drafter(model)
     assert (none.name, none.drafter) == ("blend", Blend)
-    assert none.reason.startswith(f"no {LEARNED_FILE} lies in the model's folder; a window of lookahead, ")
+    assert none.reason.startswith(f"no {LEARNED_FILE} lies in the model's folder; lookahead's window, ")
     untrained(tiny_model(seed=1)).save(folder / LEARNED_FILE)
-    assert "the weights of" in choose_drafter(load_pretrained(folder)[0]).reason
+    assert "the weights of" in choose_drafter(loaded(folder, FREE)).reason
     (folder / LEARNED_FILE).write_bytes(b"torn")
-    assert "or damaged; train anew" in choose_drafter(load_pretrained(folder)[0]).reason
+    assert "or damaged; train anew" in choose_drafter(loaded(folder, FREE)).reason
 
 
-def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "step_cost", None)  # nothing is measured
+def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> None:
     chosen = choose_drafter(tiny_model("recurrent_gemma"))
     assert chosen.name == "blend"
     assert chosen.reason.startswith("drafts do not help this model: ")
 
 
-@pytest.mark.parametrize("cost", [FREE, DEAR], ids=["free", "dear"])
-def test_the_text_is_that_of_plain_decoding_whatever_is_chosen(
-    folder: Path, cost: StepCost, monkeypatch: pytest.MonkeyPatch
+def test_what_decodes_deterministically_gets_no_masks(folder: Path) -> None:
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", deterministic=True)
+    assume(model.model, FREE)
+    assert "BiTA is not decoded deterministically" in choose_drafter(model.model).reason
+    plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=12)
+    assert model.generate("bees and bees", max_new_tokens=12).tokens == plain.tokens
+
+
+@pytest.mark.parametrize(("cost", "kind"), [(FREE, Together), (DEAR, Blend)], ids=["free", "dear"])
+def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
+    folder: Path, cost: StepCost, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    priced(monkeypatch, cost)
+    begun: list[type] = []
+    for each in (Together, Blend):
+        monkeypatch.setattr(each, "begin", noted(each.begin, begun))
     model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", rows=16)
+    assume(model.model, cost)
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=40)
-    drafted = model.generate("bees and bees", max_new_tokens=40)
-    assert drafted.tokens == plain.tokens
-    asked = LanguageModel.from_pretrained(folder, device="cpu").generate(
-        "bees and bees", drafter="auto", rows=16, max_new_tokens=40
-    )
-    assert asked.tokens == plain.tokens
-    assert asked.steps.steps == drafted.steps.steps
+    begun.clear()
+    assert model.generate("bees and bees", max_new_tokens=40).tokens == plain.tokens
+    assert (Together in begun) == (kind is Together)
+    assert Blend in begun
+    begun.clear()
+    named = LanguageModel(model.model, model.tokenizer, rows=16)
+    assert named.generate("bees and bees", drafter="auto", max_new_tokens=40).tokens == plain.tokens
+    assert (Together in begun) == (kind is Together)
 
 
 def test_a_full_draft_has_so_many_rows() -> None:

@@ -128,6 +128,24 @@ def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str) 
         assert len(witness.sights) == 1 + 8  # the prefill's token, then 47 tokens six at a time
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["blend+lookahead", "all together"])
+def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str) -> None:
+    """It is asked where there are no references."""
+    model, expected = model_of("llama"), plain("llama", mode)
+    text = expected[0].tolist()
+    witness = Witness(drafter_of(name, text, model))
+    torch.manual_seed(3)
+    options: dict[str, Any] = {"rows": 32, "drafter": lambda: witness, "eos_token_id": None, "max_new_tokens": 48}
+    output = generate(model, prompt_of(3), **options, **MODES[mode])
+    assert isinstance(output, Tensor)
+    assert output.tolist() == expected.tolist()
+    expect_plain_logits(model, text, witness.sights)
+    probes = [sight.draft.tokens[sight.draft.candidates :] for sight in witness.sights]
+    assert sum(any(token >= 0 for token in asked) for asked in probes) > len(probes) / 2
+    assert any(token < 0 for asked in probes for token in asked) == (name == "all together")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", [*TABLE, *TAUGHT])
 def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(name: str, family: str) -> None:

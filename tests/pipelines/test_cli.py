@@ -67,7 +67,7 @@ def test_documents_are_indexed_and_what_was_left_out_is_named(tmp_path: Path) ->
 def test_the_drafter_auto_says_on_standard_error_what_it_is_and_why(index_folder: Path, tiny_folder: Path) -> None:
     shown = ask(index_folder, tiny_folder, "--drafter", "auto")
     assert shown.exit_code == 0, shown.stderr
-    assert "drafter blend: no bita.safetensors lies in the model's folder; a window of lookahead, " in shown.stderr
+    assert "drafter blend: no bita.safetensors lies in the model's folder; lookahead's window, " in shown.stderr
     assert shown.stdout.splitlines()[:-1] == ask(index_folder, tiny_folder).stdout.splitlines()[:-1]
 
 

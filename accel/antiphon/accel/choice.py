@@ -10,12 +10,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from antiphon.accel.cache import CachedModel
+from antiphon.accel.compiled import obstacle
 from antiphon.accel.cost_store import step_cost
 from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import LEARNED_FILE, Bita, Blend, Lookahead, Together
+from antiphon.accel.drafters import LEARNED_FILE, Bita, Blend, Together
 from antiphon.accel.drafters.bita import worths
+from antiphon.accel.drafters.together import WINDOW
+from antiphon.accel.drafters.window import window_rows
 from antiphon.accel.learned import Learned
 from antiphon.accel.probe import traits_of
+from antiphon.accel.run import suits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,7 +28,10 @@ if TYPE_CHECKING:
 _CONTEXT = 512
 """The tokens before a step whose cost decides."""
 
-_chosen: WeakKeyDictionary[PreTrainedModel, Choice] = WeakKeyDictionary()
+_LOOKAHEAD = 0.05
+"""Tokens a step that a window added to SmolLM2's chats, at 32 rows."""
+
+_found: WeakKeyDictionary[PreTrainedModel, tuple[Learned | None, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +50,33 @@ def choose_drafter(model: PreTrainedModel) -> Choice:
     """`Blend`, with BiTA's masks beside it where they were learned for this model and pay on this device.
 
     They pay where BiTA's full draft makes more tokens than its forward costs plain steps; below that a budget would
-    leave most masks out, and asking costs time. `Lookahead` is never chosen, neither alone nor in one tree: the
-    runners-up that `Blend` keeps make longer steps of the same rows, and its window added a few hundredths to these.
-    The reason says what a window would cost.
+    leave most masks out, and asking costs time. On a GPU whose steps would be compiled they are not chosen: masks
+    forfeit that. `Lookahead` is never chosen, neither alone nor in one tree: the runners-up that `Blend` keeps make
+    longer steps of the same rows, and its window added a few hundredths to these; the reason says what it would cost.
 
-    The cost is measured once (see `step_cost`), and the choice is kept as long as the model lives.
+    The file of what was learned is looked for once in a model's life, in the model's folder or in the hub's cache; the
+    cost is that of `step_cost`.
     """
-    if model not in _chosen:
-        _chosen[model] = _choice(model)
-    return _chosen[model]
-
-
-def _choice(model: PreTrainedModel) -> Choice:
     if (traits := traits_of(model)).level == "plain":
         return Choice(Blend, "blend", f"drafts do not help this model: {traits.reason}")
+    if model not in _found:
+        _found[model] = _learned(model)
+    learned, lack = _found[model]
     cost = step_cost(model)
-    window = Lookahead().rows + 1
-    lookahead = f"a window of lookahead, {window} rows, would cost {cost.ratio(window, _CONTEXT):.1f} plain steps"
-    learned, lack = _learned(model)
+    rows = window_rows(*WINDOW[:2])
+    lookahead = (
+        f"lookahead's window, {rows} rows for some {_LOOKAHEAD} tokens, would cost "
+        f"{cost.ratio(1 + rows, _CONTEXT) - 1:.2f} plain steps"
+    )
     if learned is None:
         return Choice(Blend, "blend", f"{lack}; {lookahead}")
-    rows, tokens = Bita(learned).rows + 1, 1 + sum(worths(len(learned.masks)))
+    try:
+        suits(learned, model, traits, bucket=0)
+    except ValueError as error:
+        return Choice(Blend, "blend", f"{str(error).rstrip('.')}; {lookahead}")
+    if model.device.type == "cuda" and obstacle(model, traits, CachedModel(model, traits).cache) is None:
+        return Choice(Blend, "blend", f"its steps are compiled on this GPU, which BiTA's masks forfeit; {lookahead}")
+    rows, tokens = 1 + Bita(learned).rows, 1 + sum(worths(len(learned.masks)))
     price = cost.ratio(rows, _CONTEXT)
     bita = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"
     if tokens > price:
@@ -75,11 +89,8 @@ def _learned(model: PreTrainedModel) -> tuple[Learned | None, str]:
     from transformers.utils.hub import cached_file
 
     try:
-        file = cached_file(str(model.config.name_or_path), LEARNED_FILE, local_files_only=True)
-        learned = Learned.load(str(file))
-        learned.check(model)
+        return Learned.load(str(cached_file(str(model.config.name_or_path), LEARNED_FILE, local_files_only=True))), ""
     except OSError:
         return None, f"no {LEARNED_FILE} lies in the model's folder"
     except ValueError as error:
         return None, str(error).rstrip(".")
-    return learned, ""

@@ -21,8 +21,8 @@ from antiphon.pipelines.together import lookahead
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 DRAFTER_HELP = (
-    "Who drafts: blend, trie, copying, lookahead, nothing; auto (what suits the model here, and says why); bita or "
-    "blend+bita for smollm2; a file that BiTA learned."
+    "Who drafts: blend, trie, copying, recycling, lookahead, blend+lookahead, nothing; auto: what suits the model "
+    "here, with the reason; bita, blend+bita, blend+bita+lookahead: for smollm2; or a file that BiTA learned."
 )
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
@@ -134,10 +134,11 @@ def ask(
     console.quiet_libraries()
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
+    store = sessions_in(sessions, retriever)
     language_model = load_language_model(model, device=device, drafter=factory)
     if factory == "auto":
         console.show_choice(language_model)
-    rag = Rag(retriever, language_model, k=k, sessions=sessions_in(sessions, retriever))
+    rag = Rag(retriever, language_model, k=k, sessions=store)
     stream = rag.stream(
         question,
         max_new_tokens=max_new_tokens,
@@ -176,7 +177,8 @@ def chat(
 
     console.quiet_libraries()
     retriever = Retriever.open(index, device=device)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=sessions_in(sessions, retriever))
+    store = sessions_in(sessions, retriever)
+    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
     talk(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
 
 

@@ -21,10 +21,10 @@ class RayEmbedder:
     """The embedder of a name (see `resolve`), with documents spread over the workers of a Ray cluster.
 
     Each of ``workers`` loads the model once and takes ``batch`` texts at a time; ``gpus`` is how much of a GPU each
-    one gets. Ray is started on this machine unless the process is connected to a cluster (``ray.init(address=...)``),
-    whose machines then need antiphon and the model. Questions, and fewer than two batches, are embedded here: vectors
-    and fingerprint are the embedder's own, so an index made with one is searched with the other. ``block`` is how many
-    texts an index hands over at once.
+    one gets. Without one it computes with one thread, so have about as many workers as cores. Ray is started on this
+    machine unless the process is connected to a cluster (``ray.init(address=...)``), whose machines then need antiphon
+    and the model. Questions, and fewer than two batches, are embedded here: vectors and fingerprint are the embedder's
+    own, so an index made with one is searched with the other. ``block`` is how many texts an index hands over at once.
 
     Raises:
         ImportError: Ray is not installed; says the command.

@@ -42,18 +42,18 @@ def drafter_named(name: str) -> DrafterFactory:
         ValueError: there is none; the message names those that there are.
         FileNotFoundError: there is no such file.
     """
-    file = name.removesuffix(BEHIND).removeprefix(BEFORE)
+    beside = name.removeprefix(BEFORE) if name.startswith(BEFORE) else None
+    file = name if beside is None else beside.removesuffix(BEHIND)
     if file.endswith(".safetensors"):
         from antiphon.accel.learned import Learned  # here, not above: it imports torch
 
         learned = Learned.load(file)
-        if name.startswith(BEFORE):
-            return partial(Together, learned, window=WINDOW if name.endswith(BEHIND) else None)
-        return partial(Bita, learned)
+        if beside is None:
+            return partial(Bita, learned)
+        return partial(Together, learned, window=None if beside == file else WINDOW)
     if name not in DRAFTERS:
         raise ValueError(
-            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, auto, or a file that "
-            "BiTA learned."
+            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or a file that BiTA learned."
         )
     return DRAFTERS[name]
 

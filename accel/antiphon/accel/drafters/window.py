@@ -10,6 +10,11 @@ WORTH = 0.3
 """What the answers to a whole window are worth, in tokens: they saved SmolLM2 0.2 to 0.5 a step."""
 
 
+def window_rows(width: int, size: int) -> int:
+    """The rows of a window that has all its levels, less the root: W (N - 1) - 1."""
+    return width * (size - 1) - 1
+
+
 class Window:
     """``width`` columns of tokens, the first one below the root, up to ``size`` - 1 levels deep.
 

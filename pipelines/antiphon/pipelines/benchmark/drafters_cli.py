@@ -43,7 +43,7 @@ def drafters(
     dtype: Precision = "auto",
     rows: Annotated[str, typer.Option(help="Draft rows in one step, at most; auto: as many as pay.")] = "32",
     passages: Annotated[int, typer.Option(help="Passages that are read, and summarised.")] = 3,
-    limit: Annotated[int, typer.Option(help="So many texts of each kind.")] = 6,
+    limit: Annotated[int, typer.Option(min=1, help="So many texts of each kind, at most.")] = 6,
     max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 96,
     rounds: Annotated[int, typer.Option(help="How often everything is decoded; medians are shown.")] = 1,
     device: Device = None,
@@ -69,12 +69,12 @@ def drafters(
         **machine(loaded.model.device),
     }
     facts |= {"dtype": str(loaded.model.dtype).removeprefix("torch."), "file": file, "rows": rows, "rounds": rounds}
-    facts |= {"samples": limit, "passages": passages, "max_new_tokens": max_new_tokens, "sets": {}}
+    facts |= {"samples": {}, "passages": passages, "max_new_tokens": max_new_tokens, "sets": {}}
     for kind, samples in kinds.items():
         jobs = _jobs(loaded, samples, 0 if kind == "chat" else passages, max_new_tokens)
         with console.progress_bars() as report:
             found = measure(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, report=report).as_dict()
-        facts["sets"][kind] = found
+        facts["sets"][kind], facts["samples"][kind] = found, len(jobs)
         console.out.print(table(f"{kind}: {len(jobs)} texts, {model}, {facts['dtype']}, {rows} rows", COLUMNS, found))
     console.out.print(place(facts), style="dim")
     if as_json:

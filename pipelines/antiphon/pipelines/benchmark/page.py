@@ -157,13 +157,14 @@ def _drafters(result: Result) -> str:
         cells = (f"{one['tokens_per_step']:.2f} ({one['rows_per_step']:.0f}), {one['speedup']:.2f} ×" for one in each)
         rows.append(_row(each[0]["method"], *cells))
     same = all(one["identical"] == 1 for found in sets.values() for one in found)
-    texts = "every text that of plain decoding" if same else "not every text that of plain decoding"
+    texts = ", ".join(f"{count} texts of {kind}" for kind, count in result["samples"].items())
+    kept = "every text that of plain decoding" if same else "not every text that of plain decoding"
     return "\n".join(
         [
             f"### {result['model']}, {result['dtype']}, rows {result['rows']}\n",
-            f"{result['samples']} texts of each kind, questions and summaries over {result['passages']} passages of "
+            f"{texts}, questions and summaries over {result['passages']} passages of "
             f"{result['file'].removesuffix('.jsonl')}, at most {result['max_new_tokens']} new tokens, "
-            f"{result['rounds']} rounds, {texts}; {place(result)}.\n",
+            f"{result['rounds']} rounds, {kept}; {place(result)}.\n",
             _head("drafter", *sets),
             *rows,
             f"\n    {result['command']}\n",
