@@ -28,7 +28,7 @@ print(Retriever.open(folder).search(texts[31], k=1)[0].text)
 
 
 def test_workers_make_the_vectors_of_the_embedder_and_its_index(tmp_path: Path) -> None:
-    pytest.importorskip("ray.data", reason="pip install -e '.[dev]'")
+    pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, "-c", SCRIPT, f"{tmp_path}/index"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=240)
@@ -37,7 +37,7 @@ def test_workers_make_the_vectors_of_the_embedder_and_its_index(tmp_path: Path) 
 
 
 def test_few_texts_and_questions_are_embedded_here() -> None:
-    pytest.importorskip("ray.data", reason="pip install -e '.[dev]'")
+    pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
     spread, plain = RayEmbedder("hash", batch=8), resolve("hash")
     assert (spread.name, spread.dim, spread.fingerprint) == (plain.name, plain.dim, plain.fingerprint)
     assert spread.count_tokens("one two") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +85,6 @@ class _Worker:
 
 def _import() -> Any:
     try:
-        import ray.data
+        return import_module("ray.data")
     except ImportError as error:
         raise ImportError("Ray Data is not installed: pip install 'antiphon[ray]'") from error
-    return ray.data
