@@ -11,6 +11,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from antiphon.accel.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import SessionStore
 from antiphon.pipelines.cli import app
 from antiphon.retrieval import HashEmbedder
@@ -46,9 +47,11 @@ def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_f
     assert "exceeds the context window" in shown.stderr  # the long one is refused, and the conversation goes on
 
 
-def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tiny_folder: Path) -> None:
+def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp_path: Path) -> None:
+    tiny_model(max_position_embeddings=32_768).save_pretrained(tmp_path)  # an answer that no signal is too late for
+    byte_tokenizer().save_pretrained(tmp_path)
     script = "from antiphon.pipelines.cli import app; app()"
-    options = ["--index", str(index_folder), "--model", str(tiny_folder), "--k", "1", "--max-new-tokens", "600"]
+    options = ["--index", str(index_folder), "--model", str(tmp_path), "--k", "1", "--max-new-tokens", "20000"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", script, "chat", *options], env=environment, stdin=subprocess.PIPE,
@@ -69,4 +72,4 @@ def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tin
     assert process.returncode == 0
     assert b"Traceback" not in errors
     tokens = int(next(line for line in shown.splitlines() if b" tokens in " in line).split()[0])
-    assert 0 < tokens < 600
+    assert 0 < tokens < 20_000
