@@ -25,6 +25,8 @@ from antiphon.accel.run import suits
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from antiphon.accel.step_cost import StepCost
+
 _CONTEXT = 512
 """The tokens before a step whose cost decides."""
 
@@ -68,20 +70,25 @@ def choose_drafter(model: PreTrainedModel) -> Choice:
         f"lookahead's window, {rows} rows for some {_LOOKAHEAD} tokens, would cost "
         f"{cost.ratio(1 + rows, _CONTEXT) - 1:.2f} plain steps"
     )
-    if learned is None:
-        return Choice(Blend, "blend", f"{lack}; {lookahead}")
+    pays, bita = (False, lack) if learned is None else _weighed(model, learned, cost)
+    if pays:
+        return Choice(partial(Together, learned), "blend+bita", f"{bita}; {lookahead}")
+    return Choice(Blend, "blend", f"{bita}; {lookahead}")
+
+
+def _weighed(model: PreTrainedModel, learned: Learned, cost: StepCost) -> tuple[bool, str]:
+    """Whether masks pay, and why."""
+    traits = traits_of(model)
     try:
         suits(learned, model, traits, bucket=0)
     except ValueError as error:
-        return Choice(Blend, "blend", f"{str(error).rstrip('.')}; {lookahead}")
+        return False, str(error).rstrip(".")
     if model.device.type == "cuda" and obstacle(model, traits, CachedModel(model, traits).cache) is None:
-        return Choice(Blend, "blend", f"its steps are compiled on this GPU, which BiTA's masks forfeit; {lookahead}")
+        return False, "its steps are compiled on this GPU, which BiTA's masks forfeit"
     rows, tokens = 1 + Bita(learned).rows, 1 + sum(worths(len(learned.masks)))
     price = cost.ratio(rows, _CONTEXT)
     bita = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"
-    if tokens > price:
-        return Choice(partial(Together, learned), "blend+bita", f"{bita}; {lookahead}")
-    return Choice(Blend, "blend", f"{bita}; {lookahead}")
+    return tokens > price, bita
 
 
 def _learned(model: PreTrainedModel) -> tuple[Learned | None, str]:

@@ -69,10 +69,6 @@ class Together:
             return whole
         return merge(self._taken(tree, left), window)
 
-    def _taken(self, tree: Draft, budget: int) -> Draft:
-        """The rows of a tree that are worth most, and the masks behind them."""
-        return self.bita.grouped(tree, budget) if self.bita else trim(tree, budget, sys.maxsize)
-
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
         """All learn; the drafter hears of no probes."""
         self.drafter.observe(without_probes(draft), accepted, logits[: 1 + draft.candidates])
@@ -80,3 +76,7 @@ class Together:
             self.bita.observe(draft, accepted, logits)
         if self.lookahead:
             self.lookahead.observe(draft, accepted, logits)
+
+    def _taken(self, tree: Draft, budget: int) -> Draft:
+        """The rows of a tree that are worth most, and the masks behind them."""
+        return self.bita.grouped(tree, budget) if self.bita else trim(tree, budget, sys.maxsize)

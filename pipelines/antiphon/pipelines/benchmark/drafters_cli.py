@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import chain
+from typing import Annotated
 
 import typer
 
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark.machine import command_line, machine
+from antiphon.pipelines.benchmark.machine import facts_of
 from antiphon.pipelines.benchmark.page import place
 from antiphon.pipelines.benchmark.samples import SHIPPED, Sample, load_samples
+from antiphon.pipelines.benchmark.speed_cli import is_kept
 from antiphon.pipelines.benchmark.tables import table
 from antiphon.pipelines.drafters import LEARNED
 from antiphon.pipelines.options import AsJson, Device, Precision
-
-if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.methods import Job
 
 METHODS = ("hf-lookup", "copying", "trie", "recycling", "lookahead", "blend", "blend+lookahead")
 SUMMARIZE = "Summarize the passages above in a few sentences."
@@ -54,6 +52,7 @@ def drafters(
     Answers and summaries are over the passages of recorded questions; chat has nothing to copy from. The exit code is
     1 where a model in float32 said something else than plain decoding.
     """
+    from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.methods import methods_named, rows_named
     from antiphon.pipelines.benchmark.speed import measure
     from antiphon.pipelines.preparation import dtype_named, load_language_model
@@ -62,16 +61,10 @@ def drafters(
     methods = methods_named(method or methods_of(model), rows_named(rows))
     kinds = samples_of(file, limit)
     loaded = load_language_model(model, device=device, dtype=dtype_named(dtype))
-    facts: dict[str, Any] = {
-        "kind": "drafters",
-        "command": command_line(),
-        "model": model,
-        **machine(loaded.model.device),
-    }
-    facts |= {"dtype": str(loaded.model.dtype).removeprefix("torch."), "file": file, "rows": rows, "rounds": rounds}
+    facts = facts_of("drafters", model, loaded.model) | {"file": file, "rows": rows, "rounds": rounds}
     facts |= {"samples": {}, "passages": passages, "max_new_tokens": max_new_tokens, "sets": {}}
     for kind, samples in kinds.items():
-        jobs = _jobs(loaded, samples, 0 if kind == "chat" else passages, max_new_tokens)
+        jobs = jobs_of(loaded, samples, limit=max_new_tokens, passages=0 if kind == "chat" else passages)
         with console.progress_bars() as report:
             found = measure(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, report=report).as_dict()
         facts["sets"][kind], facts["samples"][kind] = found, len(jobs)
@@ -79,7 +72,7 @@ def drafters(
     console.out.print(place(facts), style="dim")
     if as_json:
         typer.echo(json.dumps(facts))
-    if facts["dtype"] == "float32" and any(each["identical"] < 1 for found in facts["sets"].values() for each in found):
+    if not is_kept(facts["dtype"], chain.from_iterable(facts["sets"].values())):
         raise typer.Exit(1)
 
 
@@ -102,9 +95,3 @@ def samples_of(file: str, limit: int) -> dict[str, list[Sample]]:
 
 def _spread(samples: list[Sample], limit: int) -> list[Sample]:
     return samples[:: max(len(samples) // limit, 1)][:limit]
-
-
-def _jobs(language_model: LanguageModel, samples: list[Sample], passages: int, limit: int) -> list[Job]:
-    from antiphon.pipelines.benchmark.jobs import jobs_of
-
-    return jobs_of(language_model, samples, limit=limit, passages=passages)

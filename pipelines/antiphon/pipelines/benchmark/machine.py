@@ -51,3 +51,9 @@ def units() -> list[str]:
 def _cpuinfo() -> str:
     source = Path("/proc/cpuinfo")
     return source.read_text(encoding="utf-8") if source.is_file() else ""
+
+
+def facts_of(kind: str, name: str, model: Any) -> dict[str, Any]:
+    """What every result says of itself: what was run, on what, by which command."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {"kind": kind, "command": command_line(), "model": name, "dtype": dtype, **machine(model.device)}

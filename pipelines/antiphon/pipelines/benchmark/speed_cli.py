@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark.machine import command_line, machine
+from antiphon.pipelines.benchmark.machine import facts_of
 from antiphon.pipelines.benchmark.page import page_of, place, read_results, title
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.shapes import SHAPES
@@ -75,7 +76,7 @@ def speed(
     jobs = jobs_of(loaded, samples, limit=max_new_tokens, **asked)
     with console.progress_bars() as report:
         measured = measure(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up, report=report)
-    facts = _facts("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
+    facts = facts_of("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
     facts |= asked | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1)}
     facts |= {"max_new_tokens": max_new_tokens, "rows": rows, "rounds": rounds, "methods": measured.as_dict()}
     _show_speed(facts)
@@ -83,7 +84,7 @@ def speed(
         draw(facts["methods"], path, title(facts))
     if as_json:
         typer.echo(json.dumps(facts))
-    if not _is_kept(facts):
+    if not is_kept(facts["dtype"], facts["methods"]):
         raise typer.Exit(1)
 
 
@@ -106,7 +107,7 @@ def floor(
     counts = [*(count for count in ROWS if count < rows), rows]
     with console.err.status("Measuring"):
         found = measure(loaded, rows=counts, context=context).as_dict()
-    facts = _facts("floor", model, loaded) | found
+    facts = facts_of("floor", model, loaded) | found
     columns = {"rows": "rows", "ms": "ms", "ratio": "plain steps", "of_floor": "floors"}
     figures = [{key: found[key][index] for key in columns} for index in range(len(found["rows"]))]
     title = f"{model}, {facts['dtype']}, after {found['context']:,} tokens: the floor is {found['floor_ms']:.3f} ms"
@@ -178,12 +179,6 @@ def _show_speed(facts: dict[str, Any]) -> None:
     console.out.print(place(facts), style="dim")
 
 
-def _facts(kind: str, name: str, model: Any) -> dict[str, Any]:
-    """What every result says of itself: what was run, on what, by which command."""
-    dtype = str(model.dtype).removeprefix("torch.")
-    return {"kind": kind, "command": command_line(), "model": name, "dtype": dtype, **machine(model.device)}
-
-
-def _is_kept(facts: dict[str, Any]) -> bool:
+def is_kept(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:
     """Whether every text is that of plain decoding, where it has to be."""
-    return facts["dtype"] != "float32" or all(each["identical"] == 1 for each in facts["methods"])
+    return dtype != "float32" or all(each["identical"] == 1 for each in methods)
