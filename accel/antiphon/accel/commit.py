@@ -50,12 +50,14 @@ def commit(cache: Cache, kept: Sequence[int], *, held: int, fed: int) -> None:
     Kept rows are moved up within the layer's own memory and what follows is cropped: O(kept), never O(held).
     """
     stray = next((place for place, row in enumerate(kept) if row != place), len(kept))
+    moved = torch.tensor(kept[stray:])
     for layer in cache.layers:
         if not getattr(layer, "is_initialized", True):
             continue  # it has never been fed: it reads the keys and values of another layer
-        for states in _states(layer) if stray < len(kept) else ():
+        for states in _states(layer) if len(moved) else ():
             start = held if type(layer) is StaticLayer else states.shape[-2] - fed
-            _move(states[..., start : start + fed, :], kept[stray:], stray)
+            rows, moved = states.narrow(-2, start, fed), moved.to(states.device)  # a copy for each device, not layer
+            rows.narrow(-2, stray, len(moved)).copy_(rows.index_select(-2, moved))
         _forget(layer, fed - len(kept))
 
 
@@ -89,10 +91,6 @@ def _states(layer: Any) -> list[Tensor]:
         return [quantised.view(torch.uint8) for quantised, _ in (layer._quantized_keys, layer._quantized_values)]
     keys: Tensor | None = getattr(layer, "keys", None)
     return [] if keys is None else [keys, layer.values]
-
-
-def _move(rows: Tensor, kept: Sequence[int], place: int) -> None:
-    rows[..., place : place + len(kept), :] = rows.index_select(-2, torch.tensor(kept, device=rows.device))
 
 
 def _forget(layer: Any, count: int) -> None:
