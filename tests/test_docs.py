@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from antiphon.accel.drafters import LEARNED_FILE
+from antiphon.accel.learned import untrained
 from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.retrieval import build_index
 
 ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("start", "citations", "drafters")
+    for page in ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita")
     for number, block in enumerate(
         re.findall(
             r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
@@ -69,10 +72,14 @@ def test_the_python_of_the_pages_runs(
 ) -> None:
     if "build_index" in block and torch.cuda.is_available():
         pytest.skip("on a GPU this example fetches BGE-M3")
-    tiny_model(max_position_embeddings=16_384).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    model = tiny_model(max_position_embeddings=16_384)
+    model.save_pretrained(tmp_path / "my-model")
+    byte_tokenizer().save_pretrained(tmp_path / "my-model")
+    untrained(model).save(tmp_path / "my-model" / LEARNED_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    exec(compile(block.replace(MODEL, str(tmp_path / "model")), "a page", "exec"), {})
+    if "my-index" in block:
+        build_index(["docs"], "my-index", embedder="minilm")
+    exec(compile(block.replace(MODEL, "my-model"), "a page", "exec"), {})
     assert capsys.readouterr().out
