@@ -12,10 +12,10 @@ import torch
 
 from antiphon.accel.drafters.lookahead import Lookahead
 from antiphon.accel.generate import generate
-from antiphon.accel.parallel import Place, crew, decode_together, part
+from antiphon.accel.parallel import Process, decode_parallel, part, process_group
 from antiphon.accel.stats import Step
 from antiphon.accel.tiny import tiny_model
-from tests.accel.crew import LENGTH, PROMPT, SETTINGS, told
+from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
 
 SIZES = (1, 2, 3)
 
@@ -27,12 +27,12 @@ def plain(model: Any, **options: Any) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def crews(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of three processes has seen in crews of one to three."""
-    folder = tmp_path_factory.mktemp("crew")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of three processes has seen in groups of one to three."""
+    folder = tmp_path_factory.mktemp("processes")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(max(SIZES))]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    script = str(Path(__file__).with_name("crew.py"))
+    script = str(Path(__file__).with_name("parallel_processes.py"))
     result = subprocess.run([*command, script, str(folder)], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(SIZES))]
@@ -40,12 +40,10 @@ def crews(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_process_of_every_crew_sees_the_same_windows_pools_and_text(
-    crews: list[dict[str, Any]], name: str, size: int
-) -> None:
+def test_every_process_sees_the_same_windows_pools_and_text(seen: list[dict[str, Any]], name: str, size: int) -> None:
     alone = told(tiny_model(seed=11), SETTINGS[name])
     for rank in range(size):
-        assert crews[rank][f"{name} by {size}"] == alone, f"process {rank}"
+        assert seen[rank][f"{name} by {size}"] == alone, f"process {rank}"
     assert [token for step in alone for token in step[0]] == plain(tiny_model(seed=11))
     assert len(alone) < LENGTH, "something was drafted"
 
@@ -56,7 +54,7 @@ def test_one_process_takes_the_steps_of_the_drafter(setting: tuple[int, int, int
     steps: list[Step] = []
     options: dict[str, Any] = {"max_new_tokens": 2 * LENGTH, "eos_token_id": None, "do_sample": False, "rows": 200}
     generate(model, torch.tensor([PROMPT]), drafter=lambda: lookahead, on_step=steps.append, **options)
-    together = list(decode_together(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))[:-1]
+    together = list(decode_parallel(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))[:-1]
     assert [step.tokens for step in together] == [step.tokens for step in steps[: len(together)]]
 
 
@@ -71,18 +69,18 @@ def test_an_end_inside_a_run_ends_the_text_there() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
     for end in {text[9], text[20]}:
-        steps = list(decode_together(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=LENGTH, ends=[end]))
+        steps = list(decode_parallel(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=LENGTH, ends=[end]))
         assert [token for step in steps for token in step.tokens] == text[: text.index(end) + 1]
         assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["stop"]
 
 
 def test_a_text_may_go_on_to_the_models_last_position() -> None:
     model = tiny_model("gpt2", n_positions=32, max_position_embeddings=32)
-    steps = list(decode_together(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
+    steps = list(decode_parallel(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
     assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
     assert [step.prefilled for step in steps] == [len(PROMPT)] + [0] * (len(steps) - 1)
     again = Lookahead(5, 4, 2)  # with the whole text to read from, the last runs are long ones
-    steps = list(decode_together(model, PROMPT, again, max_new_tokens=22, references=[plain(model, max_new_tokens=22)]))
+    steps = list(decode_parallel(model, PROMPT, again, max_new_tokens=22, references=[plain(model, max_new_tokens=22)]))
     assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
     assert len(steps) < 12
 
@@ -93,11 +91,11 @@ def test_a_text_may_go_on_to_the_models_last_position() -> None:
 )
 def test_what_cannot_be_decoded_together_is_refused(model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        next(decode_together(tiny_model(model), prompt, Lookahead(), max_new_tokens=3))
+        next(decode_parallel(tiny_model(model), prompt, Lookahead(), max_new_tokens=3))
 
 
 def test_a_process_that_was_started_alone_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with crew() as own:
-        assert own == Place()
+    with process_group() as own:
+        assert own == Process()
         assert not torch.distributed.is_initialized()

@@ -26,7 +26,7 @@ from antiphon.accel.verify import walk
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Process:
     """Where this process stands: its number among all, and its device (None: chosen as usual)."""
 
     rank: int = 0
@@ -35,14 +35,14 @@ class Place:
 
 
 @contextmanager
-def crew() -> Iterator[Place]:
+def process_group() -> Iterator[Process]:
     """Join the processes that torchrun has started beside this one, and yield this one's place; alone without them.
 
     Its device is the GPU of its rank on this machine where there are enough for all, else the CPU; they talk by NCCL
     on GPUs and by Gloo on CPUs.
     """
     if "WORLD_SIZE" not in os.environ:
-        yield Place()
+        yield Process()
         return
     on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else "cpu"
@@ -50,13 +50,13 @@ def crew() -> Iterator[Place]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpus else "gloo")
     try:
-        yield Place(dist.get_rank(), dist.get_world_size(), device)
+        yield Process(dist.get_rank(), dist.get_world_size(), device)
     finally:
         dist.destroy_process_group()
 
 
 @torch.no_grad()
-def decode_together(
+def decode_parallel(
     model: PreTrainedModel,
     prompt: Tokens,
     lookahead: Lookahead,

@@ -13,10 +13,10 @@ from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.cli import app as bench
 from antiphon.pipelines.bita.cli import app as bita
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
+from antiphon.pipelines.lookahead_cli import lookahead
 from antiphon.pipelines.options import Device, Index, MaxNewTokens, Precision, Rows, Sessions
 from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, sessions_in, show_index
 from antiphon.pipelines.reader.cli import app as reader
-from antiphon.pipelines.together import lookahead
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."

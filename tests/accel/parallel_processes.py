@@ -1,6 +1,6 @@
-"""What every process of a crew does: one text by 1, 2 and 3 of them, and what each has seen, written down.
+"""What every process of a process group does: one text by 1, 2 and 3 of them, and what each has seen, written down.
 
-Started by torchrun: ``torchrun --nproc-per-node 3 tests/accel/crew.py FOLDER``.
+Started by torchrun: ``torchrun --nproc-per-node 3 tests/accel/parallel_processes.py FOLDER``.
 """
 
 import json
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from antiphon.accel.drafters.lookahead import Lookahead
-from antiphon.accel.parallel import crew, decode_together
+from antiphon.accel.parallel import decode_parallel, process_group
 from antiphon.accel.tiny import tiny_model
 
 SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}
@@ -24,7 +24,7 @@ def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[A
     """After every step: its tokens, the window, and the pool."""
     lookahead = Lookahead(*setting, seed=3)
     steps: list[Any] = []
-    for step in decode_together(model, PROMPT, lookahead, max_new_tokens=LENGTH, group=group):
+    for step in decode_parallel(model, PROMPT, lookahead, max_new_tokens=LENGTH, group=group):
         assert lookahead.window is not None
         levels = [list(level) for level in lookahead.window.levels]
         steps.append([list(step.tokens), levels, [list(ngram) for ngram in lookahead.pool]])
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     """Decode with every number of processes up to all of them, and write down what this one has seen."""
     torch.set_num_threads(1)
     model: Any = tiny_model(seed=11)
-    with crew() as own:
+    with process_group() as own:
         groups = {size: dist.new_group(list(range(size))) for size in range(1, own.size + 1)}
         seen = {
             f"{name} by {size}": told(model.to(own.device), setting, group)

@@ -29,18 +29,18 @@ def lookahead(
     """
     from antiphon.accel.drafters import Lookahead
     from antiphon.accel.messages import encode
-    from antiphon.accel.parallel import crew, decode_together
+    from antiphon.accel.parallel import decode_parallel, process_group
     from antiphon.accel.stats import summarize
     from antiphon.pipelines.benchmark.cases import asked
 
     console.quiet_libraries()
     drafter = Lookahead(window, ngram, guesses, reads=not unread)
-    with crew() as own:
+    with process_group() as own:
         loaded = load_language_model(model, device=own.device, dtype=dtype_named(dtype))
         tokens = encode(asked(loaded, prompt, ()).prompt, loaded.tokenizer)
         ends = loaded.model.generation_config.eos_token_id
         steps = list(
-            decode_together(
+            decode_parallel(
                 loaded.model,
                 tokens,
                 drafter,
