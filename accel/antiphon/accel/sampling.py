@@ -47,6 +47,8 @@ class Chooser:
         """
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
             return lambda row: self._choose(logits[row + 1 : row + 2])
+        if best is None and logits.device.type == "cpu":  # no copy to save, and a walk visits few of many rows
+            return lambda row: int(argmax(logits[row + 1 : row + 2]))
         tokens = (argmax(logits) if best is None else best).tolist()  # one copy from the device for all rows
         return lambda row: int(tokens[row + 1])
 

@@ -54,8 +54,10 @@ This page is what a command makes of stored results, and a test holds it against
 
     {command}
 
-Every result is the last line of the command that stands beside it; run it again and compare. Nothing here is a promise
-about another machine: ratios travel better than seconds, and those between methods better than those to plain decoding.
+Every result is the last line of the command that stands beside it. `python-docs`, `genres` and the embedded models ship
+with the package; the other files hold recorded answers of larger models and do not: give recorded answers of yours, in
+the same format. Nothing here is a promise about another machine: ratios travel better than seconds, and those between
+methods better than those to plain decoding.
 """
 
 REPLAY_HEAD = """\
@@ -209,8 +211,8 @@ INDEX_HEAD = """\
 ## Vector indexes
 
 Recall against exact search, and what it takes. Bytes are those in memory; settings that score again also read
-half-precision vectors from a memory map. *paper* is the paper's setting (IVF4096, PQ64, 16 probes), with fewer lists
-where there are too few vectors to train so many.
+half-precision vectors from a memory map: with `k * n` the best n times k are scored so (0: none). *paper* is the
+paper's setting (IVF4096, PQ64, 16 probes), with fewer lists where there are too few vectors to train so many.
 """
 
 
