@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from antiphon.integrations.langchain import AntiphonEmbeddings
@@ -63,6 +63,14 @@ def test_a_store_of_another_framework_gives_the_passages_of_a_folder(name: str, 
         assert scores == sorted(scores, reverse=True)
     with pytest.raises(TypeError, match="The index is VectorStorePassages, which is searched only; change it where"):
         retriever.add(PASSAGES)
+
+
+def test_a_store_that_is_not_searched_by_vector_is_refused_at_once() -> None:
+    class ByText(InMemoryVectorStore):
+        similarity_search_by_vector = VectorStore.similarity_search_by_vector
+
+    with pytest.raises(TypeError, match=r"ByText is not searched by vector .* give a store that is"):
+        LangChainPassages(ByText(AntiphonEmbeddings(EMBEDDER)))
 
 
 @pytest.mark.parametrize("name", ["langchain", "llama-index"])

@@ -22,9 +22,17 @@ class VectorStorePassages:
     A filter is handed on as the store's ``filter``, a dictionary of texts by name, with ``source`` among them: stores
     that compare metadata by such a dictionary take it, such as Chroma (one condition at a time). `InMemoryVectorStore`
     wants a function, and others a language of their own: they cannot be searched with ``where``.
+
+    Raises:
+        TypeError: the store is not searched by vector.
     """
 
     def __init__(self, store: VectorStore) -> None:
+        if type(store).similarity_search_by_vector is VectorStore.similarity_search_by_vector:
+            raise TypeError(
+                f"{type(store).__name__} is not searched by vector (it has no similarity_search_by_vector of its own); "
+                "give a store that is, or put its documents into an index of antiphon."
+            )
         self._store = store
         self._search = store.similarity_search_by_vector
 
@@ -33,7 +41,6 @@ class VectorStorePassages:
 
         Raises:
             ValueError: the store does not take the filter.
-            NotImplementedError: the store is not searched by vector.
         """
         documents = self._filtered(vector, k, where) if where else self._search(vector.tolist(), k=k)
         passages = [passage for document in documents if (passage := passage_of(document)) is not None]
