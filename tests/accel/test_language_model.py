@@ -1,12 +1,14 @@
 """Text in, text out: exact stops, whole characters, one beginning of sequence, threads, and clear refusals."""
 
 import gc
+import signal
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise, zip_longest
+from random import Random
 from threading import Barrier, Thread
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import warning_once
 
+from antiphon.accel.completion import Turns
 from antiphon.accel.language_model import Completion, LanguageModel
 from antiphon.accel.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
@@ -24,6 +27,10 @@ PROMPT = "the passages that retrieval found are the drafts that decoding verifie
 @cache
 def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
     return LanguageModel(tiny_model(family, **overrides), byte_tokenizer(), name=f"tiny {family}")
+
+
+def interrupted(step: object) -> str:
+    raise KeyboardInterrupt
 
 
 def parrot(text: str, *, ends: bool = False) -> LanguageModel:
@@ -254,6 +261,40 @@ def test_threads_take_turns() -> None:
     first = order[-1] ^ 1  # the one that ended first
     until = len(order) - order[::-1].index(first)
     assert order[:until].count(first ^ 1) > until / 8
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on Windows")
+def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
+    turns, moments = Turns(), Random(0)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(200):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 2e-4))
+                while True:
+                    turns.take(int)
+            other = Thread(target=turns.take, args=(int,), daemon=True)
+            other.start()
+            other.join(10)
+            assert not other.is_alive(), "the turn was left taken"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupted_stream_can_be_closed_and_says_what_it_gave_out() -> None:
+    with forwards(tiny()) as seen:
+        stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=100)
+        said = [next(stream), next(stream)]
+        spent = len(seen)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(stream, "_read", interrupted)
+            next(stream)
+        assert list(stream) == []  # what the interrupt has swallowed would be missing
+        assert len(seen) == spent + 1
+    stream.close()
+    assert stream.completion.finish_reason == "cancelled"
+    assert stream.completion.text == "".join(said)
 
 
 def test_closing_a_stream_that_has_ended_changes_nothing() -> None:

@@ -50,7 +50,8 @@ def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_f
 def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp_path: Path) -> None:
     tiny_model(max_position_embeddings=32_768).save_pretrained(tmp_path)  # an answer that no signal is too late for
     byte_tokenizer().save_pretrained(tmp_path)
-    script = "from antiphon.pipelines.cli import app; app()"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in a shell's background
+    script = f"{heard}; from antiphon.pipelines.cli import app; app()"
     options = ["--index", str(index_folder), "--model", str(tmp_path), "--k", "1", "--max-new-tokens", "20000"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -72,4 +73,4 @@ def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp
     assert process.returncode == 0
     assert b"Traceback" not in errors
     tokens = int(next(line for line in shown.splitlines() if b" tokens in " in line).split()[0])
-    assert 0 < tokens < 20_000, errors.decode()  # an exception that Python ignored would stand there
+    assert 0 < tokens < 20_000

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from antiphon.accel.detokenize import Detokenizer, StopStrings
 from antiphon.accel.stats import FinishReason, Step, Summary, summarize
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["Completion", "Origin", "Pieces", "Stream", "Turns", "Usage"]
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +89,27 @@ class Pieces(Iterator[str]):
 
 
 class Turns:
-    """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again."""
+    """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again.
+
+    Ctrl-C may come anywhere, and leaves nothing taken: it is free again whatever `take` was doing. A thread that has
+    the turn may take another one inside of it, as a stream does that is dropped and closed there.
+    """
 
     def __init__(self) -> None:
-        self._line = Lock()  # held by the next in line
-        self._turn = Lock()
+        self._line = RLock()  # held by the next in line
+        self._turn = RLock()
 
-    def __enter__(self) -> None:
-        with self._line:
-            self._turn.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._turn.release()
+    def take(self, act: Callable[[], Result]) -> Result:
+        """What ``act`` returns, called when it is this thread's turn."""
+        try:
+            with self._line:
+                self._turn.acquire()
+            return act()
+        finally:  # no `with`: between a lock that is taken and its block, and on the way to `__exit__`, Ctrl-C can come
+            try:  # noqa: SIM105
+                self._turn.release()
+            except RuntimeError:  # interrupted before it was this thread's turn
+                pass
 
 
 class Stream(Pieces):
@@ -133,7 +145,7 @@ class Stream(Pieces):
         self._is_closed = False
 
     def __next__(self) -> str:
-        while (piece := self._advance()) == "":
+        while (piece := self._turns.take(self._advance)) == "":
             pass
         if piece is None:
             raise StopIteration
@@ -165,18 +177,19 @@ class Stream(Pieces):
     def close(self) -> None:
         """Stop generating and free what generation held; the completion is what was given out until now."""
         self._is_closed = True  # seen by whoever is reading, before its next forward
-        with self._turns:
-            self._end("cancelled")
+        self._turns.take(partial(self._end, "cancelled"))
 
     def _advance(self) -> str | None:
         """The text of one more forward, or None at the end. Others take their turns between two of them."""
-        with self._turns:
-            if self._finish or self._is_closed:
-                return None
-            step = next(self._running)
-            piece = self._read(step)
+        if self._finish or self._is_closed:
+            return None
+        try:
+            piece = self._read(next(self._running))
             self._pieces.append(piece)
-            return piece
+        except BaseException:
+            self._is_closed = True  # after Ctrl-C between a forward and its text, the next one would leave a gap
+            raise
+        return piece
 
     def _read(self, step: Step) -> str:
         text = ""

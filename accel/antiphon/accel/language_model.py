@@ -163,11 +163,13 @@ class LanguageModel:
         for name, given in (("references", shares), ("seeds", each)):
             count = f"{len(prompts)}, one for each prompt"
             check(f"The number of {name}", len(given), len(given) == len(prompts), count)
-        with self._turns:
+
+        def begin() -> list[Stream]:
             runs = [self._run(*one) for one in zip(prompts, shares, each, strict=True)]
             running = steps_of(self.model, runs, batch_size)
-            streams = [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
-        return [stream.to_end().completion for stream in streams]
+            return [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
+
+        return [stream.to_end().completion for stream in self._turns.take(begin)]
 
     def stream(
         self,
@@ -190,9 +192,12 @@ class LanguageModel:
             TypeError: a reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
-        with self._turns:
+
+        def begin() -> Stream:
             run = self._run(prompt, references, settings, prefix)
             return self._stream(run, run.steps() if prefix is None else prefix.keeping(run, run.steps()), settings)
+
+        return self._turns.take(begin)
 
     def _run(
         self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
@@ -276,7 +281,8 @@ class LanguageModel:
                 )
             repetition_penalty = completion.repetition_penalty
         emitted = _ids(completion, self.tokenizer)
-        with self._turns:
+
+        def prove() -> Certificate:
             tokens = encode(prompt, self.tokenizer)
             request = prepare(
                 self.model,
@@ -287,6 +293,8 @@ class LanguageModel:
             )
             output = [*tokens, *emitted]
             return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
+
+        return self._turns.take(prove)
 
     def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
         """The prompt as tensors; the mask says that a pad token in it is text."""
