@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise, zip_longest
 from random import Random
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
@@ -29,8 +29,20 @@ def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
     return LanguageModel(tiny_model(family, **overrides), byte_tokenizer(), name=f"tiny {family}")
 
 
-def interrupted(step: object) -> str:
-    raise KeyboardInterrupt
+class Interrupted:
+    """What it is made of, with a Ctrl-C at the end of a call or of a turn."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole = whole
+
+    def __call__(self, *arguments: Any) -> None:
+        if self.whole.__name__ == "_read":
+            self.whole(*arguments)
+        raise KeyboardInterrupt
+
+    def take(self, act: Any) -> None:
+        self.whole.take(act)
+        raise KeyboardInterrupt
 
 
 def parrot(text: str, *, ends: bool = False) -> LanguageModel:
@@ -264,6 +276,7 @@ def test_threads_take_turns() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on Windows")
+@pytest.mark.timeout(60, method="thread")  # its other method has the same timer
 def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
     turns, moments = Turns(), Random(0)
 
@@ -286,20 +299,43 @@ def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_interrupted_stream_can_be_closed_and_says_what_it_gave_out() -> None:
+def test_a_turn_inside_of_a_turn_waits_for_nobody() -> None:
+    turns, began, order = Turns(), Event(), list[str]()
+
+    def wait() -> None:
+        began.set()
+        turns.take(lambda: order.append("other"))
+
+    other = Thread(target=wait, daemon=True)
+
+    def outer() -> None:
+        other.start()
+        began.wait()
+        other.join(0.2)  # now it is next in line
+        turns.take(lambda: order.append("inner"))
+        order.append("outer")
+
+    turns.take(outer)
+    other.join(10)
+    assert order == ["inner", "outer", "other"]
+
+
+@pytest.mark.parametrize("moment", ["_read", "_end", "_turns"])
+def test_an_interrupted_stream_goes_on_nowhere_and_can_be_closed(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with forwards(tiny()) as seen:
-        stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=100)
+        stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=3)
         said = [next(stream), next(stream)]
-        spent = len(seen)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stream, "_read", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                next(stream)
+        monkeypatch.setattr(stream, moment, Interrupted(getattr(stream, moment)))
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        monkeypatch.undo()
         assert list(stream) == []  # what the interrupt has swallowed would be missing
-        assert len(seen) == spent + 1
+        assert len(seen) == 3
     stream.close()
-    assert stream.completion.finish_reason == "cancelled"
-    assert stream.completion.text == "".join(said)
+    completion = stream.completion
+    assert completion.finish_reason == ("length" if moment == "_turns" else "cancelled")
+    assert completion.text.startswith("".join(said))
+    assert tiny().generate(PROMPT, max_new_tokens=3).text.startswith(completion.text)
 
 
 def test_closing_a_stream_that_has_ended_changes_nothing() -> None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from antiphon.accel.detokenize import Detokenizer, StopStrings
@@ -91,25 +91,39 @@ class Pieces(Iterator[str]):
 class Turns:
     """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again.
 
-    Ctrl-C may come anywhere, and leaves nothing taken: it is free again whatever `take` was doing. A thread that has
-    the turn may take another one inside of it, as a stream does that is dropped and closed there.
+    Ctrl-C may come anywhere and leaves nothing taken. A turn inside of a turn of the same thread is part of that one:
+    a stream that is dropped may be closed there.
     """
 
     def __init__(self) -> None:
-        self._line = RLock()  # held by the next in line
+        self._line = RLock()  # held by the next in line; both say to `release` whether it is this thread that has them
         self._turn = RLock()
+        self._holder = 0
 
     def take(self, act: Callable[[], Result]) -> Result:
         """What ``act`` returns, called when it is this thread's turn."""
-        try:
-            with self._line:
-                self._turn.acquire()
+        thread = get_ident()
+        if self._holder == thread:
             return act()
-        finally:  # no `with`: between a lock that is taken and its block, and on the way to `__exit__`, Ctrl-C can come
-            try:  # noqa: SIM105
+        # No `with`: signals are handled after every call, before the block is entered and on the way to `__exit__`.
+        try:
+            self._line.acquire()
+            self._turn.acquire()
+            self._holder = thread
+            self._line.release()
+            return act()
+        finally:  # up to the first release there is no call, and so no signal
+            if self._holder == thread:
+                self._holder = 0
+            try:
                 self._turn.release()
             except RuntimeError:  # interrupted before it was this thread's turn
                 pass
+            finally:
+                try:  # noqa: SIM105
+                    self._line.release()
+                except RuntimeError:  # as it should be: let go when the turn came
+                    pass
 
 
 class Stream(Pieces):
@@ -145,8 +159,12 @@ class Stream(Pieces):
         self._is_closed = False
 
     def __next__(self) -> str:
-        while (piece := self._turns.take(self._advance)) == "":
-            pass
+        try:
+            while (piece := self._turns.take(self._advance)) == "":
+                pass
+        except BaseException:
+            self._is_closed = True  # a piece may be lost to Ctrl-C; the next one would leave a gap
+            raise
         if piece is None:
             raise StopIteration
         return piece
@@ -175,7 +193,7 @@ class Stream(Pieces):
         )
 
     def close(self) -> None:
-        """Stop generating and free what generation held; the completion is what was given out until now."""
+        """Stop generating and free what generation held; the completion is what was said until now."""
         self._is_closed = True  # seen by whoever is reading, before its next forward
         self._turns.take(partial(self._end, "cancelled"))
 
@@ -183,15 +201,14 @@ class Stream(Pieces):
         """The text of one more forward, or None at the end. Others take their turns between two of them."""
         if self._finish or self._is_closed:
             return None
-        try:
-            piece = self._read(next(self._running))
-            self._pieces.append(piece)
-        except BaseException:
-            self._is_closed = True  # after Ctrl-C between a forward and its text, the next one would leave a gap
-            raise
+        piece, finish = self._read(next(self._running))
+        self._pieces.append(piece)
+        if finish:
+            self._end(finish)
         return piece
 
-    def _read(self, step: Step) -> str:
+    def _read(self, step: Step) -> tuple[str, FinishReason | None]:
+        """The text of a step, and why it is the last one if it is."""
         text = ""
         for count, token in enumerate(step.tokens, start=1):
             piece = self._detokenizer.push(token)
@@ -200,13 +217,11 @@ class Stream(Pieces):
             if self._stops.is_found:
                 kept = replace(step, tokens=step.tokens[:count], accepted=min(step.accepted, count), finish="stop")
                 self._steps.append(kept)
-                self._end("stop")
-                return text
+                return text, "stop"
         self._steps.append(step)
         if step.finish:
             text += self._stops.finish(self._detokenizer.pending)
-            self._end("stop" if self._stops.is_found else step.finish)
-        return text
+        return text, "stop" if self._stops.is_found else step.finish
 
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish
