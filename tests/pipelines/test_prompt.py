@@ -52,12 +52,14 @@ def test_a_model_that_names_its_prompt_gets_that_one(passages: list[Passage]) ->
 
 
 def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passages: list[Passage]) -> None:
-    text = "Colonies\n\nA colony has one queen.  She lays\nthe eggs. There are:\n\n- workers\n- drones"
+    text = "Colonies\n\nA colony has one queen.  She lays\nthe eggs. There are:\n\n- workers\n- drones\n\n>>> bees = 3"
     prompt = reader_prompt(QUESTION, [replace(passages[0], text=text, metadata={"title": "Bees > Colonies"})])
     lines = ["[1] A colony has one queen.", "[1] She lays the eggs.", "[1] There are:", "[1] workers", "[1] drones"]
     turn = prompt.content[-1]
     assert not isinstance(turn, str)
-    assert turn["content"] == "\n".join(["Passages:", "", "Colonies", *lines, "", f"Question: {QUESTION}"])
+    assert turn["content"] == "\n".join(
+        ["Passages:", "", "Colonies", *lines, ">>> bees = 3", "", f"Question: {QUESTION}"]
+    )
     assert prompt.answers == (DECLINED, "\n".join(lines))  # what an answer could repeat, in its very form
 
 

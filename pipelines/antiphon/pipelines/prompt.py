@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.messages import Message
-from antiphon.pipelines.quotes import quotable_lines
+from antiphon.pipelines.quotes import Quote, lines_of
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -78,19 +78,25 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 
 
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The passages sentence by sentence, each line behind the number of its passage, and then the question.
+    """The passages sentence by sentence, each behind the number of its passage, and then the question.
 
-    An answer is some of these lines. Questions of the same passages share all but their last tokens.
+    An answer is some of these lines. Headings and listings stand there without a number. Questions of the same passages
+    share all but their last tokens.
     """
     headings = [_heading(passage) or _file(passage) for passage in passages]
     lines = [
-        [quote.line for quote in quotes if quote.sentence != heading]
-        for heading, quotes in zip(headings, quotable_lines(passages), strict=True)
+        [line for line in own if (line if isinstance(line, str) else line.sentence) != heading]
+        for heading, own in zip(headings, lines_of(passages), strict=True)
     ]
-    shown = "\n\n".join("\n".join([heading, *own]) for heading, own in zip(headings, lines, strict=True))
+    shown = "\n\n".join("\n".join([heading, *map(_shown, own)]) for heading, own in zip(headings, lines, strict=True))
     turn = f"Passages:\n\n{shown}\n\nQuestion: {question}"
     messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
-    return Prompt(messages, answers=(DECLINED, *("\n".join(own) for own in lines)))
+    answers = ("\n".join(line.line for line in own if isinstance(line, Quote)) for own in lines)
+    return Prompt(messages, answers=(DECLINED, *answers))
+
+
+def _shown(line: Quote | str) -> str:
+    return line if isinstance(line, str) else line.line
 
 
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:

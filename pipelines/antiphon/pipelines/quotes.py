@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from antiphon.retrieval import Passage
 from antiphon.retrieval.sentences import sentences
 
+_CODE = re.compile(r"^(>>>|\.\.\.|#|\$|[\w.]+ = )|[{};]$|--{2,}|\|")
+_LISTING = re.compile(r"\n[ \t>|$#]")  # an indented line inside a sentence, or one that begins like code
 _LINE = re.compile(r"\[(\d+)\] (.+)")
 _ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
 
@@ -33,9 +35,17 @@ def quotes_of(text: str) -> tuple[Quote, ...]:
 
 
 def quotable_lines(passages: Sequence[Passage]) -> list[tuple[Quote, ...]]:
-    """For each passage its sentences, each as the line that an answer could have."""
+    """For each passage its sentences, each as the line that an answer could have; lines of listings are none."""
+    return [tuple(line for line in lines if isinstance(line, Quote)) for lines in lines_of(passages)]
+
+
+def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
+    """For each passage its text sentence by sentence: what can be quoted as a quote, the lines of listings as texts."""
     return [
-        tuple(Quote(number, quoted_form(sentence)) for sentence in _sentences(passage.text))
+        [
+            Quote(number, quoted_form(sentence)) if is_prose(sentence) else quoted_form(sentence)
+            for sentence in _sentences(passage.text)
+        ]
         for number, passage in enumerate(passages, start=1)
     ]
 
@@ -45,6 +55,11 @@ def quoted_form(sentence: str) -> str:
     line = " ".join(sentence.split())
     mark = _ITEM.match(line)
     return line[mark.end() :] if mark else line
+
+
+def is_prose(sentence: str) -> bool:
+    """Whether a sentence of a passage is words and no line of a listing."""
+    return not _CODE.search(quoted_form(sentence)) and not _LISTING.search(sentence)
 
 
 def _sentences(text: str) -> list[str]:
