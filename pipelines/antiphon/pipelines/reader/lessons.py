@@ -118,7 +118,8 @@ class Lessons:
 
     def _foreign(self, others: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
         """Questions that passages nearby answer and these do not."""
-        asked = [one for index in others for one in ask(self.passages[index].text, random)[:2]]
+        written = [one for index in others for one in self._written.get(index, ()) if one.sentences]
+        asked = written + [one for index in others for one in ask(self.passages[index].text, random)[:2]]
         asked = [one for one in asked if one.kind != "list" and not _is_elsewhere(one, passages)]
         asked = [one for one in asked if not _is_covered(one.text, passages)]
         random.shuffle(asked)
