@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from antiphon.pipelines.quotes import Quote, quotable_lines
+from antiphon.pipelines.quotes import Quote, quotable_lines, quoted_form
 from antiphon.pipelines.reader.corpus import page
 from antiphon.pipelines.reader.lesson import Lesson, Question
-from antiphon.pipelines.reader.questions import Asked, ask
+from antiphon.pipelines.reader.questions import Asked, ask, quotable
 from antiphon.pipelines.reader.written import Written
 from antiphon.retrieval import Passage
+from antiphon.retrieval.sentences import sentences
 
 PASSAGES = (1, 2, 3, 3, 3, 4, 5)
 """How many passages a lesson has, drawn from these."""
@@ -23,8 +24,11 @@ PASSAGES = (1, 2, 3, 3, 3, 4, 5)
 QUESTIONS = 12
 _UNANSWERABLE = (1, 2, 2, 3)
 _NEIGHBOURS = 12
+_BY_RULE = 4  # questions made by rule beside those that people asked, at most
 _KEYWORDS = 1  # questions of a lesson that are bare keywords, at most
 _TRIES, _MOST_TRIES = 20, 2000
+_SHORT = 0.3  # of the lessons: their passages are cut to a few sentences, as notes and short texts are
+_SENTENCES = (1, 1, 2, 3)
 _SAME = 0.6  # of a sentence's words in another: they say the same
 _WORD = re.compile(r"\w+")
 
@@ -49,17 +53,20 @@ class Lessons:
         self._vectors = vectors.tocsr()
         self._written = _by_passage(passages, written)
         self.anchors = sorted(self._written)
+        self._parts = _by_folder(passages, self.anchors)
 
     def lesson(self, number: int, *, is_written: bool = False) -> Lesson:
         """Lesson ``number``, around a passage that people asked about where ``is_written`` and there is one.
+
+        Every folder that has such passages has its turn as often as the others.
 
         Raises:
             ValueError: of many passages none gives a question.
         """
         random = Random(f"{self.seed} {number} {is_written}")
-        anchors = self.anchors if is_written and self.anchors else range(len(self.passages))
+        parts = self._parts if is_written and self._parts else [range(len(self.passages))]
         for _ in range(_MOST_TRIES):
-            if lesson := self._around(random.choice(anchors), random):
+            if lesson := self._around(random.choice(random.choice(parts)), random):
                 return lesson
         raise ValueError(
             f"Of {_MOST_TRIES} passages none has a sentence that a question could be made of; "
@@ -78,11 +85,13 @@ class Lessons:
         chosen = [anchor, *random.sample(near[: 2 * count], min(count - 1, len(near)))]
         random.shuffle(chosen)
         passages = tuple(self.passages[index] for index in chosen)
-        answerable = self._answerable(chosen, passages, anchor, random)
+        if random.random() < _SHORT:
+            passages = tuple(self._excerpt(index, random) for index in chosen)
+        answerable = self._answerable(chosen, passages, random)
         if not answerable:
             return None
         others = [index for index in near if index not in chosen] + [random.randrange(len(self.passages))]
-        declined = list(self._refusals(anchor)) + self._foreign(others, passages, random)
+        declined = self._refusals(chosen, passages, anchor, random) + self._foreign(others, passages, random)
         declined = declined[: random.choice(_UNANSWERABLE)]
         questions = answerable[: QUESTIONS - len(declined)] + declined
         random.shuffle(questions)
@@ -96,25 +105,44 @@ class Lessons:
         ranked = sorted(best.tolist(), key=lambda index: -scores[index])
         return [index for index in ranked if index != anchor and self.passages[index].text != text]
 
-    def _answerable(
-        self, chosen: Sequence[int], passages: Sequence[Passage], anchor: int, random: Random
-    ) -> list[Question]:
+    def _answerable(self, chosen: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
         """Written questions first, then made ones, no two about the same sentences."""
         made: list[Question] = []
-        for number, index in enumerate(chosen, start=1):
-            asked = ask(self.passages[index].text, random)
+        for number, (index, passage) in enumerate(zip(chosen, passages, strict=True), start=1):
+            asked = ask(passage.text, random)
             random.shuffle(asked)
-            written = [one for one in self._written.get(index, ()) if one.sentences]
+            written = [one for one in self._written.get(index, ()) if one.sentences and _says(passage, one)]
             for one in written + asked:
                 if not _is_elsewhere(one, passages, number - 1):
                     quotes = tuple(Quote(number, sentence) for sentence in one.sentences)
                     made.append(Question(one.text, quotes, one.kind))
         random.shuffle(made)
-        made.sort(key=lambda question: question.kind != "written")
-        return _varied(made)
+        written = [question for question in made if question.kind == "written"]
+        by_rule = [question for question in made if question.kind != "written"]
+        return _varied(written + (by_rule[:_BY_RULE] if written else by_rule))
 
-    def _refusals(self, anchor: int) -> Sequence[Question]:
-        return [Question(one.text, (), "written-no") for one in self._written.get(anchor, ()) if not one.sentences]
+    def _excerpt(self, index: int, random: Random) -> Passage:
+        """A few sentences of a passage, from one that people asked about where there is one; half without a heading."""
+        passage = self.passages[index]
+        spans = list(sentences(passage.text))
+        asked = {one.sentences[0] for one in self._written.get(index, ()) if one.sentences}
+        wanted = [at for at, span in enumerate(spans) if quoted_form(passage.text[slice(*span)]) in asked]
+        prose = [at for at, span in enumerate(spans) if quotable(passage.text[slice(*span)])]
+        first = random.choice(wanted or prose or range(len(spans)))
+        last = min(first + random.choice(_SENTENCES), len(spans)) - 1
+        start, end = spans[first][0], spans[last][1]
+        metadata = passage.metadata if random.random() < 0.5 else {}
+        return Passage.at(passage.source, passage.start + start, passage.text[start:end], metadata)
+
+    def _refusals(
+        self, chosen: Sequence[int], passages: Sequence[Passage], anchor: int, random: Random
+    ) -> list[Question]:
+        """Questions that people asked about the anchor, and those whose answers were cut off."""
+        refused = [one for one in self._written.get(anchor, ()) if not one.sentences]
+        for index, passage in zip(chosen, passages, strict=True):
+            refused += [one for one in self._written.get(index, ()) if one.sentences and not _says(passage, one)]
+        random.shuffle(refused)
+        return [Question(one.text, (), "written-no") for one in refused if not _is_elsewhere(one, passages)]
 
     def _foreign(self, others: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
         """Questions that passages nearby answer and these do not."""
@@ -144,6 +172,18 @@ def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapp
                 found[index].append(Asked(one.question, one.sentences, "written"))
                 break
     return found
+
+
+def _by_folder(passages: Sequence[Passage], anchors: Sequence[int]) -> list[list[int]]:
+    folders: dict[str, list[int]] = defaultdict(list)
+    for index in anchors:
+        folders[page(passages[index]).partition("/")[0]].append(index)
+    return list(folders.values())
+
+
+def _says(passage: Passage, asked: Asked) -> bool:
+    """Whether a passage still has the sentences that answer."""
+    return {quote.sentence for quote in quotable_lines([passage])[0]}.issuperset(asked.sentences)
 
 
 def _varied(questions: Sequence[Question]) -> list[Question]:

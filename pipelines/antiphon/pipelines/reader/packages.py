@@ -1,10 +1,12 @@
-"""The documentation that the shipped reader is taught on, from its Debian packages. Knows nothing of lessons.
+"""What the shipped reader is taught on: documentation from Debian packages, everyday texts. Knows nothing of lessons.
 
-Both licences are permissive (PSF-2.0 and the PostgreSQL licence); each package's notice is kept beside its pages.
+Both licences are permissive (PSF-2.0 and the PostgreSQL licence); each package's notice is kept beside its pages. The
+everyday texts (rules, manuals, recipes, histories) were written for this and ship with it, in ``everyday.jsonl``.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +17,8 @@ from antiphon.pipelines.data.python_docs import page_text
 
 PACKAGES: Mapping[str, str] = {"python": "python3.11-doc", "postgresql": "postgresql-doc-15"}
 """The folder of the corpus, and the package that it is made from."""
+
+EVERYDAY = Path(__file__).parent / "everyday.jsonl"
 
 _PYTHON = ("library", "reference", "using", "c-api", "extending", "distutils", "whatsnew")
 """Parts of the Python documentation; those of the demo (tutorial, FAQ, glossary, how-to guides) are none of them."""
@@ -44,7 +48,16 @@ def fetch(out: Path, packages: Sequence[Path] = ()) -> Mapping[str, int]:
             pages[name] = _python(html, target) if name == "python" else _postgresql(html, target)
             notice = folder / "tree" / "usr" / "share" / "doc" / package / "copyright"
             shutil.copyfile(notice, out / f"{name}.copyright")
-    return pages
+    return pages | {"everyday": write_everyday(out / "everyday")}
+
+
+def write_everyday(target: Path) -> int:
+    """Write the everyday texts into a folder, a file each, and say how many they are."""
+    target.mkdir(parents=True, exist_ok=True)
+    texts = [json.loads(line) for line in EVERYDAY.read_text(encoding="utf-8").splitlines()]
+    for one in texts:
+        (target / f"{one['name']}.md").write_text(one["text"], encoding="utf-8")
+    return len(texts)
 
 
 def _package(name: str, given: Iterable[Path], folder: Path) -> Path:
