@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from antiphon.pipelines.prompt import DECLINED, reader_prompt
-from antiphon.pipelines.quotes import Quote
+from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.pipelines.reader.corpus import is_held_out, page, read_corpus
 from antiphon.pipelines.reader.lesson import Question
 from antiphon.pipelines.reader.lessons import Lessons
+from antiphon.pipelines.reader.packages import write_everyday
 from antiphon.pipelines.reader.written import FILE, Written, read_written
 
 PAGES = {
@@ -82,6 +83,58 @@ def test_lessons_differ_in_passages_and_in_their_order(lessons: Lessons) -> None
     assert {len(lesson.passages) for lesson in made} == {1, 2, 3, 4, 5}
     answers = {quote.number for lesson in made for question in lesson.questions for quote in question.quotes}
     assert answers >= {1, 2, 3, 4}
+
+
+def test_some_lessons_have_passages_of_a_few_sentences_and_decline_what_was_cut_off(documents: Path) -> None:
+    passages = read_corpus([documents])
+    [whole] = [one for one in passages if page(one) == "bees/honey"]
+    first, second, third = (quote.sentence for quote in quotable_lines([whole])[0])
+    written = [
+        Written("bees/honey", "who writes when honey is gone", (first,), (first,)),
+        Written("bees/honey", "where do honey sellers come from", (third,), (third,)),
+    ]
+    lessons = Lessons(passages, written, seed=3)
+    made = [lessons.lesson(number, is_written=True) for number in range(60)]
+    short = [lesson for lesson in made if all(passage not in passages for passage in lesson.passages)]
+    assert 5 < len(short) < 35
+    seen = set()
+    for lesson in short:
+        [honey] = [passage for passage in lesson.passages if page(passage) == "bees/honey"]
+        assert honey.text == whole.text[honey.start - whole.start : honey.end - whole.start]
+        for question in lesson.questions:
+            for one in written:
+                if question.text == one.question:
+                    said = [quote.sentence for quote in question.quotes]
+                    assert said == [sentence for sentence in one.sentences if sentence in honey.text]
+                    seen.add((one.question, bool(said)))
+    assert len(seen) == 4  # each of both is answered where its sentence is there and declined where it is not
+    assert second
+
+
+def test_every_folder_that_people_asked_about_has_its_turn(documents: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "moon.txt").write_text("The moon needs four weeks for one turn around us.", encoding="utf-8")
+    passages = read_corpus([documents, tmp_path])
+    places = {page(passage): quotable_lines([passage])[0][0].sentence for passage in passages}
+    written = [Written(name, f"what of {name}", (place,), (place,)) for name, place in places.items()]
+    lessons = Lessons(passages, written, seed=3)
+    made = [lessons.lesson(number, is_written=True) for number in range(60)]
+    about_moon = sum(any(question.text == "what of notes/moon" for question in lesson.questions) for lesson in made)
+    assert about_moon > 15  # half are around this one passage, though eight others have questions, too
+
+
+def test_the_everyday_texts_are_written_as_files_that_the_questions_know(tmp_path: Path) -> None:
+    count = write_everyday(tmp_path / "everyday")
+    passages = read_corpus([tmp_path / "everyday"])
+    assert len({page(passage) for passage in passages}) == count > 100
+    lines = {quote.sentence for passage in passages for quote in quotable_lines([passage])[0]}
+    pages = {page(passage) for passage in passages}
+    for file in (FILE, FILE.parent / "held_out.jsonl"):
+        about = [one for one in read_written(file) if one.page.startswith("everyday/")]
+        assert {one.page for one in about} <= pages
+        assert {sentence for one in about for sentence in one.place} <= lines
+        is_kept = {is_held_out(passage) for passage in passages if page(passage) in {one.page for one in about}}
+        assert is_kept == {file != FILE}
 
 
 def test_what_people_asked_comes_into_the_lessons_of_its_passage(documents: Path) -> None:
