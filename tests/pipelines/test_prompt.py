@@ -18,6 +18,7 @@ from antiphon.pipelines.prompt import (
     prompt_format,
     reader_prompt,
 )
+from antiphon.pipelines.quotes import is_prose
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many queens has a colony?"
@@ -61,6 +62,42 @@ def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passage
         ["Passages:", "", "Colonies", *lines, ">>> bees = 3", "", f"Question: {QUESTION}"]
     )
     assert prompt.answers == (DECLINED, "\n".join(lines))  # what an answer could repeat, in its very form
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "- Keep the hive dry, whatever the weather\n  does outside",  # a list item that was wrapped
+        "the keeper pays the rent (in advance);",  # an item of a contract
+        "The rent is due\n       in advance.",  # a paragraph that is indented throughout
+        "$40 is what a queen costs",
+        "RCPT | Accepts one address",
+        "Bees dance --- all of them",
+        "BMI = weight by the square of height.",
+        "What does a queen eat?",
+    ],
+)
+def test_what_looks_like_a_listing_and_is_none_can_be_quoted(sentence: str) -> None:
+    assert is_prose(sentence)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        ">>> x = 10\n>>> print(x)",
+        "$ antiphon ask",
+        "# a remark",
+        "bees = 3",
+        "hive.open(smoker);",
+        "SELECT * FROM bees\nWHERE age = 3;",
+        "if (swarm) {",
+        "for bee in hive:\n    bee.count()",
+        "| hive | bees |",
+        "+------+------+",
+    ],
+)
+def test_a_listing_cannot_be_quoted(listing: str) -> None:
+    assert not is_prose(listing)
 
 
 def test_a_prompt_that_nobody_knows_is_refused_by_name() -> None:

@@ -85,7 +85,7 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """
     headings = [_heading(passage) or _file(passage) for passage in passages]
     lines = [
-        [line for line in own if (line if isinstance(line, str) else line.sentence) != heading]
+        [line for line in own if _words(line) != heading]
         for heading, own in zip(headings, lines_of(passages), strict=True)
     ]
     shown = "\n\n".join("\n".join([heading, *map(_shown, own)]) for heading, own in zip(headings, lines, strict=True))
@@ -93,6 +93,10 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
     answers = ("\n".join(line.line for line in own if isinstance(line, Quote)) for own in lines)
     return Prompt(messages, answers=(DECLINED, *answers))
+
+
+def _words(line: Quote | str) -> str:
+    return line.lstrip("# ") if isinstance(line, str) else line.sentence
 
 
 def _shown(line: Quote | str) -> str:

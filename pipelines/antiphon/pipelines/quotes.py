@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from antiphon.retrieval import Passage
 from antiphon.retrieval.sentences import sentences
 
-_CODE = re.compile(r"^(>>>|\.\.\.|#|\$|[\w.]+ = )|[{};]$|--{2,}|\|")
-_LISTING = re.compile(r"\n[ \t>|$#]")  # an indented line inside a sentence, or one that begins like code
+_PROMPT = re.compile(r">>>|\.\.\. |#|\$ ")  # of Python or of a shell; a comment, or a heading in Markdown
+_CODE = re.compile(r"^[\w.]+ = |[{}]$|(=|\w\().*;$|^\|.+\||^[-=+|\s]{4,}$|\n( {4}|\t)")
+_CLOSING = ")]\"'”’"
 _LINE = re.compile(r"\[(\d+)\] (.+)")
 _ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
 
@@ -58,8 +59,10 @@ def quoted_form(sentence: str) -> str:
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence of a passage is words and no line of a listing."""
-    return not _CODE.search(quoted_form(sentence)) and not _LISTING.search(sentence)
+    """Whether a sentence of a passage is words and no line of a listing; in doubt it is words."""
+    line = quoted_form(sentence)
+    ends = line.rstrip(_CLOSING).endswith((".", "!", "?", ":"))
+    return not _PROMPT.match(line) and (ends or not _CODE.search(sentence.strip()))
 
 
 def _sentences(text: str) -> list[str]:

@@ -35,7 +35,7 @@ def corpus(
         list[Path] | None, typer.Option(help="A .deb file that is already here; may be repeated.")
     ] = None,
 ) -> None:
-    """Write the shipped reader's corpus: the Python and PostgreSQL documentation, from their Debian packages."""
+    """Write the shipped reader's corpus: Python's and PostgreSQL's documentation (Debian packages), everyday texts."""
     from antiphon.pipelines.reader.packages import fetch
 
     with console.err.status("Fetching the documentation"):
@@ -47,7 +47,7 @@ def corpus(
 def train(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
-    steps: Annotated[int, typer.Option(help="Updates. On two CPU cores one takes 10 to 20 seconds.")] = 110,
+    steps: Annotated[int, typer.Option(help="Updates. On two CPU cores one takes 10 to 27 seconds.")] = 110,
     lessons: Annotated[int, typer.Option(help="Lessons of each update: passages with up to twelve questions.")] = 3,
     learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-4,
     seed: Annotated[int, typer.Option(help="The same seed teaches the same lessons in the same order.")] = 1,
@@ -62,7 +62,7 @@ def train(
     Use the adapter with: antiphon ask ... --model ADAPTER
     """
     from antiphon.pipelines.reader.corpus import is_held_out, read_corpus
-    from antiphon.pipelines.reader.lessons import Lessons
+    from antiphon.pipelines.reader.lessons import SHORT, Lessons
     from antiphon.pipelines.reader.train import Plan, is_written, load_base
     from antiphon.pipelines.reader.train import train as run
     from antiphon.pipelines.reader.written import read_written
@@ -71,7 +71,7 @@ def train(
     plan = Plan(steps=steps, lessons=lessons, learning_rate=learning_rate, seed=seed)
     with console.err.status("Reading the documents"):
         passages = [passage for passage in read_corpus(documents) if not is_held_out(passage)]
-        source = Lessons(passages, read_written(), seed=seed)
+        source = Lessons(passages, read_written(), seed=seed, short=SHORT)
     console.err.print(f"{len(passages)} passages, {len(source.anchors)} of them with questions that people wrote")
     model, tokenizer = load_base(base, device)
     with console.progress_bars() as bar:

@@ -21,13 +21,15 @@ from antiphon.retrieval.sentences import sentences
 PASSAGES = (1, 2, 3, 3, 3, 4, 5)
 """How many passages a lesson has, drawn from these."""
 
+SHORT = 0.3
+"""The share of lessons whose passages are cut to a few sentences, where a reader is trained."""
+
 QUESTIONS = 12
 _UNANSWERABLE = (1, 2, 2, 3)
 _NEIGHBOURS = 12
 _BY_RULE = 4  # questions made by rule beside those that people asked, at most
 _KEYWORDS = 1  # questions of a lesson that are bare keywords, at most
 _TRIES, _MOST_TRIES = 20, 2000
-_SHORT = 0.3  # of the lessons: their passages are cut to a few sentences, as notes and short texts are
 _SENTENCES = (1, 1, 2, 3)
 _SAME = 0.6  # of a sentence's words in another: they say the same
 _WORD = re.compile(r"\w+")
@@ -36,17 +38,20 @@ _WORD = re.compile(r"\w+")
 class Lessons:
     """The lessons of a corpus: rules make most questions, people wrote the rest.
 
-    ``written`` are questions about passages of this corpus; those about others are left out.
+    ``written`` are questions about passages of this corpus; those about others are left out. In a share ``short`` of
+    the lessons passages are cut to a few sentences each, as notes and short texts have them.
     """
 
-    def __init__(self, passages: Sequence[Passage], written: Sequence[Written] = (), *, seed: int = 0) -> None:
+    def __init__(
+        self, passages: Sequence[Passage], written: Sequence[Written] = (), *, seed: int = 0, short: float = 0.0
+    ) -> None:
         if not passages:
             raise ValueError("There are no passages to make lessons of; give more documents, or more of their pages.")
 
         from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
         self.passages = passages
-        self.seed = seed
+        self.seed, self.short = seed, short
         vectors = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit_transform(
             f"{passage.metadata.get('title', '')} {passage.text}" for passage in passages
         )
@@ -64,9 +69,9 @@ class Lessons:
             ValueError: of many passages none gives a question.
         """
         random = Random(f"{self.seed} {number} {is_written}")
-        parts = self._parts if is_written and self._parts else [range(len(self.passages))]
         for _ in range(_MOST_TRIES):
-            if lesson := self._around(random.choice(random.choice(parts)), random):
+            part = random.choice(self._parts) if is_written and self._parts else range(len(self.passages))
+            if lesson := self._around(random.choice(part), random):
                 return lesson
         raise ValueError(
             f"Of {_MOST_TRIES} passages none has a sentence that a question could be made of; "
@@ -85,7 +90,7 @@ class Lessons:
         chosen = [anchor, *random.sample(near[: 2 * count], min(count - 1, len(near)))]
         random.shuffle(chosen)
         passages = tuple(self.passages[index] for index in chosen)
-        if random.random() < _SHORT:
+        if self.short and random.random() < self.short:
             passages = tuple(self._excerpt(index, random) for index in chosen)
         answerable = self._answerable(chosen, passages, random)
         if not answerable:
@@ -111,8 +116,9 @@ class Lessons:
         for number, (index, passage) in enumerate(zip(chosen, passages, strict=True), start=1):
             asked = ask(passage.text, random)
             random.shuffle(asked)
-            written = [one for one in self._written.get(index, ()) if one.sentences and _says(passage, one)]
-            for one in written + asked:
+            lines = _lines_of(passage)
+            known = [one for one in self._written.get(index, ()) if one.sentences and lines.issuperset(one.sentences)]
+            for one in known + asked:
                 if not _is_elsewhere(one, passages, number - 1):
                     quotes = tuple(Quote(number, sentence) for sentence in one.sentences)
                     made.append(Question(one.text, quotes, one.kind))
@@ -122,15 +128,15 @@ class Lessons:
         return _varied(written + (by_rule[:_BY_RULE] if written else by_rule))
 
     def _excerpt(self, index: int, random: Random) -> Passage:
-        """A few sentences of a passage, from one that people asked about where there is one; half without a heading."""
+        """A few sentences of a passage, one that people asked about among them; half of them without their heading."""
         passage = self.passages[index]
         spans = list(sentences(passage.text))
         asked = {one.sentences[0] for one in self._written.get(index, ()) if one.sentences}
         wanted = [at for at, span in enumerate(spans) if quoted_form(passage.text[slice(*span)]) in asked]
         prose = [at for at, span in enumerate(spans) if quotable(passage.text[slice(*span)])]
-        first = random.choice(wanted or prose or range(len(spans)))
-        last = min(first + random.choice(_SENTENCES), len(spans)) - 1
-        start, end = spans[first][0], spans[last][1]
+        count = random.choice(_SENTENCES)
+        first = max(0, random.choice(wanted or prose or range(len(spans))) - random.randrange(count))
+        start, end = spans[first][0], spans[min(first + count, len(spans)) - 1][1]
         metadata = passage.metadata if random.random() < 0.5 else {}
         return Passage.at(passage.source, passage.start + start, passage.text[start:end], metadata)
 
@@ -140,7 +146,8 @@ class Lessons:
         """Questions that people asked about the anchor, and those whose answers were cut off."""
         refused = [one for one in self._written.get(anchor, ()) if not one.sentences]
         for index, passage in zip(chosen, passages, strict=True):
-            refused += [one for one in self._written.get(index, ()) if one.sentences and not _says(passage, one)]
+            lines = _lines_of(passage)
+            refused += [one for one in self._written.get(index, ()) if not lines.issuperset(one.sentences)]
         random.shuffle(refused)
         return [Question(one.text, (), "written-no") for one in refused if not _is_elsewhere(one, passages)]
 
@@ -152,7 +159,7 @@ class Lessons:
         asked = [one for one in asked if not _is_covered(one.text, passages)]
         random.shuffle(asked)
         asked.sort(key=lambda one: one.kind == "keywords")
-        return [Question(one.text, (), f"{one.kind}-no") for one in asked]
+        return [Question(one.text, (), f"near-{one.kind}") for one in asked]
 
 
 def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapping[int, list[Asked]]:
@@ -162,13 +169,11 @@ def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapp
         places[page(passage)].append(index)
     found: dict[int, list[Asked]] = defaultdict(list)
     lines = {
-        index: {quote.sentence for quote in quotable_lines([passages[index]])[0]}
-        for name in {one.page for one in written}
-        for index in places.get(name, ())
+        index: _lines_of(passages[index]) for name in {one.page for one in written} for index in places.get(name, ())
     }
     for one in written:
         for index in places.get(one.page, ()):
-            if lines[index].issuperset(one.place):
+            if lines[index].issuperset({*one.place, *one.sentences}):
                 found[index].append(Asked(one.question, one.sentences, "written"))
                 break
     return found
@@ -181,9 +186,8 @@ def _by_folder(passages: Sequence[Passage], anchors: Sequence[int]) -> list[list
     return list(folders.values())
 
 
-def _says(passage: Passage, asked: Asked) -> bool:
-    """Whether a passage still has the sentences that answer."""
-    return {quote.sentence for quote in quotable_lines([passage])[0]}.issuperset(asked.sentences)
+def _lines_of(passage: Passage) -> set[str]:
+    return {quote.sentence for quote in quotable_lines([passage])[0]}
 
 
 def _varied(questions: Sequence[Question]) -> list[Question]:
@@ -203,10 +207,10 @@ def _varied(questions: Sequence[Question]) -> list[Question]:
 
 
 def _is_elsewhere(asked: Asked, passages: Sequence[Passage], but: int | None = None) -> bool:
-    """Whether a passage other than number ``but`` nearly says what answers the question."""
-    words = set(_words(asked.sentences[0])) if asked.sentences else set()
-    others = [passage for index, passage in enumerate(passages) if index != but]
-    return any(len(words & set(_words(passage.text))) > _SAME * len(words) for passage in others if words)
+    """Whether a passage other than number ``but`` nearly says a sentence that answers the question."""
+    others = [set(_words(passage.text)) for index, passage in enumerate(passages) if index != but]
+    wanted = [words for sentence in asked.sentences if (words := set(_words(sentence)))]
+    return any(len(words & other) > _SAME * len(words) for words in wanted for other in others)
 
 
 def _is_covered(question: str, passages: Sequence[Passage]) -> bool:

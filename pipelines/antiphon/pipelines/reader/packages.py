@@ -53,7 +53,8 @@ def fetch(out: Path, packages: Sequence[Path] = ()) -> Mapping[str, int]:
 
 def write_everyday(target: Path) -> int:
     """Write the everyday texts into a folder, a file each, and say how many they are."""
-    target.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     texts = [json.loads(line) for line in EVERYDAY.read_text(encoding="utf-8").splitlines()]
     for one in texts:
         (target / f"{one['name']}.md").write_text(one["text"], encoding="utf-8")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from antiphon.pipelines.quotes import is_prose, quoted_form
+from antiphon.pipelines.quotes import quoted_form
 from antiphon.pipelines.reader.haste import as_typed
 from antiphon.retrieval.sentences import sentences
 
@@ -28,6 +28,8 @@ Rule = Callable[[str], Iterator[tuple[str, str]]]
 """A sentence to (kind, question) pairs."""
 
 _FEWEST_WORDS, _MOST_WORDS = 5, 60
+_CODE = re.compile(r"^(>>>|\.\.\.|#|\$|[\w.]+ = )|[{};]$|--{2,}|\|")
+_LISTING = re.compile(r"\n[ \t>|$#]")  # an indented line inside a sentence, or one that begins like code
 _DANGLING = re.compile(
     r"^(this|that|these|those|it|its|they|their|he|she|here|such|see|note|for (example|instance|more)|however|also|"
     r"otherwise|then|thus|therefore|but|and|or|so|in (this|that|these|those|such)|changed in|new in|deprecated|"
@@ -44,7 +46,8 @@ def quotable(sentence: str) -> bool:
         _FEWEST_WORDS <= len(line.split()) <= _MOST_WORDS
         and line[-1] in ".)!"
         and "Contributed by" not in line
-        and is_prose(sentence)
+        and not _CODE.search(line)
+        and not _LISTING.search(sentence)
     )
 
 

@@ -1,4 +1,4 @@
-"""Questions that people wrote about passages of the documentation. Knows nothing of how they are used."""
+"""Questions that people wrote about passages of the corpus. Knows nothing of how they are used."""
 
 from __future__ import annotations
 
