@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from antiphon.pipelines.rag import Rag
 
 QUESTIONS = (
-    "What is duck typing?",
+    "Is Python named after the snake?",
     "list.pop(0) is slow, what should I use for a FIFO?",
     "Can my company sell a product that contains Python without paying anyone?",
 )
