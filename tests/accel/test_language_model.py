@@ -1,15 +1,13 @@
 """Text in, text out: exact stops, whole characters, one beginning of sequence, threads, and clear refusals."""
 
 import gc
-import signal
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise, zip_longest
-from random import Random
-from threading import Barrier, Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import warning_once
 
-from antiphon.accel.completion import Turns
 from antiphon.accel.language_model import Completion, LanguageModel
 from antiphon.accel.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
@@ -27,22 +24,6 @@ PROMPT = "the passages that retrieval found are the drafts that decoding verifie
 @cache
 def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
     return LanguageModel(tiny_model(family, **overrides), byte_tokenizer(), name=f"tiny {family}")
-
-
-class Interrupted:
-    """What it is made of, with a Ctrl-C at the end of a call or of a turn."""
-
-    def __init__(self, whole: Any) -> None:
-        self.whole = whole
-
-    def __call__(self, *arguments: Any) -> None:
-        if self.whole.__name__ == "_read":
-            self.whole(*arguments)
-        raise KeyboardInterrupt
-
-    def take(self, act: Any) -> None:
-        self.whole.take(act)
-        raise KeyboardInterrupt
 
 
 def parrot(text: str, *, ends: bool = False) -> LanguageModel:
@@ -256,86 +237,6 @@ def test_two_streams_in_turn_say_what_each_says_alone() -> None:
     streams = [tiny().stream(PROMPT, **each) for each in options]  # type: ignore[arg-type]
     turns = list(zip_longest(*streams, fillvalue=""))
     assert ["".join(pieces) for pieces in zip(*turns, strict=True)] == alone
-
-
-def test_threads_take_turns() -> None:
-    streams = [tiny().stream(f"{PROMPT} {index}", drafter="nothing", max_new_tokens=80) for index in range(2)]
-    together = Barrier(2)
-    order: list[int] = []
-
-    def read(index: int) -> None:
-        together.wait()
-        for _ in streams[index]:
-            order.append(index)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(read, range(2)))
-    first = order[-1] ^ 1  # the one that ended first
-    until = len(order) - order[::-1].index(first)
-    assert order[:until].count(first ^ 1) > until / 8
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on Windows")
-@pytest.mark.timeout(60, method="thread")  # its other method has the same timer
-def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
-    turns, moments = Turns(), Random(0)
-
-    def work() -> None:
-        signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 2e-4))
-        while True:
-            turns.take(int)
-
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for _ in range(200):
-            with pytest.raises(KeyboardInterrupt):
-                work()
-            other = Thread(target=turns.take, args=(int,), daemon=True)
-            other.start()
-            other.join(10)
-            assert not other.is_alive(), "the turn was left taken"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_a_turn_inside_of_a_turn_waits_for_nobody() -> None:
-    turns, began, order = Turns(), Event(), list[str]()
-
-    def wait() -> None:
-        began.set()
-        turns.take(lambda: order.append("other"))
-
-    other = Thread(target=wait, daemon=True)
-
-    def outer() -> None:
-        other.start()
-        began.wait()
-        other.join(0.2)  # now it is next in line
-        turns.take(lambda: order.append("inner"))
-        order.append("outer")
-
-    turns.take(outer)
-    other.join(10)
-    assert order == ["inner", "outer", "other"]
-
-
-@pytest.mark.parametrize("moment", ["_read", "_end", "_turns"])
-def test_an_interrupted_stream_goes_on_nowhere_and_can_be_closed(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with forwards(tiny()) as seen:
-        stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=3)
-        said = [next(stream), next(stream)]
-        monkeypatch.setattr(stream, moment, Interrupted(getattr(stream, moment)))
-        with pytest.raises(KeyboardInterrupt):
-            next(stream)
-        monkeypatch.undo()
-        assert list(stream) == []  # what the interrupt has swallowed would be missing
-        assert len(seen) == 3
-    stream.close()
-    completion = stream.completion
-    assert completion.finish_reason == ("length" if moment == "_turns" else "cancelled")
-    assert completion.text.startswith("".join(said))
-    assert tiny().generate(PROMPT, max_new_tokens=3).text.startswith(completion.text)
 
 
 def test_closing_a_stream_that_has_ended_changes_nothing() -> None:
