@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
+from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, chain, depth_first, likeliest_chain, merge, trim
 from antiphon.accel.verify import walk
 
 
@@ -105,6 +105,30 @@ def test_what_is_trimmed_of_a_draft_with_probes_fits_and_lacks_no_probe_below_wh
         candidates = [ROOT, *kept.tokens[: kept.candidates]]
         asked = {probe for row in candidates for probe in draft.asked.get(row, ())}
         assert set(kept.tokens[kept.candidates :]) == (asked if kept.probes else set())
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("probes", [0, 4])
+def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(seed: int, probes: int) -> None:
+    draft = replace(bush(seed, 14), tokens=tuple(range(14)), probes=probes)  # a token is its own row
+    if any(parent >= draft.candidates for parent in draft.parents[draft.candidates :]):
+        draft = replace(draft, parents=(*draft.parents[: draft.candidates], *(ROOT,) * probes))
+    ordered = depth_first(draft)
+    assert paths(ordered) == paths(draft)
+    assert dict(zip(ordered.tokens, ordered.chances, strict=True)) == dict(
+        zip(draft.tokens, draft.chances, strict=True)
+    )
+    assert ordered.tokens[ordered.candidates :] == draft.tokens[draft.candidates :]
+    for row, parent in enumerate(ordered.parents[: ordered.candidates]):
+        first = ordered.parents.index(parent) == row
+        assert not first or row == parent + 1
+    assert depth_first(ordered) == ordered
+
+
+def test_depth_first_a_tree_in_order_of_chance_has_its_likeliest_path_in_front() -> None:
+    draft = Draft((1, 2, 3, 4, 5, 6), (-1, 0, -1, 0, 1, 2), (0.6, 0.5, 0.4, 0.1, 0.09, 0.08))
+    assert depth_first(draft) == Draft((1, 2, 5, 4, 3, 6), (-1, 0, 1, 0, -1, 4), (0.6, 0.5, 0.09, 0.1, 0.4, 0.08))
+    assert depth_first(EMPTY) is EMPTY
 
 
 def test_the_likeliest_chain_follows_the_best_child_from_the_root() -> None:

@@ -13,6 +13,7 @@ from antiphon.accel import packed
 from antiphon.accel.adversary import Thicket, Witness
 from antiphon.accel.attention import implementation_of
 from antiphon.accel.batch import Batch
+from antiphon.accel.drafters import Nothing
 from antiphon.accel.generate import generate
 from antiphon.accel.packed import MOST, PACKED, obstacle, packed_attention
 from antiphon.accel.probe import traits_of
@@ -56,6 +57,7 @@ def test_every_row_of_every_head_is_what_sdpa_gives(heads: int, groups: int, row
 # What packing cannot do, as changes to a call that it can.
 LEFT: dict[str, Callable[[], tuple[Any, ...]]] = {
     "no mask": lambda: (*states(4, 2, 9), None),
+    "a plain step in float32": lambda: (*states(4, 2, 1), None),
     "a prompt": lambda: (*states(4, 2, MOST + 1, 200), masked(MOST + 1, 200)),
     "a mask by head": lambda: (*states(4, 2, 9), masked(9, heads=4)),
     "one query head to each key head": lambda: (*states(4, 1, 9), masked(9)),
@@ -87,6 +89,59 @@ def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch
     packed_attention(module, query, key, value, masked(9))
     assert [states.data_ptr() for states in read] == [key.data_ptr(), value.data_ptr()]
     assert read[0].shape == key.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_plain_step_in_half_precision_is_packed_without_a_mask(dtype: torch.dtype, batch: int) -> None:
+    module, *given = states(14, 7, 1, batch=batch)
+    halves = [states.to(dtype) for states in given]
+    assert not torch.equal(halves[1][:, :1], halves[1][:, 1:]), "heads that are told apart"
+    output, _ = packed_attention(module, *halves, None)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output, sdpa(module, *halves, None), atol=2e-2, rtol=2e-2)
+
+
+def test_the_mask_is_made_once_for_all_layers_of_a_forward_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[Tensor] = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(*given: Tensor, attn_mask: Tensor, **options: Any) -> Tensor:
+        masks.append(attn_mask)
+        return attend(*given, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(packed, "scaled_dot_product_attention", noted)
+    mask, other = masked(9), ~masked(9)
+    other[..., 0] = True
+    for seen, groups in ((mask, 2), (mask, 2), (mask, 4), (other, 2)):
+        packed_attention(*states(8, groups, 9), seen)
+    first, again, wider, another = masks
+    assert again is first
+    assert wider.shape[2] == 2 * first.shape[2]
+    assert torch.equal(first == 0, mask.repeat(1, 1, 2, 1))
+    assert torch.equal(another == 0, other.repeat(1, 1, 2, 1))
+    before = len(packed._masks)
+    del mask, seen
+    assert len(packed._masks) == before - 1
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_plain_steps_see_what_a_plain_forward_sees(family: str, dtype: torch.dtype) -> None:
+    """Windows of 12 tokens among them. In float32 their logits are those of transformers to the bit."""
+    model: Any = tiny_model(family, seed=5).to(dtype)
+    assert traits_of(model).packs
+    options = OPTIONS | {"output_logits": True, "return_dict_in_generate": True}
+    expected = model.generate(PROMPT, **options)
+    found: Any = generate(model, PROMPT, drafter=Nothing, **options)
+    if dtype == torch.float32:
+        assert torch.equal(torch.cat(found.logits), torch.cat(expected.logits))
+        return
+    for plain, mine in zip(expected.logits, found.logits, strict=True):
+        scale = plain.float().std()
+        assert (mine.float() - plain.float()).abs().max() < 0.1 * scale
+        if plain.argmax() != mine.argmax():
+            return  # two tokens as good as equal: from here on, the texts are different ones
 
 
 def test_a_model_attends_packed_in_its_draft_steps_and_as_before_around_them() -> None:

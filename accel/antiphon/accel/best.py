@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _STRIPS = 64
 
+_NEGATIVE_INFINITY = {torch.bfloat16: 0xFF80, torch.float16: 0xFC00}
+"""Its bits. Read as integers, numbers of half precision keep their order from zero on, and all negative ones are less;
+without a sign, negative infinity is the largest of them but for "not a number"."""
+
 
 def argmax(logits: Tensor) -> Tensor:
-    """The best token of each row, of equal ones the first, as `Tensor.argmax` finds it; of shape (rows,).
+    """The best token of each row, of equal ones the first, as `Tensor.argmax` finds it; of shape (rows,)."""
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    first = argmax_of(logits)
+    return torch.tensor([first(row) for row in range(len(logits))])
 
-    First the best strip, then the best token of it: the largest number is found faster than its place. At 33 rows of
-    49,152 tokens on a CPU this takes a fifth of the time in float32, and a ninth in bfloat16.
+
+def argmax_of(logits: Tensor) -> Callable[[int], int]:
+    """How to find the best token of a row, of equal ones the first, where not all rows are asked for.
+
+    On a CPU it is numpy that looks, in float32 or at the bits of half precision: for a row of 49,152 tokens it takes 4
+    microseconds, and `Tensor.argmax` 40 to 100.
     """
-    rows, vocabulary = logits.shape
-    width = vocabulary // gcd(vocabulary, _STRIPS)
-    page = logits.reshape(rows, vocabulary // width, width)
-    strip = page.amax(2).argmax(1)
-    inside = page.gather(1, strip[:, None, None].expand(-1, 1, width))[:, 0].argmax(1)
-    return strip * width + inside
+    if logits.dtype == torch.float32:
+        numbers = logits.numpy()
+        return lambda row: int(numbers[row].argmax())
+    if logits.dtype not in _NEGATIVE_INFINITY:
+        return lambda row: int(logits[row].argmax())
+    bits, most = logits.view(torch.int16).numpy(), _NEGATIVE_INFINITY[logits.dtype]
+
+    def first(row: int) -> int:
+        token = int(bits[row].argmax())
+        is_number = bits[row].view(np.uint16).max() <= most
+        return token if is_number and bits[row, token] > 0 else int(logits[row].argmax())
+
+    return first
 
 
 def best(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -35,9 +56,22 @@ def best(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     rows, vocabulary = logits.shape
     strips = gcd(vocabulary, _STRIPS) if vocabulary >= _STRIPS * k else 1
     page = logits.reshape(rows, strips, -1)
-    heads = page.amax(1)
-    columns = heads.topk(k).indices
+    heads, columns = _heads(page, k)
     found = page.gather(2, columns[:, None].expand(-1, strips, -1)).reshape(rows, -1).topk(k)
     tokens = found.indices // k * page.shape[2] + columns.gather(1, found.indices % k)
-    total = heads.float().logsumexp(-1, keepdim=True)
-    return tokens, torch.exp(found.values.float() - total)
+    values = found.values.float()
+    return tokens, (values - values[:, :1]).exp_().mul_(heads.float().softmax(-1).amax(-1, keepdim=True))
+
+
+def _heads(page: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The best of every column, and the ``k`` columns where it is best; the page is of shape (rows, strips, columns).
+
+    In half precision on a CPU by the bits, six times as fast; columns without a positive number are then in no order.
+    """
+    if page.device.type == "cpu" and page.dtype in _NEGATIVE_INFINITY:
+        bits = page.view(torch.int16).amax(1)
+        found = bits.topk(k)
+        if found.values.numpy()[:, -1].min() > 0:
+            return bits.view(page.dtype), found.indices
+    heads = page.amax(1)
+    return heads, heads.topk(k).indices

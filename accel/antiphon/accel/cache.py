@@ -19,7 +19,7 @@ from antiphon.accel.commit import capacity, commit, record, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.growing import let_grow
 from antiphon.accel.learned import Learned, embedded
-from antiphon.accel.packed import PACKED
+from antiphon.accel.packed import PACKED, is_slow_alone
 from antiphon.accel.prefixed import Prefixed
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
@@ -157,7 +157,8 @@ class CachedModel:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(self.model.device)
         seen = self._mask(tree, tokens)
-        with lent(self.model, PACKED) if self.traits.packs and tree is not None else nullcontext():
+        packs = tree is not None or (len(tokens) == 1 and is_slow_alone(self.model.device, self.model.dtype))
+        with lent(self.model, PACKED) if packs and self.traits.packs else nullcontext():
             outputs = self.model(attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits

@@ -12,7 +12,7 @@ from torch import Tensor
 from antiphon.accel.budget import Budget
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.compiled import CompiledModel
-from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens, padded
+from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens, depth_first, padded
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
 from antiphon.accel.stopping import Stop
@@ -98,7 +98,7 @@ def _open(
 
 def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, stop: Stop) -> Draft:
     """What of a draft the model can verify now, and of that what the budget says."""
-    return budget.trim(cached.fit(draft, budget.rows + draft.probes, stop.room - 1), cached.length)
+    return depth_first(budget.trim(cached.fit(draft, budget.rows + draft.probes, stop.room - 1), cached.length))
 
 
 def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:

@@ -234,13 +234,32 @@ def padded(draft: Draft, token: int, pads: int) -> Draft:
     )
 
 
+def depth_first(draft: Draft) -> Draft:
+    """The draft with its candidates in another order: every row is followed by the first below it, and all below that.
+
+    Where drafters name likely rows first, an accepted path then mostly stands side by side behind the root, and its
+    keys and values need not be moved.
+    """
+    below: list[list[int]] = [[] for _ in range(draft.candidates + 1)]  # the last are the root's
+    for row in range(draft.candidates - 1, -1, -1):
+        below[draft.parents[row]].append(row)
+    order: list[int] = []
+    waiting = below[ROOT]
+    while waiting:
+        row = waiting.pop()
+        order.append(row)
+        waiting += below[row]
+    order += range(draft.candidates, len(draft))
+    return draft if order == list(range(len(draft))) else select(draft, order)
+
+
 def without_probes(draft: Draft) -> Draft:
     """The candidates alone."""
     return select(draft, range(draft.candidates)) if draft.probes else draft
 
 
 def select(draft: Draft, kept: Sequence[int]) -> Draft:
-    """Only these rows, ascending; with a row its parent has to be kept."""
+    """Only these rows, in this order; with a row its parent has to be kept, and to stand before it."""
     place = {row: index for index, row in enumerate(kept)} | {ROOT: ROOT}
     return Draft(
         tuple(draft.tokens[row] for row in kept),

@@ -1,17 +1,19 @@
 """Attention that reads shared keys and values once: the query heads of a group become rows of one head.
 
 Grouped-query models let several query heads share one head of keys and values. Under a tree's mask, transformers first
-copies these for every query head, over the whole context and in every layer. Knows masks, keys and values.
+copies these for every query head, over the whole context and in every layer. In half precision on a CPU torch has no
+fast attention for a single row, and packed there are several. Knows masks, keys and values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -22,6 +24,8 @@ PACKED = "antiphon_packed"
 
 MOST = 128
 """From so many rows on, attention itself costs more than the copies: a prompt is read by "sdpa"."""
+
+_masks: MutableMapping[Tensor, dict[tuple[int, torch.dtype], Tensor]] = WeakTensorKeyDictionary()
 
 
 def packed_attention(
@@ -38,23 +42,47 @@ def packed_attention(
 
     ``query`` has shape (batch, heads, rows, size), ``key`` and ``value`` (batch, key heads, slots, size), and the mask
     (batch, 1, rows, slots). The output has shape (batch, rows, heads, size). What packing cannot do (one query head
-    to each key head, masks by head, biases, no mask) is left to "sdpa".
+    to each key head, masks by head, biases, several rows without a mask) is left to "sdpa", and so is a plain step
+    wherever that is as fast.
     """
     groups = getattr(module, "num_key_value_groups", 1)
     batch, heads, rows, size = query.shape
-    is_shared = attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[1] == 1
-    if groups == 1 or rows > MOST or not is_shared or any(options.get(name) is not None for name in BIASES):
+    is_alone = rows == 1 and is_slow_alone(query.device, query.dtype)
+    is_apt = is_alone if attention_mask is None else _is_shared(attention_mask)
+    if groups == 1 or rows > MOST or not is_apt or any(options.get(name) is not None for name in BIASES):
         sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
         return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
     output = scaled_dot_product_attention(
         query.reshape(batch, heads // groups, groups * rows, size),
         key,
         value,
-        attn_mask=attention_mask.repeat(1, 1, groups, 1),  # type: ignore[union-attr]  # `is_shared` has seen it
+        attn_mask=None if attention_mask is None else _packed(attention_mask, groups, query.dtype),
         dropout_p=dropout,
         scale=scaling,
     )
     return output.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+
+
+def is_slow_alone(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch attends a single row without its fast kernel there, in many times the time of several."""
+    return device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
+
+
+def _is_shared(mask: Tensor) -> bool:
+    return mask.ndim == 4 and mask.shape[1] == 1
+
+
+def _packed(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """The mask for ``groups`` heads as rows; on a CPU in numbers, made once for all layers of a forward."""
+    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return mask.repeat(1, 1, groups, 1)
+    known = _masks.setdefault(mask, {})
+    if (groups, dtype) not in known:
+        numbers = (
+            torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
+        )
+        known[groups, dtype] = numbers.repeat(1, 1, groups, 1)
+    return known[groups, dtype]
 
 
 def obstacle(model: PreTrainedModel) -> str | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antiphon.accel.best import argmax
+from antiphon.accel.best import argmax, argmax_of
 from antiphon.accel.transcript import Transcript
 
 
@@ -48,7 +48,8 @@ class Chooser:
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
             return lambda row: self._choose(logits[row + 1 : row + 2])
         if best is None and logits.device.type == "cpu":  # no copy to save, and a walk visits few of many rows
-            return lambda row: int(argmax(logits[row + 1 : row + 2]))
+            first = argmax_of(logits)
+            return lambda row: first(row + 1)
         tokens = (argmax(logits) if best is None else best).tolist()  # one copy from the device for all rows
         return lambda row: int(tokens[row + 1])
 
