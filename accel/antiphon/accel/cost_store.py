@@ -12,6 +12,7 @@ import os
 import platform
 import tempfile
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -63,6 +64,7 @@ def describe(model: PreTrainedModel) -> dict[str, str]:
         "dtype": str(model.dtype),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
+        "antiphon": version("antiphon"),  # another release may run its steps otherwise
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
