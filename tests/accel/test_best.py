@@ -1,5 +1,7 @@
 """The best tokens of logits, found in strips: the same as by sorting everything."""
 
+from math import gcd
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ def random_logits(vocabulary: int, dtype: torch.dtype) -> Tensor:
 
 @VOCABULARIES
 @DTYPES
-@pytest.mark.parametrize("lower", [0, 4, 100])
+@pytest.mark.parametrize("lower", [0, 4, 9, 100])
 def test_the_best_tokens_are_those_of_a_full_sort(vocabulary: int, dtype: torch.dtype, lower: int) -> None:
     """Also where some or all of them are negative."""
     logits = random_logits(vocabulary, dtype) - lower
@@ -25,7 +27,10 @@ def test_the_best_tokens_are_those_of_a_full_sort(vocabulary: int, dtype: torch.
     assert torch.equal(logits.gather(1, tokens), expected)
     assert all(len(set(row)) == 8 for row in tokens.tolist())
     exact = logits.float().softmax(-1).gather(1, tokens)
+    strips = gcd(vocabulary, 64) if vocabulary >= 512 else 1
+    shares = logits.reshape(5, strips, -1).amax(1).float().softmax(-1).amax(-1)
     assert (chances >= exact - 1e-6).all()
+    torch.testing.assert_close(chances[:, 0], shares)
     torch.testing.assert_close(chances / chances[:, :1], exact / exact[:, :1])
 
 
@@ -46,21 +51,27 @@ def test_the_argmax_of_rows_that_are_zero_negative_infinite_or_no_numbers(vocabu
     logits = random_logits(vocabulary, dtype)
     zero = logits.clamp(max=0)
     zero[:, 1], zero[:, 2] = -0.0, 0.0
-    last, nan = vocabulary - 2, torch.tensor(torch.nan)
+    last = vocabulary - 2
     infinite = logits.clone()
     infinite[:, last] = torch.inf
-    broken = [logits.index_fill(1, torch.tensor([3, last]), value.item()) for value in (nan, -nan)]
-    signed = logits.clone()
-    signed[:, last] = torch.tensor(-torch.nan, dtype=dtype)
-    signed[:, 3] = (torch.zeros((), dtype=dtype) / 0).abs().neg()
+    broken = logits.index_fill(1, torch.tensor([3, last]), torch.nan)
     barred = torch.full_like(logits, -torch.inf)
-    for rows in (
-        zero,
-        logits - 100,
-        infinite,
-        *broken,
-        signed,
-        barred,
-        logits.index_fill(1, torch.arange(4), -torch.inf),
-    ):
+    for rows in (zero, logits - 100, infinite, broken, barred, logits.index_fill(1, torch.arange(4), -torch.inf)):
         assert torch.equal(argmax(rows), rows.argmax(-1))
+
+
+@pytest.mark.parametrize(("dtype", "infinity"), [(torch.bfloat16, 0x7F80), (torch.float16, 0x7C00)])
+@pytest.mark.parametrize("sign", [0, -0x8000])
+def test_of_what_is_no_number_the_first_counts_whatever_its_bits(dtype: torch.dtype, infinity: int, sign: int) -> None:
+    logits = random_logits(1000, dtype)
+    bits = logits.view(torch.int16)
+    bits[:, 600], bits[:, 700] = sign + infinity + 1, sign + 0x7FFF
+    bits[1, 500] = infinity
+    assert logits.isnan().sum() == 10
+    assert argmax(logits).tolist() == logits.argmax(-1).tolist() == [600] * 5
+
+
+def test_logits_that_lie_apart_or_have_gradients_are_read_as_any() -> None:
+    logits = random_logits(1000, torch.bfloat16)
+    assert torch.equal(argmax(logits[:, ::2]), logits[:, ::2].argmax(-1))
+    assert torch.equal(argmax(logits.float().requires_grad_()), logits.argmax(-1))

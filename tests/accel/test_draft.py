@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, chain, depth_first, likeliest_chain, merge, trim
+from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
+from antiphon.accel.tree import depth_first
 from antiphon.accel.verify import walk
 
 

@@ -18,6 +18,7 @@ from antiphon.accel.generate import generate
 from antiphon.accel.packed import MOST, PACKED, obstacle, packed_attention
 from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import VOCABULARY, tiny_model
+from antiphon.accel.tree import depth_first
 from tests.accel.oracles import expect_plain_logits
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -94,12 +95,11 @@ def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_plain_step_in_half_precision_is_packed_without_a_mask(dtype: torch.dtype, batch: int) -> None:
-    module, *given = states(14, 7, 1, batch=batch)
-    halves = [states.to(dtype) for states in given]
-    assert not torch.equal(halves[1][:, :1], halves[1][:, 1:]), "heads that are told apart"
-    output, _ = packed_attention(module, *halves, None)
+    module, query, key, value = states(14, 7, 1, batch=batch)
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    output, _ = packed_attention(module, query, key, value, None)
     assert output.dtype == dtype
-    torch.testing.assert_close(output, sdpa(module, *halves, None), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(output, sdpa(module, query, key, value, None), atol=2e-2, rtol=2e-2)
 
 
 def test_the_mask_is_made_once_for_all_layers_of_a_forward_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +165,23 @@ def test_a_model_attends_packed_in_its_draft_steps_and_as_before_around_them() -
     assert seen == {"sdpa": {True}, PACKED: {False}}
     assert set(between) == {"sdpa"}
     expect_plain_logits(model, text, witness.sights)
+    assert all(sight.draft == depth_first(sight.draft) for sight in witness.sights)
+
+
+@pytest.mark.parametrize(("dtype", "packs"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_plain_steps_are_packed_in_half_precision_alone(dtype: torch.dtype, packs: bool) -> None:
+    model: Any = tiny_model(seed=11)
+    model.to(dtype)
+    traits_of(model)
+    seen: list[tuple[str, bool]] = []
+
+    def note(module: Any, given: Any, named: dict[str, Any]) -> None:
+        seen.append((implementation_of(model), named["attention_mask"] is None))
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    generate(model, PROMPT, drafter=Nothing, rows=0, **OPTIONS)
+    assert set(seen[1:]) == {(PACKED if packs else "sdpa", True)}
+    assert seen[0] == ("sdpa", True), "the prompt"
 
 
 def test_the_model_has_its_own_attention_back_after_an_error() -> None:

@@ -41,6 +41,16 @@ def test_every_row_teaches_what_comes_after_the_last_two_tokens_on_its_path() ->
     assert table.size == 4 + 4, "each under its last two tokens and under its last one"
 
 
+@pytest.mark.parametrize("likelier", [0, 1])
+def test_of_equal_contexts_the_likeliest_row_counts_wherever_it_stands(likelier: int) -> None:
+    chances = (0.5, 0.2) if likelier == 0 else (0.2, 0.5)
+    draft = Draft((7, 7, 8, 8), (ROOT, ROOT, 0, 1), (*chances, *chances))
+    table = RunnersUp()
+    table.learn((4, 5), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}, {15: 2.0}))
+    assert next(iter(table.after(7, 8))) == (14, 15)[likelier]
+    assert next(iter(table.after(3, 7))) == (12, 13)[likelier]
+
+
 def test_the_best_tokens_come_in_order_and_with_chances_that_leave_room() -> None:
     table = RunnersUp()
     table.learn((1, 2), EMPTY, logits_of({30: 5.0, 20: 4.0, 10: 4.5}))

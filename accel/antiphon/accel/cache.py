@@ -157,11 +157,16 @@ class CachedModel:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(self.model.device)
         seen = self._mask(tree, tokens)
-        packs = tree is not None or (len(tokens) == 1 and is_slow_alone(self.model.device, self.model.dtype))
-        with lent(self.model, PACKED) if packs and self.traits.packs else nullcontext():
+        with lent(self.model, PACKED) if self._packs(tree, len(tokens)) else nullcontext():
             outputs = self.model(attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
+
+    def _packs(self, tree: Tree | None, rows: int) -> bool:
+        """Whether this forward is attended packed: with a draft, or where a plain step is far faster so."""
+        if tree is not None or not self.traits.packs:
+            return self.traits.packs
+        return rows == 1 and self.level != "plain" and is_slow_alone(self.model.device, self.model.dtype)
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         """What is fed, and the cache that it goes to; mask tokens come with what was learned for them."""

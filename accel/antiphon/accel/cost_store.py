@@ -12,7 +12,6 @@ import os
 import platform
 import tempfile
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +22,7 @@ from platformdirs import user_cache_dir
 from transformers import PreTrainedModel
 
 from antiphon.accel.attention import implementation_of
-from antiphon.accel.step_cost import StepCost, measure
+from antiphon.accel.step_cost import STEPS, StepCost, measure
 
 _costs: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], StepCost]] = WeakKeyDictionary()
 
@@ -64,7 +63,7 @@ def describe(model: PreTrainedModel) -> dict[str, str]:
         "dtype": str(model.dtype),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
-        "antiphon": version("antiphon"),  # another release may run its steps otherwise
+        "steps": str(STEPS),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }

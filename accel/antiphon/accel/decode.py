@@ -12,10 +12,11 @@ from torch import Tensor
 from antiphon.accel.budget import Budget
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.compiled import CompiledModel
-from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens, depth_first, padded
+from antiphon.accel.draft import EMPTY, Draft, Drafter, Tokens, padded
 from antiphon.accel.sampling import Chooser
 from antiphon.accel.stats import Step
 from antiphon.accel.stopping import Stop
+from antiphon.accel.tree import depth_first
 from antiphon.accel.verify import walk
 
 
@@ -97,7 +98,7 @@ def _open(
 
 
 def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, stop: Stop) -> Draft:
-    """What of a draft the model can verify now, and of that what the budget says."""
+    """What of a draft the model can verify now, and of that what the budget says; likely paths side by side."""
     return depth_first(budget.trim(cached.fit(draft, budget.rows + draft.probes, stop.room - 1), cached.length))
 
 

@@ -122,7 +122,10 @@ class Drafter(Protocol):
         """
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Learn from a step. ``logits``, of shape (1 + rows, vocab), are the model's: row 0 is the root's."""
+        """Learn from a step. ``logits``, of shape (1 + rows, vocab), are the model's: row 0 is the root's.
+
+        The draft may have fewer rows than were proposed, and in another order: paths tell which they are.
+        """
 
 
 DrafterFactory = Callable[[], Drafter]
@@ -232,25 +235,6 @@ def padded(draft: Draft, token: int, pads: int) -> Draft:
         draft.chances + (0.0,) * pads,
         draft.probes + pads,
     )
-
-
-def depth_first(draft: Draft) -> Draft:
-    """The draft with its candidates in another order: every row is followed by the first below it, and all below that.
-
-    Where drafters name likely rows first, an accepted path then mostly stands side by side behind the root, and its
-    keys and values need not be moved.
-    """
-    below: list[list[int]] = [[] for _ in range(draft.candidates + 1)]  # the last are the root's
-    for row in range(draft.candidates - 1, -1, -1):
-        below[draft.parents[row]].append(row)
-    order: list[int] = []
-    waiting = below[ROOT]
-    while waiting:
-        row = waiting.pop()
-        order.append(row)
-        waiting += below[row]
-    order += range(draft.candidates, len(draft))
-    return draft if order == list(range(len(draft))) else select(draft, order)
 
 
 def without_probes(draft: Draft) -> Draft:

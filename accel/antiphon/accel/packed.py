@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from antiphon.accel.attention import BIASES, Attention, attending, implementation_of
+from antiphon.accel.traits import HALF
 
 PACKED = "antiphon_packed"
 """The name under which transformers knows this attention."""
@@ -65,7 +66,7 @@ def packed_attention(
 
 def is_slow_alone(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether torch attends a single row without its fast kernel there, in many times the time of several."""
-    return device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
+    return device.type == "cpu" and dtype in HALF
 
 
 def _is_shared(mask: Tensor) -> bool:
@@ -78,9 +79,8 @@ def _packed(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
         return mask.repeat(1, 1, groups, 1)
     known = _masks.setdefault(mask, {})
     if (groups, dtype) not in known:
-        numbers = (
-            torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
-        )
+        is_boolean = mask.dtype == torch.bool
+        numbers = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if is_boolean else mask
         known[groups, dtype] = numbers.repeat(1, 1, groups, 1)
     return known[groups, dtype]
 

@@ -82,7 +82,7 @@ def _settle(model: PreTrainedModel, traits: Traits) -> Traits:
 
 
 def _packing(model: PreTrainedModel, traits: Traits) -> Traits:
-    """Let trees be attended by packing where that is of use, and where a branching draft holds with it."""
+    """Let steps be attended by packing where that is of use, and where a branching draft holds with it."""
     reason = obstacle(model)
     packing = replace(traits, packs=True, packing="")
     if reason is None and _holds(model, packing, _TREE, _error):
@@ -185,7 +185,7 @@ def _whole(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: Tokens)
 
 def _one_by_one(model: PreTrainedModel, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
     """The same logits, decoded as `generate` does: what a chunk of tokens must equal where state is recurrent."""
-    cached = CachedModel(model, replace(traits, level="plain"))
+    cached = CachedModel(model, replace(traits, level="plain", packs=False))
     rows = [cached.prefill(prompt)]
     for token in path:
         cached.keep(())

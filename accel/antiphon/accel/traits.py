@@ -46,7 +46,8 @@ class Traits:
     ``kinds`` names the kind of every layer, ``states`` the kinds that keep recurrent or convolutional state.
     ``reaches`` maps each kind that attends to how far it looks and ``first`` to the index of its first layer; a model
     with one such kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
-    ``packs`` says whether its trees are attended by `antiphon.accel.packed`, and ``packing`` why not.
+    ``packs`` says whether its trees, and single rows where it helps, are attended by `antiphon.accel.packed`, and
+    ``packing`` why not.
     """
 
     level: Level

@@ -1,4 +1,7 @@
-"""Geometry of a draft: how deep each row is, and who sees whom. Knows nothing of models; masks are its only tensors."""
+"""Geometry of a draft: in which order its rows stand, how deep each is, who sees whom.
+
+Knows nothing of models; masks are its only tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from antiphon.accel.draft import ROOT
+from antiphon.accel.draft import ROOT, Draft, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,25 @@ def plant(pending: int, parents: Sequence[int], pads: int = 0) -> Tree:
     return Tree(np.array(depths, dtype=np.int64), _unpack(seen + [0] * pads), pads)
 
 
+def depth_first(draft: Draft) -> Draft:
+    """The draft with its candidates in another order: every row is followed by the first below it, and all below that.
+
+    Where drafters name likely rows first, an accepted path then mostly stands side by side behind the root, and its
+    keys and values need not be moved.
+    """
+    below: list[list[int]] = [[] for _ in range(draft.candidates + 1)]  # the last are the root's
+    for row in range(draft.candidates - 1, -1, -1):
+        below[draft.parents[row]].append(row)
+    order: list[int] = []
+    waiting = below[ROOT]
+    while waiting:
+        row = waiting.pop()
+        order.append(row)
+        waiting += below[row]
+    order += range(draft.candidates, len(draft))
+    return draft if order == list(range(len(draft))) else select(draft, order)
+
+
 def mask(tree: Tree, reach: Reach, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
     """Who sees what in one kind of layer, as booleans of shape (rows, length - offset + rows).
 
@@ -76,7 +98,7 @@ def mask(tree: Tree, reach: Reach, *, length: int, offset: int = 0, padding: int
 
 def additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The same mask for eager attention, which adds it to its scores: 0 where a row may look, or the lowest number."""
-    return torch.zeros(sees.shape, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)
+    return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
 def _unpack(seen: list[int]) -> NDArray[np.bool_]:

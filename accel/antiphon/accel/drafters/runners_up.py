@@ -92,7 +92,10 @@ class RunnersUp:
         self.check(logits.shape[1])
         tokens, chances = best(logits, K)
         both = torch.cat([tokens.to(chances.dtype), chances], dim=1).cpu().numpy()  # ids below 2^24 are exact
-        self.note(contexts(tail, draft), both[:, :K].astype(np.int32), both[:, K:])
+        likely = (1.0, *draft.chances)
+        order = sorted(range(len(likely)), key=likely.__getitem__)  # of equal contexts the likeliest counts
+        both, after = both[order], contexts(tail, draft)
+        self.note([after[row] for row in order], both[:, :K].astype(np.int32), both[:, K:])
 
     def note(self, after: Sequence[_Key], tokens: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
         """Overwrite what is known after each context; of equal ones the last counts. Shapes are (contexts, K)."""
