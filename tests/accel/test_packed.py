@@ -134,7 +134,7 @@ def test_plain_steps_see_what_a_plain_forward_sees(family: str, dtype: torch.dty
     assert traits_of(model).packs
     options = OPTIONS | {"output_logits": True, "return_dict_in_generate": True}
     expected = model.generate(PROMPT, **options)
-    found: Any = generate(model, PROMPT, drafter=Nothing, **options)
+    found: Any = generate(model, PROMPT, drafter=Nothing, rows=0, **options)
     if dtype == torch.float32:
         assert torch.equal(torch.cat(found.logits), torch.cat(expected.logits))
         return
