@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.drafters import DRAFTERS, Lookahead
+from antiphon.accel.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
 from antiphon.accel.learned import learned_of
 from antiphon.accel.stats import Step
 from antiphon.pipelines import drafters
@@ -29,6 +29,8 @@ PROMPT_LOOKUP: dict[str, dict[str, int]] = {
     "hf-lookup-n3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
 }
 """Prompt lookup of transformers: 10 tokens with its defaults, and the n=3 k=10 of its author."""
+
+WARM = "blend-warm"
 
 PEERS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
@@ -154,6 +156,27 @@ class Ours:
         )
 
 
+class Warm:
+    """`Blend` as `LanguageModel` has it: what a request teaches of the model's runners-up, the next ones draft from.
+
+    Every round begins with nothing, so that no text is drafted from itself: a job that comes again begins one.
+    """
+
+    def __init__(self, name: str, rows: int | None) -> None:
+        self.name = name
+        self._table = RunnersUp()
+        self._ours = Ours(name, partial(Blend, recycling=self._table), rows)
+        self._met: set[Job] = set()
+
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        """Decode the job after those of this round."""
+        if job in self._met:
+            self._table.clear()
+            self._met.clear()
+        self._met.add(job)
+        return self._ours(language_model, job, limit)
+
+
 NAMES = (*PEERS, *DRAFTERS)
 """Every method that decodes any model, under the name that a command line gives it."""
 
@@ -161,7 +184,8 @@ NAMES = (*PEERS, *DRAFTERS)
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
-    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay. Lookahead's
+    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
+    ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests. Lookahead's
     may be followed by its window, its n-grams' length and its guesses, as in ``lookahead:7,5,7``, and has all the rows
     that these need; ``lookahead:7,5,7,unread`` makes its n-grams from its window alone, not from the prompt.
 
@@ -188,8 +212,10 @@ def _method(name: str, rows: int | None) -> Method:
     base, _, own = name.partition(":")
     if base in PEERS and not own:
         return HuggingFace(name)
+    if base == WARM:
+        return Warm(name, rows_named(own) if own else rows)
     if base not in (*drafters.NAMES, "auto"):
-        known = ", ".join((*NAMES, *drafters.LEARNED, "auto"))
+        known = ", ".join((*NAMES, *drafters.LEARNED, WARM, "auto"))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     if base == "lookahead" and "," in own:
         return _lookahead(name, own)

@@ -34,7 +34,9 @@ def speed(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="hf-lookup, hf-lookup-n3, or a drafter, as in blend, blend:16 or lookahead:7,5,7.", show_default="all"
+            help="hf-lookup, hf-lookup-n3, or a drafter, as in blend, blend:16 or lookahead:7,5,7; blend-warm "
+            "remembers the requests before it in a round, as a program does that keeps its model.",
+            show_default="all",
         ),
     ] = None,
     dtype: Precision = "auto",
