@@ -20,4 +20,4 @@ def test_a_round_remembers_its_own_requests_and_nothing_of_another_round() -> No
     steps = [[run.steps for run in runs] for runs in warm.rounds]
     assert steps[0] == steps[1] == steps[2]
     assert steps[0][0] == cold.rounds[0][0].steps
-    assert steps[0][1] < cold.rounds[0][1].steps / 2
+    assert steps[0][1] < cold.rounds[0][1].steps
