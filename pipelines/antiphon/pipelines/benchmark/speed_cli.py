@@ -23,6 +23,14 @@ Model = Annotated[
 TokenizerName = Annotated[
     str | None, typer.Option("--tokenizer", help="For a shape: a folder or hub name.", show_default="SmolLM2's")
 ]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16, lookahead:7,5,7, ...; blend-warm, which remembers "
+        "the requests before it in a round, as a program does that keeps its model.",
+        show_default="all",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON.")]
 
 
@@ -31,14 +39,7 @@ def speed(
         str, typer.Argument(help=f"Recorded answers: JSONL, see `bench record`; or {' or '.join(SHIPPED)}.")
     ] = "python-docs",
     model: Model = "reader",
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="hf-lookup, hf-lookup-n3, or a drafter, as in blend, blend:16 or lookahead:7,5,7; blend-warm "
-            "remembers the requests before it in a round, as a program does that keeps its model.",
-            show_default="all",
-        ),
-    ] = None,
+    method: Methods = None,
     dtype: Precision = "auto",
     rows: Annotated[str, typer.Option(help="Draft rows in one step, at most; auto: as many as pay.")] = "auto",
     task: Task = None,
