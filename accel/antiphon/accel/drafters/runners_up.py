@@ -78,24 +78,21 @@ class RunnersUp:
     def learn(self, tail: Tokens, draft: Draft, logits: Tensor) -> None:
         """Read the ``logits`` of one forward, (1 + rows, vocab): those after ``tail`` and after each row of the draft.
 
-        Only ``K`` tokens and chances of each row leave the logits' device, in one copy.
+        Only ``K`` tokens and chances of each row leave the logits' device.
 
         Raises:
             ValueError: the logits are of another vocabulary than those before.
         """
         if len(logits) != 1 + len(draft) or logits.shape[1] < K:
             return  # a replay has no logits
-        import torch  # here, not above: drafters are named where no model is run
-
-        from antiphon.accel.best import best
+        from antiphon.accel.best import best  # here, not above: drafters are named where no model is run
 
         self.check(logits.shape[1])
-        tokens, chances = best(logits, K)
-        both = torch.cat([tokens.to(chances.dtype), chances], dim=1).cpu().numpy()  # ids below 2^24 are exact
+        tokens, chances = (each.cpu().numpy() for each in best(logits, K))
         likely = (1.0, *draft.chances)
         order = sorted(range(len(likely)), key=likely.__getitem__)  # of equal contexts the likeliest counts
-        both, after = both[order], contexts(tail, draft)
-        self.note([after[row] for row in order], both[:, :K].astype(np.int32), both[:, K:])
+        after = contexts(tail, draft)
+        self.note([after[row] for row in order], tokens[order], chances[order])
 
     def note(self, after: Sequence[_Key], tokens: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
         """Overwrite what is known after each context; of equal ones the last counts. Shapes are (contexts, K)."""
