@@ -29,8 +29,8 @@ def argmax(logits: Tensor) -> Tensor:
 def argmax_of(logits: Tensor) -> Callable[[int], int]:
     """How to find the best token of a row, of equal ones the first, where not all rows are asked for.
 
-    On a CPU it is numpy that looks, in float32 or at the bits of half precision: for a row of 49,152 tokens it takes 4
-    microseconds, and `Tensor.argmax` 40 to 100.
+    The logits are on a CPU. It is numpy that looks, in float32 or at the bits of half precision: at a row of 49,152
+    tokens for 2 to 4 microseconds, where `Tensor.argmax` takes 30 in float32 and 170 in bfloat16.
     """
     logits = logits.detach()
     if logits.dtype == torch.float32:
