@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
+from antiphon.accel import growing
+from antiphon.accel.commit import commit
 from antiphon.accel.generate import generate
-from antiphon.accel.growing import ROOM, GrowingCache, GrowingLayer, let_grow
+from antiphon.accel.growing import ROOM, GrowingCache, GrowingLayer, growing_layers, let_grow, shared_buffers
 from antiphon.accel.tiny import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -26,6 +29,14 @@ def states(tokens: int, batch: int = 2, start: int = 0) -> tuple[Tensor, Tensor]
 def filled(layer: Any, tokens: int = 5) -> Any:
     layer.update(*states(tokens))
     return layer
+
+
+def hold(layer: Any, keys: Tensor, values: Tensor) -> None:
+    layer.keys, layer.values = keys, values
+
+
+def together(count: int) -> list[Any]:
+    return list(growing_layers(count))
 
 
 def expect_same(mine: Any, other: Any) -> None:
@@ -63,9 +74,9 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "repeat": lambda layer: layer.batch_repeat_interleave(3),
     "select": lambda layer: layer.batch_select_indices(torch.tensor([1])),
     "reset": lambda layer: layer.reset(),
-    "keys of somebody else": lambda layer: vars(layer).update(keys=layer.keys[:, :, 1:], values=layer.values[:, :, 1:]),
-    "every other key": lambda layer: vars(layer).update(keys=layer.keys[:, :, ::2], values=layer.values[:, :, ::2]),
-    "the first row alone": lambda layer: vars(layer).update(keys=layer.keys[:1], values=layer.values[:1]),
+    "keys of somebody else": lambda layer: hold(layer, layer.keys[:, :, 1:], layer.values[:, :, 1:]),
+    "every other key": lambda layer: hold(layer, layer.keys[:, :, ::2], layer.values[:, :, ::2]),
+    "the first row alone": lambda layer: hold(layer, layer.keys[:1], layer.values[:1]),
 }
 
 
@@ -78,6 +89,97 @@ def test_what_others_do_to_a_layer_is_respected(change: str) -> None:
         for start in (100, 200):
             layer.update(*states(2, batch, start))
     expect_same(*layers)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_others_do_to_one_layer_is_of_no_matter_to_those_that_share_its_memory(change: str) -> None:
+    caches = [together(3), [DynamicLayer() for _ in range(3)]]
+    for layers in caches:
+        for place, layer in enumerate(layers):
+            layer.update(*states(5, start=1000 * place))
+        CHANGES[change](layers[1])
+        for place, layer in enumerate(layers):
+            batch = 2 if change == "reset" or layer.keys is None else layer.keys.shape[0]
+            for start in (100, 200):
+                layer.update(*states(2, batch, start + place))
+    for mine, other in zip(*caches, strict=True):
+        expect_same(mine, other)
+
+
+def test_layers_lie_in_one_memory_until_one_of_them_is_given_other_states() -> None:
+    layers = together(3)
+    for layer in layers:
+        layer.update(*states(5))
+    keys, values = shared_buffers(layers)
+    assert len({layer.keys.untyped_storage().data_ptr() for layer in layers}) == 1
+    assert keys.everywhere().shape == values.everywhere().shape == (3, 2, 2, 5, 4)
+    layers[1].update(*states(1))
+    assert not shared_buffers(layers)  # they are not equally long, as in the middle of a forward
+    layers[1].crop(-1)
+    assert shared_buffers(layers) == (keys, values)
+    assert not shared_buffers(layers[:2])
+    layers[1].reorder_cache(torch.tensor([1, 0]))
+    assert not shared_buffers(layers)
+
+
+def test_layers_of_different_shapes_have_memories_of_their_own() -> None:
+    layers = together(3)
+    for layer, size in zip(layers, (4, 2, 4), strict=True):
+        for start in (0, 100):
+            layer.update(*(each[..., :size] for each in states(5, start=start)))
+    assert not shared_buffers(layers)
+    for layer, size in zip(layers, (4, 2, 4), strict=True):
+        torch.testing.assert_close(layer.keys, torch.cat([states(5)[0], states(5, start=100)[0]], dim=2)[..., :size])
+
+
+def test_values_that_cannot_lie_together_take_their_keys_along() -> None:
+    layers = together(2)
+    for layer, size in zip(layers, (4, 2), strict=True):
+        keys, values = states(5)
+        layer.update(keys, values[..., :size])
+        layer.update(keys, values[..., :size])
+        torch.testing.assert_close(layer.keys, torch.cat([keys, keys], dim=2))
+        torch.testing.assert_close(layer.values, torch.cat([values, values], dim=2)[..., :size])
+
+
+def test_a_memory_that_would_be_too_large_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "SHARED", 3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
+    layers = together(3)
+    for layer in layers:
+        layer.update(*states(10))
+    assert shared_buffers(layers)
+    for layer in layers:
+        layer.update(*states(90, start=1000))
+    assert not shared_buffers(layers)
+    for layer in layers:
+        torch.testing.assert_close(layer.keys, torch.cat([states(10)[0], states(90, start=1000)[0]], dim=2))
+
+
+@pytest.mark.parametrize("kept", [[0], [0, 1, 2], [0, 2, 3], [1, 4], [0, 1, 4], [0, 1, 2, 3, 4], []], ids=str)
+def test_rows_are_kept_in_all_layers_at_once_as_in_each(kept: list[int]) -> None:
+    alone: list[Any] = [GrowingLayer() for _ in range(3)]
+    caches = [Cache(layers=layers) for layers in (together(3), alone)]
+    for cache in caches:
+        for place in range(3):
+            for start, tokens in ((0, 7), (100, 5)):
+                cache.update(*states(tokens, start=1000 * place + start), place)
+    assert [len(shared_buffers(cache.layers)) for cache in caches] == [2, 0]
+    for cache in caches:
+        commit(cache, kept, held=7, fed=5)
+    for mine, other in zip(caches[0].layers, caches[1].layers, strict=True):
+        expect_same(mine, other)
+    rows = torch.cat([states(7)[0], states(5, start=100)[0][:, :, kept]], dim=2)
+    first: Any = caches[0].layers[0]
+    torch.testing.assert_close(first.keys, rows)
+
+
+def test_the_states_of_somebody_else_are_never_written_to() -> None:
+    layer, (keys, values) = GrowingLayer(), states(5)
+    layer.keys, layer.values = keys, values
+    layer.crop(-3)
+    layer.update(*states(2, start=100))
+    torch.testing.assert_close(layer.keys, torch.cat([keys[:, :, :2], states(2, start=100)[0]], dim=2))
+    torch.testing.assert_close((keys, values), states(5))
 
 
 def test_a_copy_goes_on_without_the_original() -> None:

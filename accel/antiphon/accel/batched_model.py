@@ -103,7 +103,7 @@ class BatchedModel:
     def _crop(self) -> None:
         width = max(self.lengths, default=0)
         for layer in self._layers:
-            layer.keys, layer.values = layer.keys[..., :width, :], layer.values[..., :width, :]
+            layer.crop(width - layer.get_seq_length())
 
     def _join(self, fresh: GrowingCache, longest: int) -> None:
         """Put another cache's texts below this one's, both widened to the same number of slots."""

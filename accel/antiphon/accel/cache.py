@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.attention import lent
-from antiphon.accel.commit import capacity, commit, record, rewindable, settle
+from antiphon.accel.commit import capacity, commit, recorders, rewindable, settle
 from antiphon.accel.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.growing import let_grow
 from antiphon.accel.learned import Learned, embedded
@@ -61,6 +61,7 @@ class CachedModel:
         self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
+        self._recorders: list[Any] = []
 
     def can_open(self, context: Tokens) -> bool:
         """Whether the last token of a prompt may be read with a draft beside it, after all the others.
@@ -71,7 +72,7 @@ class CachedModel:
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
-        settle(self.cache)
+        settle(self.cache.layers)
         size = chunk or max(len(prompt), 1)
         last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
@@ -107,7 +108,7 @@ class CachedModel:
         elif kept < fed and self.level in ("tree", "linear"):
             rows = [*range(len(pending)), *(len(pending) + row for row in path)]
             commit(self.cache, rows, held=self.length, fed=fed)
-        settle(self.cache)
+        settle(self._recorders)
         self.length += kept
 
     def rebuild(self, context: Tokens) -> Tensor:
@@ -126,6 +127,7 @@ class CachedModel:
     def _inspect_cache(self) -> None:
         """Settle the level, now that the cache has its layers; a warning says what the caller's own one costs."""
         self.level, reason = rewindable(self.cache, self.traits.level)
+        self._recorders = recorders(self.cache, self.level)
         if self.level == "plain" != self.traits.level:
             warnings.warn(
                 f"This {type(self.cache).__name__} is decoded plainly, without drafts: {reason}. The text is the same; "
@@ -140,7 +142,8 @@ class CachedModel:
     def _feed(self, pending: Tokens, draft: Draft, pads: int) -> Tensor:
         self._fed = (pending, draft, pads + self._shown(draft.tokens))
         if len(draft) or pads:
-            record(self.cache, self.level)  # until `keep`: prompts and plain steps have nothing to take back
+            for layer in self._recorders:  # until `keep`: prompts and plain steps have nothing to take back
+                layer.activate_past_recording()
         self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
         return self._run(pending, draft, pads)
 
@@ -193,7 +196,8 @@ class CachedModel:
 
     def _tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
         shown = self._shown(tokens)
-        width, offset = self._layers[self.traits.first[kind]].get_mask_sizes(len(tree) + shown)
+        first: Any = self.cache.layers[self.traits.first[kind]]
+        width, offset = first.get_mask_sizes(len(tree) + shown)
         sees = mask(tree, self.traits.reaches[kind], length=self.length, offset=int(offset), padding=self.padding)
         if shown:
             sees = torch.cat([sees, (torch.tensor(tokens) < 0)[:, None].expand(-1, shown)], dim=1)
@@ -219,7 +223,7 @@ class CachedModel:
                 layer.crop(-fed)
             elif getattr(layer, "keys", None) is not None:  # its own crop would want to crop the state as well
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
-        settle(self.cache)
+        settle(self._recorders)
         self._run(tokens, EMPTY)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicSlidingWindowLayer, StaticLayer
 
-from antiphon.accel.growing import GrowingLayer
+from antiphon.accel.growing import GrowingLayer, shared_buffers
 from antiphon.accel.traits import STATE_LAYERS, TREE_LAYERS, Level
 
 FP8 = "Fp8QuantizedLayer"  # by name: releases of transformers before it had no such class to import
@@ -47,38 +47,51 @@ def capacity(cache: Cache) -> int | None:
 def commit(cache: Cache, kept: Sequence[int], *, held: int, fed: int) -> None:
     """Of the ``fed`` rows behind the first ``held`` ones, keep ``kept`` (ascending) and forget the others.
 
-    Kept rows are moved up within the layer's own memory and what follows is cropped: O(kept), never O(held).
+    Kept rows are moved up within the layers' own memory and what follows is cropped: O(kept), never O(held).
     """
     stray = next((place for place, row in enumerate(kept) if row != place), len(kept))
-    moved = torch.tensor(kept[stray:])
+    moved = torch.tensor(kept[stray:]) if stray < len(kept) else None
+    if together := shared_buffers(cache.layers):
+        for buffer in together:
+            if moved is not None:
+                _move_up(buffer.everywhere().narrow(-2, buffer.lengths[0] - fed, fed), stray, moved)
+            buffer.crop(fed - len(kept))
+        return
     for layer in cache.layers:
         if not getattr(layer, "is_initialized", True):
             continue  # it has never been fed: it reads the keys and values of another layer
-        for states in _states(layer) if len(moved) else ():
-            start = held if type(layer) is StaticLayer else states.shape[-2] - fed
-            rows, moved = states.narrow(-2, start, fed), moved.to(states.device)  # a copy for each device, not layer
-            rows.narrow(-2, stray, len(moved)).copy_(rows.index_select(-2, moved))
+        if moved is not None:
+            for states in _states(layer):
+                moved = moved.to(states.device)  # a copy for each device, not layer
+                start = held if type(layer) is StaticLayer else states.shape[-2] - fed
+                _move_up(states.narrow(-2, start, fed), stray, moved)
         _forget(layer, fed - len(kept))
 
 
-def record(cache: Cache, level: Level) -> None:
-    """Have layers keep what a draft may have to take back; state that is replayed has its snapshot instead."""
-    for layer in cache.layers:
-        if hasattr(layer, "activate_past_recording") and (level != "replay" or _is_sliding(layer)):
-            layer.activate_past_recording()
+def recorders(cache: Cache, level: Level) -> list[Any]:
+    """The layers that keep what a draft may have to take back; state that is replayed has its snapshot instead."""
+    return [
+        layer
+        for layer in cache.layers
+        if hasattr(layer, "activate_past_recording") and (level != "replay" or _is_sliding(layer))
+    ]
 
 
-def settle(cache: Cache) -> None:
+def settle(layers: Sequence[Any]) -> None:
     """End the recording: layers forget what has left their window, and append again as in plain decoding.
 
     Between two steps a cache is as plain decoding would have left it, and may be handed to anybody.
     """
-    layers: list[Any] = list(cache.layers)
     for layer in layers:
         if getattr(layer, "record_past", False) and layer.is_croppable:
             if getattr(layer, "is_initialized", True):
                 layer.crop(0)
             layer.record_past = False
+
+
+def _move_up(rows: Tensor, stray: int, moved: Tensor) -> None:
+    """Copy the ``moved`` ones of some rows, (..., rows, size), to where the ``stray``-th stands and behind it."""
+    rows.narrow(-2, stray, len(moved)).copy_(rows.index_select(-2, moved))
 
 
 def _is_sliding(layer: Any) -> bool:

@@ -18,7 +18,7 @@ from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.cache import CachedModel
 from antiphon.accel.draft import Draft, Tokens
-from antiphon.accel.growing import GrowingLayer
+from antiphon.accel.growing import GrowingLayer, growing_layers
 from antiphon.accel.probe import FAILURES as PROBED
 from antiphon.accel.slots import ANCESTORS, BUCKETS, IDS, PLACES, POSITIONS, Memory, memory_of
 from antiphon.accel.traits import Traits
@@ -161,7 +161,7 @@ class CompiledModel:
             return None
         if not self._order:
             length = memory.load(plain.cache.layers)
-            plain.cache.layers = [GrowingLayer() for _ in plain.cache.layers]
+            plain.cache.layers = [*growing_layers(len(plain.cache.layers))]
             self._order = list(range(length))
             self._free = list(range(memory.size - 1, length - 1, -1))
             self._seen = np.zeros(memory.size, dtype=np.bool_)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from array import array
+from collections.abc import Sequence
+from math import prod
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import Cache, DynamicCache, PretrainedConfig
@@ -11,60 +14,179 @@ from transformers.cache_utils import DynamicLayer
 ROOM = 64
 """For how many further tokens a new buffer has room at least; a long one has room for an eighth more than it holds."""
 
+SHARED = 2**29
+"""Bytes of the largest memory that layers share: while it grows it is there twice, and one of each layer is not."""
+
 
 class Buffer:
-    """Memory for states of shape (..., tokens, size) that grows by an eighth; what is held stands at its front."""
+    """States of ``layers`` layers, each of shape (..., tokens, size), in one memory that grows by an eighth.
 
-    def __init__(self) -> None:
-        self.memory: Tensor | None = None
+    After a forward nothing of a layer is in the processor's caches any more. With the layers' memory in one tensor and
+    their lengths in one array, rows are forgotten or moved in all layers at once, without touching each.
+    """
 
-    def append(self, held: Tensor | None, fresh: Tensor) -> Tensor:
-        """``held`` and then ``fresh``, as one view of the buffer, of shape (..., tokens, size).
+    def __init__(self, layers: int = 1) -> None:
+        self.lengths = array("q", [0]) * layers
+        self.is_whole = True  # no layer has left
+        self._memory: Tensor | None = None  # (layers, ..., slots, size)
+        self._slots = 0  # how many of them may be written: none of somebody else's
 
-        ``held`` is copied only where it does not stand at the front already: in a buffer that is full, or after
-        somebody has selected, repeated or moved the states in between.
-        """
-        held = held if held is not None and held.numel() else None
-        length = 0 if held is None else held.shape[-2]
+    def held(self, place: int) -> Tensor | None:
+        """What the layer at this place holds, as a view of the memory."""
+        return None if self._memory is None else self._memory[place].narrow(-2, 0, self.lengths[place])
+
+    def hold(self, states: Tensor) -> None:
+        """Hold somebody else's states, without ever writing to them; for a buffer of one layer."""
+        self._memory, self._slots, self.lengths[0] = states[None], 0, states.shape[-2]
+
+    def release(self, place: int) -> None:
+        """Forget what this layer holds; the memory is given back with its last states."""
+        self.lengths[place] = 0
+        if not any(self.lengths):
+            self._memory = None
+
+    def append(self, place: int, fresh: Tensor) -> Tensor | None:
+        """What the layer holds and then ``fresh``, as one view; None where that cannot lie with the other layers'."""
+        length = self.lengths[place]
         total = length + fresh.shape[-2]
-        memory = self.memory
-        if memory is None or not _holds(memory, held, fresh, total):
-            memory = fresh.new_empty((*fresh.shape[:-2], total + max(total // 8, ROOM), fresh.shape[-1]))
-            if held is not None:
-                memory[..., :length, :] = held
-            self.memory = memory
-        memory[..., length:total, :] = fresh
-        return memory[..., :total, :]
+        own = None if self._memory is None else self._memory[place]
+        if own is None or total > self._slots or not _are_alike(own, fresh):
+            memory = self._grow(total, fresh)
+            if memory is None:
+                return None
+            own = memory[place]
+        states = own.narrow(-2, 0, total)
+        states.narrow(-2, length, total - length).copy_(fresh)
+        self.lengths[place] = total
+        return states
+
+    def everywhere(self) -> Tensor:
+        """What all layers hold, of shape (layers, ..., tokens, size), where they are equally long."""
+        return cast(Tensor, self._memory).narrow(-2, 0, self.lengths[0])
+
+    def crop(self, tokens: int) -> None:
+        """Forget the last tokens of all layers, where they are equally long."""
+        self.lengths = array("q", [self.lengths[0] - tokens]) * len(self.lengths)
+
+    def _grow(self, tokens: int, fresh: Tensor) -> Tensor | None:
+        """A larger memory, or None where not all layers can have one together."""
+        shape = (len(self.lengths), *fresh.shape[:-2], tokens + max(tokens // 8, ROOM), fresh.shape[-1])
+        before, longest = self._memory, max(self.lengths)
+        if len(self.lengths) > 1 and (
+            fresh.device.type != "cpu"
+            or prod(shape) * fresh.itemsize > SHARED
+            or (before is not None and longest and not _are_alike(before[0], fresh))
+        ):
+            return None
+        memory = fresh.new_empty(shape)
+        if before is not None and longest:
+            memory.narrow(-2, 0, longest).copy_(before.narrow(-2, 0, longest))
+        self._memory, self._slots = memory, shape[-2]
+        return memory
 
 
-def _holds(memory: Tensor, held: Tensor | None, fresh: Tensor, total: int) -> bool:
-    """Whether the buffer begins with what is held and has room and the right form for what comes."""
-    alike = memory.shape[:-2] == fresh.shape[:-2] and (memory.dtype, memory.device) == (fresh.dtype, fresh.device)
-    if not alike or total > memory.shape[-2]:
-        return False
-    return held is None or (held.data_ptr(), held.stride()) == (memory.data_ptr(), memory.stride())
+def _are_alike(memory: Tensor, fresh: Tensor) -> bool:
+    """Whether fresh states can stand behind those in a memory: all but the number of tokens is the same."""
+    one, other = memory.shape, fresh.shape
+    return (
+        (one[:-2] == other[:-2] and one[-1] == other[-1])
+        and memory.dtype == fresh.dtype
+        and memory.device == fresh.device
+    )
 
 
 class GrowingLayer(DynamicLayer):
-    """A layer of full attention whose keys and values are views of two growing buffers."""
+    """A layer of full attention whose keys and values are views of two growing buffers.
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]  # transformers leaves it without types
-        self._keys = Buffer()
-        self._values = Buffer()
+    Several layers may share these: each has its ``place`` there. One that is given other states, of another shape, or
+    too many for all to lie together leaves for buffers of its own.
+    """
+
+    def __init__(self, keys: Buffer | None = None, values: Buffer | None = None, place: int = 0) -> None:
+        self._keys, self._values, self._place = keys or Buffer(), values or Buffer(), place
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it without types
+
+    @property
+    def keys(self) -> Tensor | None:
+        """All keys, of shape (batch, heads, tokens, size)."""
+        return self._keys.held(self._place)
+
+    @keys.setter
+    def keys(self, states: Tensor | None) -> None:
+        self._set("_keys", states)
+
+    @property
+    def values(self) -> Tensor | None:
+        """All values, of shape (batch, heads, tokens, size)."""
+        return self._values.held(self._place)
+
+    @values.setter
+    def values(self, states: Tensor | None) -> None:
+        self._set("_values", states)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Remember what the states are like; there is no memory before there are states."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new states behind the held ones, and return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.keys = self._keys.append(self.keys, key_states)
-        self.values = self._values.append(self.values, value_states)
-        return self.keys, self.values
+        keys = self._keys.append(self._place, key_states)
+        values = None if keys is None else self._values.append(self._place, value_states)
+        if keys is not None and values is not None:
+            return keys, values
+        if keys is not None:
+            self._keys.lengths[self._place] -= key_states.shape[-2]
+        self._leave()
+        return self.update(key_states, value_states)
 
-    def reset(self) -> None:
-        """Forget everything, and give the memory back."""
-        super().reset()
-        self._keys, self._values = Buffer(), Buffer()
+    def get_seq_length(self) -> int:
+        """How many tokens are held."""
+        return self._keys.lengths[self._place]
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens; their number is given as a negative one, as transformers does."""
+        if tokens_to_remove >= 0:
+            super().crop(tokens_to_remove)  # nothing, or it is refused
+            return
+        for buffer in (self._keys, self._values):
+            buffer.lengths[self._place] = max(buffer.lengths[self._place] + tokens_to_remove, 0)
+
+    def _set(self, name: str, states: Tensor | None) -> None:
+        if states is None or not states.numel():
+            getattr(self, name).release(self._place)
+            return
+        self._leave()
+        getattr(self, name).hold(states)
+
+    def _leave(self) -> None:
+        """From now on this layer has buffers of its own; what it held in shared ones is held by them."""
+        if len(self._keys.lengths) == 1:
+            return
+        held = self.keys, self.values
+        self._keys.is_whole = self._values.is_whole = False
+        self._keys, self._values, self._place = Buffer(), Buffer(), 0
+        for buffer, states in zip((self._keys, self._values), held, strict=True):
+            if states is not None and states.numel():
+                buffer.hold(states)
+
+
+def growing_layers(count: int) -> list[GrowingLayer]:
+    """So many layers that share their memory, as long as all hold states of one shape."""
+    keys, values = Buffer(count), Buffer(count)
+    return [GrowingLayer(keys, values, place) for place in range(count)]
+
+
+def shared_buffers(layers: Sequence[Any]) -> tuple[Buffer, ...]:
+    """The keys and the values of all these layers, where they lie in one buffer each and are equally long."""
+    if type(layers[0]) is not GrowingLayer or type(layers[-1]) is not GrowingLayer:
+        return ()
+    buffers = layers[0]._keys, layers[0]._values
+    if buffers != (layers[-1]._keys, layers[-1]._values) or len(layers) != len(buffers[0].lengths):
+        return ()
+    return buffers if all(each.is_whole and len(set(each.lengths)) == 1 for each in buffers) else ()
 
 
 class GrowingCache(DynamicCache):
@@ -89,6 +211,7 @@ def let_grow(cache: Cache) -> None:
 
 
 def _replace_layers(cache: Cache) -> None:
-    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    growing = iter(growing_layers(sum(type(layer) is DynamicLayer for layer in cache.layers)))
+    cache.layers = [next(growing) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     if cache.layer_class_to_replicate is DynamicLayer:
         cache.layer_class_to_replicate = GrowingLayer
