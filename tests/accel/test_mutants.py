@@ -46,7 +46,6 @@ ROWS = [
     ),
     Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy")),
     Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "llama", "greedy")),
-    Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "mistral", "greedy")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "llama", "greedy")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "mistral", "greedy")),
     Row(mutants.state_is_not_rewound, test_families.test_drafts_change_neither_text_nor_logits, ("mamba2", "greedy")),
