@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -120,9 +121,10 @@ def test_the_mask_is_made_once_for_all_layers_of_a_forward_and_not_kept(monkeypa
     assert wider.shape[2] == 2 * first.shape[2]
     assert torch.equal(first == 0, mask.repeat(1, 1, 2, 1))
     assert torch.equal(another == 0, other.repeat(1, 1, 2, 1))
-    before = len(packed._masks)
-    del mask, seen
-    assert len(packed._masks) == before - 1
+    kept = ref(first)
+    del mask, seen, first, again
+    masks.clear()
+    assert kept() is None
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])

@@ -29,36 +29,34 @@ class Buffer:
         self.lengths = array("q", [0]) * layers
         self.is_whole = True  # no layer has left
         self._memory: Tensor | None = None  # (layers, ..., slots, size)
+        self._own: tuple[Tensor, ...] = ()  # each layer's part of it
         self._slots = 0  # how many of them may be written: none of somebody else's
 
     def held(self, place: int) -> Tensor | None:
         """What the layer at this place holds, as a view of the memory."""
-        return None if self._memory is None else self._memory[place].narrow(-2, 0, self.lengths[place])
+        return None if self._memory is None else self._own[place].narrow(-2, 0, self.lengths[place])
 
     def hold(self, states: Tensor) -> None:
         """Hold somebody else's states, without ever writing to them; for a buffer of one layer."""
-        self._memory, self._slots, self.lengths[0] = states[None], 0, states.shape[-2]
+        self._memory, self._own, self._slots, self.lengths[0] = states[None], (states,), 0, states.shape[-2]
 
     def release(self, place: int) -> None:
         """Forget what this layer holds; the memory is given back with its last states."""
         self.lengths[place] = 0
         if not any(self.lengths):
-            self._memory = None
+            self._memory, self._own, self._slots = None, (), 0
 
     def append(self, place: int, fresh: Tensor) -> Tensor | None:
         """What the layer holds and then ``fresh``, as one view; None where that cannot lie with the other layers'."""
-        length = self.lengths[place]
-        total = length + fresh.shape[-2]
-        own = None if self._memory is None else self._memory[place]
-        if own is None or total > self._slots or not _are_alike(own, fresh):
-            memory = self._grow(total, fresh)
-            if memory is None:
+        length, tokens = self.lengths[place], fresh.shape[-2]
+        room = self._own[place].narrow(-2, length, tokens) if length + tokens <= self._slots else None
+        if room is None or not _are_alike(room, fresh):
+            if not self._grow(length + tokens, fresh):
                 return None
-            own = memory[place]
-        states = own.narrow(-2, 0, total)
-        states.narrow(-2, length, total - length).copy_(fresh)
-        self.lengths[place] = total
-        return states
+            room = self._own[place].narrow(-2, length, tokens)
+        room.copy_(fresh)
+        self.lengths[place] = length + tokens
+        return self._own[place].narrow(-2, 0, length + tokens)
 
     def everywhere(self) -> Tensor:
         """What all layers hold, of shape (layers, ..., tokens, size), where they are equally long."""
@@ -68,31 +66,23 @@ class Buffer:
         """Forget the last tokens of all layers, where they are equally long."""
         self.lengths = array("q", [self.lengths[0] - tokens]) * len(self.lengths)
 
-    def _grow(self, tokens: int, fresh: Tensor) -> Tensor | None:
-        """A larger memory, or None where not all layers can have one together."""
+    def _grow(self, tokens: int, fresh: Tensor) -> bool:
+        """Take a larger memory; whether all layers can have one together."""
         shape = (len(self.lengths), *fresh.shape[:-2], tokens + max(tokens // 8, ROOM), fresh.shape[-1])
-        before, longest = self._memory, max(self.lengths)
-        if len(self.lengths) > 1 and (
-            fresh.device.type != "cpu"
-            or prod(shape) * fresh.itemsize > SHARED
-            or (before is not None and longest and not _are_alike(before[0], fresh))
-        ):
-            return None
+        held = None if self._memory is None else self._memory.narrow(-2, 0, max(self.lengths))
+        is_apt = held is None or not held.numel() or _are_alike(held[0, ..., :1, :], fresh[..., :1, :])
+        is_small = fresh.device.type == "cpu" and prod(shape) * fresh.itemsize <= SHARED
+        if len(self.lengths) > 1 and not (is_apt and is_small):
+            return False
         memory = fresh.new_empty(shape)
-        if before is not None and longest:
-            memory.narrow(-2, 0, longest).copy_(before.narrow(-2, 0, longest))
-        self._memory, self._slots = memory, shape[-2]
-        return memory
+        if held is not None and held.numel():
+            memory.narrow(-2, 0, held.shape[-2]).copy_(held)
+        self._memory, self._own, self._slots = memory, memory.unbind(), shape[-2]
+        return True
 
 
-def _are_alike(memory: Tensor, fresh: Tensor) -> bool:
-    """Whether fresh states can stand behind those in a memory: all but the number of tokens is the same."""
-    one, other = memory.shape, fresh.shape
-    return (
-        (one[:-2] == other[:-2] and one[-1] == other[-1])
-        and memory.dtype == fresh.dtype
-        and memory.device == fresh.device
-    )
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
 
 
 class GrowingLayer(DynamicLayer):
