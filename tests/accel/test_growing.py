@@ -182,6 +182,16 @@ def test_the_states_of_somebody_else_are_never_written_to() -> None:
     torch.testing.assert_close((keys, values), states(5))
 
 
+def test_what_was_read_without_gradients_goes_on_with_them() -> None:
+    model: Any = tiny_model()
+    memory = GrowingCache(model.config)
+    with torch.no_grad():
+        model(PROMPT, past_key_values=memory)
+    with torch.enable_grad():
+        mine = model(PROMPT[:, :3], past_key_values=memory).logits
+    torch.testing.assert_close(mine, model(torch.cat([PROMPT, PROMPT[:, :3]], dim=1)).logits[:, -3:])
+
+
 def test_a_copy_goes_on_without_the_original() -> None:
     layer = filled(GrowingLayer())
     other = copy.deepcopy(layer)

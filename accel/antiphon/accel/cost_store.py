@@ -90,13 +90,18 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
 
 
 def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
+    """Keep the cost in this file."""
+    write(path, json.dumps({"key": key, "seconds": cost.seconds}).encode())
+
+
+def write(path: Path, content: bytes) -> None:
     """Write the file whole or not at all; a cache that cannot be written, or is full, is done without."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, beside = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"key": key, "seconds": cost.seconds}, file)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(descriptor)
             Path(beside).replace(path)

@@ -77,7 +77,8 @@ class Buffer:
         memory = fresh.new_empty(shape)
         if held is not None and held.numel():
             memory.narrow(-2, 0, held.shape[-2]).copy_(held)
-        self._memory, self._own, self._slots = memory, memory.unbind(), shape[-2]
+        self._memory, self._slots = memory, shape[-2]
+        self._own = tuple(each.detach() for each in memory)  # views that also a forward with gradients may write to
         return True
 
 

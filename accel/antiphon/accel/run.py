@@ -11,12 +11,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.attention import EXACT
+from antiphon.accel.bigrams import bigrams_of
 from antiphon.accel.budget import Budget, budget_for
 from antiphon.accel.cache import CachedModel, cache_of
 from antiphon.accel.compiled import CompiledModel, compiled_or_plain, until_left
 from antiphon.accel.decode import decode
 from antiphon.accel.determinism import STEADY_ROWS, exactly, settled
 from antiphon.accel.draft import DrafterFactory
+from antiphon.accel.drafters.runners_up import runners_up_of
 from antiphon.accel.learned import Learned, learned_of
 from antiphon.accel.request import Reference, Request, checked_rows, encode
 from antiphon.accel.sampling import Chooser
@@ -58,6 +60,8 @@ class Run:
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
         self.learned = learned_of(self.drafter)
+        if (table := runners_up_of(self.drafter)) is not None and table.prior is None:
+            table.prior = bigrams_of(request.model)
         self.cached: CachedModel | CompiledModel | None = None
         self.transcript = Transcript(request.input_ids)
         self.chooser = Chooser(

@@ -70,7 +70,7 @@ class Blend:
         self.base, self.longest, self.depth = base, longest, depth
         self.most, self.escape, self.common = most, escape, common
         self._log_base = log(base)
-        self._table = RunnersUp() if recycling is True else None if recycling is False else recycling
+        self.runners_up = RunnersUp() if recycling is True else None if recycling is False else recycling
         self._forgets = recycling is True
         self.begin((), ())
 
@@ -84,8 +84,8 @@ class Blend:
         self._read = len(prompt)
         self._rank()
         self._tail = tuple(prompt[-2:])
-        if self._table is not None and self._forgets:
-            self._table.clear()
+        if self.runners_up is not None and self._forgets:
+            self.runners_up.clear()
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """A tree of at most ``budget`` rows, the likeliest first."""
@@ -97,8 +97,8 @@ class Blend:
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
         """Learn what the model found likely after every row."""
-        if self._table is not None:
-            self._table.learn(self._tail, draft, logits)
+        if self.runners_up is not None:
+            self.runners_up.learn(self._tail, draft, logits)
             self._tail = (*self._tail, *accepted.tokens)[-2:]
 
     def _rank(self) -> None:
@@ -160,7 +160,7 @@ class Blend:
 
     def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:
         """What comes next where no place knows: the model's runners-up, and below the root versatile tokens too."""
-        guesses = {} if self._table is None else self._table.after(before, last)
+        guesses = {} if self.runners_up is None else self.runners_up.after(before, last)
         if row == ROOT:
             left = 1 - sum(guesses.values())
             for token, share in self._versatile.items():

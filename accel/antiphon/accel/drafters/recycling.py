@@ -24,14 +24,14 @@ class Recycling:
     """
 
     def __init__(self, table: RunnersUp | None = None) -> None:
-        self._table = RunnersUp() if table is None else table
+        self.runners_up = RunnersUp() if table is None else table
         self._forgets = table is None
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
         """Of the prompt only its last two tokens matter."""
         if self._forgets:
-            self._table.clear()
+            self.runners_up.clear()
         self._tail = tuple(prompt[-2:])
 
     def propose(self, context: Tokens, budget: int) -> Draft:
@@ -41,7 +41,9 @@ class Recycling:
         chances: list[float] = []
         order = count()
         [(before, last)] = contexts(context[-2:], EMPTY)
-        heap = [(-chance, next(order), ROOT, last, token) for token, chance in self._table.after(before, last).items()]
+        heap = [
+            (-chance, next(order), ROOT, last, token) for token, chance in self.runners_up.after(before, last).items()
+        ]
         heapify(heap)
         while heap and len(tokens) < budget:
             negative, _, parent, before, last = heappop(heap)
@@ -49,11 +51,11 @@ class Recycling:
             tokens.append(last)
             parents.append(parent)
             chances.append(-negative)
-            for token, chance in self._table.after(before, last).items():
+            for token, chance in self.runners_up.after(before, last).items():
                 heappush(heap, (negative * chance, next(order), row, last, token))
         return Draft(tuple(tokens), tuple(parents), tuple(chances))
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
         """Learn what the model found likely after every row."""
-        self._table.learn(self._tail, draft, logits)
+        self.runners_up.learn(self._tail, draft, logits)
         self._tail = (*self._tail, *accepted.tokens)[-2:]

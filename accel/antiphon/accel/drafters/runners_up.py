@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,23 @@ _RECURS = {2: 0.7, 1: 0.4}
 _Key = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Bigrams:
+    """A model's ``K`` best tokens after each of the first tokens of its vocabulary, best first, with their chances.
+
+    Both are of shape (tokens, K).
+    """
+
+    tokens: NDArray[np.int32]
+    chances: NDArray[np.float32]
+
+    def after(self, last: int) -> dict[int, float]:
+        """What comes after this token alone; nothing where that is not known."""
+        if not 0 <= last < len(self.tokens):
+            return {}
+        return dict(zip(self.tokens[last].tolist(), self.chances[last].tolist(), strict=True))
+
+
 class RunnersUp:
     """A table from the last two tokens, and from the last one alone, to the model's ``K`` best next tokens.
 
@@ -42,6 +60,9 @@ class RunnersUp:
     holds at most ``entries`` contexts; beyond them the one that was learned or met the longest ago makes way. An entry
     takes 64 bytes in two arrays and about 250 to be found by: some 20 MB when the default is full. Any thread may use
     it at any time.
+
+    Where nothing was learned of a context, ``prior`` tells what the model says after its last token alone. That knows
+    of no request, and is neither cleared nor saved.
 
     It belongs to one ``model``, which is a name, and to a vocabulary of one size.
 
@@ -55,6 +76,7 @@ class RunnersUp:
         self.model = model
         self.entries = entries
         self.vocabulary: int | None = None
+        self.prior: Bigrams | None = None
         self._slots: OrderedDict[_Key, int] = OrderedDict()
         self._tokens = np.empty((entries, K), dtype=np.int32)
         self._chances = np.empty((entries, K), dtype=np.float32)
@@ -71,9 +93,9 @@ class RunnersUp:
             slot = self._slots.get((before, last))
             if slot is None:
                 slot = self._slots.get((NO_TOKEN, last))
-            if slot is None:
-                return {}
-            return dict(zip(self._tokens[slot].tolist(), self._chances[slot].tolist(), strict=True))
+            if slot is not None:
+                return dict(zip(self._tokens[slot].tolist(), self._chances[slot].tolist(), strict=True))
+        return {} if self.prior is None else self.prior.after(last)
 
     def learn(self, tail: Tokens, draft: Draft, logits: Tensor) -> None:
         """Read the ``logits`` of one forward, (1 + rows, vocab): those after ``tail`` and after each row of the draft.
@@ -168,6 +190,11 @@ class RunnersUp:
         slot = self._slots.popitem(last=False)[1] if len(self._slots) == self.entries else len(self._slots)
         self._slots[key] = slot
         return slot
+
+
+def runners_up_of(drafter: object) -> RunnersUp | None:
+    """The table that a drafter drafts from; None where it has none."""
+    return getattr(drafter, "runners_up", None)
 
 
 def contexts(tail: Tokens, draft: Draft) -> list[_Key]:

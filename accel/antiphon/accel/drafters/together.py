@@ -10,6 +10,7 @@ from antiphon.accel.draft import EMPTY, Accepted, Draft, Drafter, Tokens, merge,
 from antiphon.accel.drafters.bita import Bita
 from antiphon.accel.drafters.blend import Blend
 from antiphon.accel.drafters.lookahead import Lookahead
+from antiphon.accel.drafters.runners_up import runners_up_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +43,7 @@ class Together:
     ) -> None:
         self.learned = learned
         self.drafter: Drafter = Blend() if drafter is None else drafter
+        self.runners_up = runners_up_of(self.drafter)
         self.bita = Bita(learned) if learned else None
         self._window = Lookahead(*window, reads=False) if window else None  # the drafter reads
         self.lookahead: Lookahead | None = None

@@ -1,0 +1,140 @@
+"""Bigrams: the model's own word after each single token, asked once, kept, and only ever a draft."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from antiphon.accel import bigrams
+from antiphon.accel.bigrams import BELIEVED, FIRST, ask, bigrams_of
+from antiphon.accel.drafters import Blend, Nothing, Recycling, RunnersUp, Together
+from antiphon.accel.drafters.runners_up import Bigrams, K
+from antiphon.accel.generate import generate, stream
+from antiphon.accel.probe import traits_of
+from antiphon.accel.tiny import VOCABULARY, tiny_model
+
+PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigrams, "user_cache_dir", lambda name: tmp_path)
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(model: Any) -> Bigrams:
+        raise AssertionError("the model was asked")
+
+    monkeypatch.setattr(bigrams, "ask", refuse)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2", "qwen2"])
+def test_they_are_what_the_model_says_after_each_token_alone(family: str) -> None:
+    model: Any = tiny_model(family)
+    assert traits_of(model).level == "tree"
+    found = bigrams_of(model)
+    assert found is not None
+    assert found.tokens.shape == found.chances.shape == (VOCABULARY, K)
+    start = model.config.get_text_config().bos_token_id or 0
+    for token in (0, 1, FIRST, FIRST + 1, VOCABULARY - 1):
+        with torch.no_grad():
+            logits = model(torch.tensor([[start, token]])).logits[0, -1]
+        assert next(iter(found.after(token))) == int(logits.argmax())
+        shares = logits.softmax(-1)[list(found.after(token))]
+        assert np.all(np.array(list(found.after(token).values())) >= BELIEVED * shares.numpy() - 1e-4)
+    assert np.all(found.chances.sum(1) < 1)
+    assert found.after(VOCABULARY) == found.after(-1) == {}
+
+
+def test_they_are_asked_for_once_and_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bigrams_of(tiny_model(seed=5))
+    forbid(monkeypatch)
+    again = bigrams_of(tiny_model(seed=5))
+    assert first is not None
+    assert again is not None
+    assert first is not again
+    assert np.array_equal(first.tokens, again.tokens)
+    assert np.array_equal(first.chances, again.chances)
+    with pytest.raises(AssertionError, match="asked"):
+        bigrams_of(tiny_model(seed=6))
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors", None])
+def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> None:
+    expected = bigrams_of(tiny_model(seed=5))
+    [file] = (tmp_path / "bigrams").iterdir()
+    file.write_bytes(file.read_bytes()[:-100] if content is None else content)
+    found = bigrams_of(tiny_model(seed=5))
+    assert expected is not None
+    assert found is not None
+    assert np.array_equal(found.tokens, expected.tokens)
+    assert bigrams._read(file) is not None
+
+
+def test_where_no_file_can_be_written_they_are_done_with_for_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(bigrams, "user_cache_dir", lambda name: tmp_path / "file")
+    assert bigrams_of(tiny_model(seed=5)) is not None
+
+
+def test_when_time_is_up_the_frequent_tokens_have_been_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigrams, "SECONDS", 0.0)
+    found = ask(tiny_model())
+    assert len(found.tokens) == FIRST
+    assert found.after(FIRST) == {}
+
+
+def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch)
+    assert bigrams_of(tiny_model("mamba2")) is None
+    assert bigrams_of(tiny_model(seed=7).train()) is None
+
+
+def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
+    prior = Bigrams(np.arange(5 * K, dtype=np.int32).reshape(5, K), np.full((5, K), 0.1, dtype=np.float32))
+    table = RunnersUp()
+    table.prior = prior
+    assert list(table.after(9, 3)) == list(range(3 * K, 4 * K))
+    table.learn((9, 3), draft=Nothing().propose((), 0), logits=torch.eye(1, 40))
+    assert list(table.after(9, 3)) != list(range(3 * K, 4 * K))
+    assert table.after(9, 5) == {}
+    table.clear()
+    assert list(table.after(9, 3)) == list(range(3 * K, 4 * K))
+
+
+def test_every_drafter_with_a_table_is_given_them() -> None:
+    model: Any = tiny_model(seed=11)
+    for drafter in (Blend(), Recycling(), Together()):
+        list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))  # type: ignore[misc]
+        assert drafter.runners_up is not None
+        assert drafter.runners_up.prior is bigrams_of(model)
+
+
+def test_they_save_forwards_and_change_no_text() -> None:
+    model: Any = tiny_model(seed=11)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.data.zero_()  # what it says depends on the last token alone
+    options: dict[str, Any] = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False}
+    expected = model.generate(PROMPT, **options).tolist()
+    steps: dict[bool, int] = {}
+    for is_known in (True, False):
+        if not is_known:
+            bigrams._known[model] = None
+        count: list[Any] = []
+        output = generate(model, PROMPT, rows=8, on_step=count.append, **options)
+        assert isinstance(output, torch.Tensor)
+        assert output.tolist() == expected
+        steps[is_known] = len(count)
+    del bigrams._known[model]
+    assert steps[True] < steps[False]
+
+
+def test_without_recycling_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch)
+    model: Any = tiny_model(seed=12)
+    generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3)
+    generate(model, PROMPT, drafter=Nothing, max_new_tokens=3)
