@@ -35,7 +35,7 @@ class Recycling:
         self._tail = tuple(prompt[-2:])
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """A tree of at most ``budget`` rows, the likeliest first; empty after a token that was never met."""
+        """A tree of at most ``budget`` rows, the likeliest first; empty after a token of which nothing is known."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
