@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from antiphon.accel import bigrams
 from antiphon.accel.bigrams import BELIEVED, FIRST, ask, bigrams_of
@@ -70,7 +71,66 @@ def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> 
     assert expected is not None
     assert found is not None
     assert np.array_equal(found.tokens, expected.tokens)
-    assert bigrams._read(file) is not None
+    assert bigrams._read(file, VOCABULARY) is not None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chances"),
+    [
+        (np.full((3, K), VOCABULARY), np.full((3, K), 0.1)),
+        (np.full((3, K), -1), np.full((3, K), 0.1)),
+        (np.zeros((3, K)), np.full((3, K), 1.1)),
+        (np.zeros((3, K)), np.full((3, K), np.nan)),
+        (np.zeros((3, K)), np.full((2, K), 0.1)),
+        (np.zeros((3, K + 1)), np.full((3, K + 1), 0.1)),
+        (np.zeros((0, K)), np.zeros((0, K))),
+        (np.zeros(()), np.zeros(())),
+    ],
+    ids=["beyond", "below", "sure", "no number", "lengths", "width", "empty", "number"],
+)
+def test_a_file_that_could_not_have_been_written_is_not_believed(tokens: Any, chances: Any, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    save_file({"tokens": tokens.astype(np.int32), "chances": chances.astype(np.float32)}, file)
+    assert bigrams._read(file, VOCABULARY) is None
+    save_file({"tokens": np.zeros((3, K), np.int32), "chances": np.zeros((3, K), np.float32)}, file)
+    assert bigrams._read(file, VOCABULARY) is not None
+
+
+@pytest.mark.parametrize("start", [VOCABULARY, -1, None])
+def test_a_model_without_a_token_that_begins_texts_is_asked_all_the_same(start: int | None) -> None:
+    found = bigrams_of(tiny_model(seed=8, bos_token_id=start))
+    assert found is not None
+    assert len(found.tokens) == VOCABULARY
+
+
+def test_chances_leave_room_where_the_best_tokens_share_a_column() -> None:
+    model: Any = tiny_model(seed=9, vocab_size=1024)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()[::16] = 1.0  # tokens 0, 16, 32, ... are equally good, in one column of sixteen
+    assert np.all(ask(model).chances.sum(1) <= BELIEVED + 1e-4)
+
+
+def test_a_model_that_cannot_be_asked_is_decoded_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def refuse(model: Any) -> Bigrams:
+        asked.append(model)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(bigrams, "ask", refuse)
+    model: Any = tiny_model(seed=13)
+    for _ in range(2):
+        generate(model, PROMPT, max_new_tokens=3)
+    assert asked == [model]
+
+
+def test_a_drafter_that_goes_to_another_model_takes_nothing_along() -> None:
+    drafter = Blend()
+    for vocabulary in (1024, 300):
+        model: Any = tiny_model(seed=14, vocab_size=vocabulary)
+        generate(model, PROMPT, drafter=lambda: drafter, rows=8, max_new_tokens=8)
+        assert drafter.runners_up is not None
+        assert drafter.runners_up.prior is bigrams_of(model)
 
 
 def test_where_no_file_can_be_written_they_are_done_with_for_this_process(
@@ -138,3 +198,4 @@ def test_without_recycling_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     model: Any = tiny_model(seed=12)
     generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3)
     generate(model, PROMPT, drafter=Nothing, max_new_tokens=3)
+    generate(model, PROMPT, rows=0, max_new_tokens=3)

@@ -1,6 +1,7 @@
 """The growing cache: a `DynamicCache` in all it holds, written in place."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -190,6 +191,58 @@ def test_what_was_read_without_gradients_goes_on_with_them() -> None:
     with torch.enable_grad():
         mine = model(PROMPT[:, :3], past_key_values=memory).logits
     torch.testing.assert_close(mine, model(torch.cat([PROMPT, PROMPT[:, :3]], dim=1)).logits[:, -3:])
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda layers: pickle.loads(pickle.dumps(layers))])
+def test_layers_that_lie_together_are_copied_together(way: Callable[[Any], Any]) -> None:
+    layers = together(3)
+    for layer in layers:
+        layer.update(*states(7))
+    copies = way(layers)
+    for each in (layers, copies):
+        for layer in each:
+            layer.update(*states(5, start=100))
+        assert shared_buffers(each)
+        commit(Cache(layers=each), [0, 2, 4], held=7, fed=5)
+        for layer in each:
+            layer.update(*states(2 * ROOM, start=200))
+    assert shared_buffers(copies) != shared_buffers(layers)
+    for mine, other in zip(copies, layers, strict=True):
+        expect_same(mine, other)
+        assert mine.keys.data_ptr() != other.keys.data_ptr()
+
+
+def test_layers_of_full_attention_share_nothing_where_others_are_among_them() -> None:
+    cache: Any = GrowingCache(
+        tiny_model("gemma3", num_hidden_layers=6, layer_types=["full_attention"] * 5 + ["sliding_attention"]).config
+    )
+    growing_ones = [layer for layer in cache.layers if type(layer) is GrowingLayer]
+    assert len(growing_ones) == 5
+    assert len({id(layer._keys) for layer in growing_ones}) == 5
+
+
+def test_memory_is_given_back_when_all_layers_are_reset() -> None:
+    layers = together(2)
+    for layer in layers:
+        layer.update(*states(5))
+    [keys, _] = shared_buffers(layers)
+    for layer in layers:
+        layer.reset()
+    assert keys._memory is None
+    assert not keys._own
+
+
+def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = tiny_model(seed=11)
+    options: dict[str, Any] = {"max_new_tokens": 80, "eos_token_id": None, "do_sample": False}
+    expected = model.generate(PROMPT, **options).tolist()
+    heads, size = model.config.num_key_value_heads, model.config.hidden_size // model.config.num_attention_heads
+    monkeypatch.setattr(growing, "SHARED", model.config.num_hidden_layers * heads * size * 4 * (40 + ROOM + 1))
+    memory = GrowingCache(model.config)
+    output = generate(model, PROMPT, past_key_values=memory, rows=8, **options)
+    assert isinstance(output, Tensor)
+    assert output.tolist() == expected
+    assert not shared_buffers(memory.layers)
 
 
 def test_a_copy_goes_on_without_the_original() -> None:

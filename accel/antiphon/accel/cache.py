@@ -61,7 +61,7 @@ class CachedModel:
         self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
-        self._recorders: list[Any] = []
+        self._recorders = recorders(self.cache, self.level)
 
     def can_open(self, context: Tokens) -> bool:
         """Whether the last token of a prompt may be read with a draft beside it, after all the others.

@@ -54,7 +54,8 @@ def commit(cache: Cache, kept: Sequence[int], *, held: int, fed: int) -> None:
     if together := shared_buffers(cache.layers):
         for buffer in together:
             if moved is not None:
-                _move_up(buffer.everywhere().narrow(-2, buffer.lengths[0] - fed, fed), stray, moved)
+                states = buffer.everywhere()
+                _move_up(states.narrow(-2, buffer.lengths[0] - fed, fed), stray, moved.to(states.device))
             buffer.crop(fed - len(kept))
         return
     for layer in cache.layers:

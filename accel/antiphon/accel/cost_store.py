@@ -1,17 +1,13 @@
 """Step costs that outlast the process: one small JSON file for each model, machine and setting, in the user's cache.
 
-Knows nothing of what they are used for. A file that cannot be read is measured again, one that cannot be written is
-done without.
+Knows nothing of what they are used for. A file that cannot be read is measured again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +18,7 @@ from platformdirs import user_cache_dir
 from transformers import PreTrainedModel
 
 from antiphon.accel.attention import implementation_of
+from antiphon.accel.files import write
 from antiphon.accel.step_cost import STEPS, StepCost, measure
 
 _costs: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], StepCost]] = WeakKeyDictionary()
@@ -92,21 +89,6 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
 def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
     """Keep the cost in this file."""
     write(path, json.dumps({"key": key, "seconds": cost.seconds}).encode())
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all; a cache that cannot be written, or is full, is done without."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            Path(beside).replace(path)
-        finally:
-            Path(beside).unlink(missing_ok=True)
 
 
 def _setting(model: PreTrainedModel) -> tuple[object, ...]:

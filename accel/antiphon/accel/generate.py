@@ -36,7 +36,8 @@ class Decoder:
 
     ``rows`` fixes how many rows of a draft are verified at most. With None each step verifies those that pay, by what
     forwards of this model cost and by what drafts have been worth: the model is measured once, in under two seconds,
-    and the figures are kept in the user's cache.
+    and the figures are kept in the user's cache. So is its word after each frequent token alone, which drafts use where
+    nothing better is known, and for which it is asked once, for some three seconds.
 
     In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
     them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the

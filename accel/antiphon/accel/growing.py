@@ -14,8 +14,8 @@ from transformers.cache_utils import DynamicLayer
 ROOM = 64
 """For how many further tokens a new buffer has room at least; a long one has room for an eighth more than it holds."""
 
-SHARED = 2**29
-"""Bytes of the largest memory that layers share: while it grows it is there twice, and one of each layer is not."""
+SHARED = 2**28
+"""Bytes of the largest memory that layers share: while it grows, or is left, all of it is there twice."""
 
 
 class Buffer:
@@ -32,19 +32,27 @@ class Buffer:
         self._own: tuple[Tensor, ...] = ()  # each layer's part of it
         self._slots = 0  # how many of them may be written: none of somebody else's
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_own": ()}  # a pickle would make copies of the views
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._take(self._memory, self._slots)
+
     def held(self, place: int) -> Tensor | None:
         """What the layer at this place holds, as a view of the memory."""
         return None if self._memory is None else self._own[place].narrow(-2, 0, self.lengths[place])
 
     def hold(self, states: Tensor) -> None:
         """Hold somebody else's states, without ever writing to them; for a buffer of one layer."""
-        self._memory, self._own, self._slots, self.lengths[0] = states[None], (states,), 0, states.shape[-2]
+        self._take(states[None], 0)
+        self.lengths[0] = states.shape[-2]
 
     def release(self, place: int) -> None:
         """Forget what this layer holds; the memory is given back with its last states."""
         self.lengths[place] = 0
         if not any(self.lengths):
-            self._memory, self._own, self._slots = None, (), 0
+            self._take(None, 0)
 
     def append(self, place: int, fresh: Tensor) -> Tensor | None:
         """What the layer holds and then ``fresh``, as one view; None where that cannot lie with the other layers'."""
@@ -72,14 +80,17 @@ class Buffer:
         held = None if self._memory is None else self._memory.narrow(-2, 0, max(self.lengths))
         is_apt = held is None or not held.numel() or _are_alike(held[0, ..., :1, :], fresh[..., :1, :])
         is_small = fresh.device.type == "cpu" and prod(shape) * fresh.itemsize <= SHARED
-        if len(self.lengths) > 1 and not (is_apt and is_small):
+        if len(self.lengths) > 1 and not (is_apt and is_small and self.is_whole):
             return False
         memory = fresh.new_empty(shape)
         if held is not None and held.numel():
             memory.narrow(-2, 0, held.shape[-2]).copy_(held)
-        self._memory, self._slots = memory, shape[-2]
-        self._own = tuple(each.detach() for each in memory)  # views that also a forward with gradients may write to
+        self._take(memory, shape[-2])
         return True
+
+    def _take(self, memory: Tensor | None, slots: int) -> None:
+        self._memory, self._slots = memory, slots
+        self._own = () if memory is None else tuple(each.data for each in memory)  # to be written with gradients, too
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
@@ -104,7 +115,11 @@ class GrowingLayer(DynamicLayer):
 
     @keys.setter
     def keys(self, states: Tensor | None) -> None:
-        self._set("_keys", states)
+        if states is None or not states.numel():
+            self._keys.release(self._place)
+        else:
+            self._leave()
+            self._keys.hold(states)
 
     @property
     def values(self) -> Tensor | None:
@@ -113,7 +128,11 @@ class GrowingLayer(DynamicLayer):
 
     @values.setter
     def values(self, states: Tensor | None) -> None:
-        self._set("_values", states)
+        if states is None or not states.numel():
+            self._values.release(self._place)
+        else:
+            self._leave()
+            self._values.hold(states)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Remember what the states are like; there is no memory before there are states."""
@@ -145,21 +164,15 @@ class GrowingLayer(DynamicLayer):
         for buffer in (self._keys, self._values):
             buffer.lengths[self._place] = max(buffer.lengths[self._place] + tokens_to_remove, 0)
 
-    def _set(self, name: str, states: Tensor | None) -> None:
-        if states is None or not states.numel():
-            getattr(self, name).release(self._place)
-            return
-        self._leave()
-        getattr(self, name).hold(states)
-
     def _leave(self) -> None:
         """From now on this layer has buffers of its own; what it held in shared ones is held by them."""
         if len(self._keys.lengths) == 1:
             return
-        held = self.keys, self.values
-        self._keys.is_whole = self._values.is_whole = False
+        shared, held, place = (self._keys, self._values), (self.keys, self.values), self._place
         self._keys, self._values, self._place = Buffer(), Buffer(), 0
-        for buffer, states in zip((self._keys, self._values), held, strict=True):
+        for before, buffer, states in zip(shared, (self._keys, self._values), held, strict=True):
+            before.is_whole = False
+            before.release(place)
             if states is not None and states.numel():
                 buffer.hold(states)
 
@@ -202,7 +215,9 @@ def let_grow(cache: Cache) -> None:
 
 
 def _replace_layers(cache: Cache) -> None:
-    growing = iter(growing_layers(sum(type(layer) is DynamicLayer for layer in cache.layers)))
-    cache.layers = [next(growing) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    if all(type(layer) is DynamicLayer for layer in cache.layers):
+        cache.layers = [*growing_layers(len(cache.layers))]
+    else:  # of some layers alone it saves nothing
+        cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     if cache.layer_class_to_replicate is DynamicLayer:
         cache.layer_class_to_replicate = GrowingLayer

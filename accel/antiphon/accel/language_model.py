@@ -38,7 +38,7 @@ class LanguageModel:
 
     What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; with None every step
     verifies the rows that pay. For that the model's forwards are measured when it is first asked (under two seconds),
-    and its word after each frequent token is noted (three seconds at most); both are kept in the user's cache. Any
+    and its word after each frequent token is noted (some three seconds); both are kept in the user's cache. Any
     number of requests may run at once, from any threads: they take turns forward by forward.
 
     ``drafter`` is a drafter's name, what makes one, or "auto": the one that suits this model where it runs (see

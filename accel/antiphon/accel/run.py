@@ -60,7 +60,7 @@ class Run:
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
         self.learned = learned_of(self.drafter)
-        if (table := runners_up_of(self.drafter)) is not None and table.prior is None:
+        if (table := runners_up_of(self.drafter)) is not None and self.rows != 0:
             table.prior = bigrams_of(request.model)
         self.cached: CachedModel | CompiledModel | None = None
         self.transcript = Transcript(request.input_ids)

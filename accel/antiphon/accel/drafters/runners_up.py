@@ -194,7 +194,8 @@ class RunnersUp:
 
 def runners_up_of(drafter: object) -> RunnersUp | None:
     """The table that a drafter drafts from; None where it has none."""
-    return getattr(drafter, "runners_up", None)
+    table = getattr(drafter, "runners_up", None)
+    return table if isinstance(table, RunnersUp) else None
 
 
 def contexts(tail: Tokens, draft: Draft) -> list[_Key]:
