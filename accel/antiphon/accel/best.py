@@ -63,10 +63,10 @@ def best(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     strips = gcd(vocabulary, _STRIPS) if vocabulary >= _STRIPS * k else 1
     page = logits.reshape(rows, strips, -1)
     heads, columns = _heads(page, k)
-    found = page.gather(2, columns[:, None].expand(-1, strips, -1)).reshape(rows, -1).topk(k)
+    found = page.gather(2, columns.unsqueeze(1).expand(-1, strips, -1)).reshape(rows, -1).topk(k)
     tokens = found.indices // k * page.shape[2] + columns.gather(1, found.indices % k)
     values = found.values.float()
-    return tokens, (values - values[:, :1]).exp_().mul_(heads.float().softmax(-1).amax(-1, keepdim=True))
+    return tokens, (values - values.narrow(1, 0, 1)).exp_().mul_(heads.float().softmax(-1).amax(-1, keepdim=True))
 
 
 def _heads(page: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _heads(page: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if page.device.type == "cpu" and page.dtype in _INFINITY:
         bits = page.view(torch.int16)
         most = bits.amax(1)
-        if most.numel() and most.numpy().min() < 0:
+        if most.numel() and int(most.amin()) < 0:
             most = torch.where(most < 0, bits.amin(1), most)
         heads = most.view(page.dtype)
     else:

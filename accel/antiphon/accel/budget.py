@@ -98,15 +98,16 @@ class Measured:
         What the answers to probes are worth, in tokens, is their drafter's to say.
         """
         chances = self.calibration.chances(without_probes(draft))
-        order = sorted(range(len(chances)), key=lambda row: (-chances[row], row))  # a parent is likelier, or before
+        order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or before
         costs = self._costs(context, len(draft), texts)
-        rates = _rates([[row] for row in order], chances, costs)
+        rates = _rates([chances[row] for row in order], [1] * len(order), costs)
         kept = rates.index(max(rates)) if max(rates) > MARGIN * rates[0] else 0
         taken = order[:kept]
         if draft.probes:
             asked = draft.asked
             groups = [asked.get(ROOT, []), *([row, *asked.get(row, ())] for row in order)]
-            probing = _rates(groups, [*chances, *draft.chances[len(chances) :]], costs)[1:]
+            gains = [*chances, *draft.chances[len(chances) :]]
+            probing = _rates([sum(gains[row] for row in group) for group in groups], list(map(len, groups)), costs)[1:]
             if max(probing) > max(rates[kept], MARGIN * rates[0]):
                 kept = probing.index(max(probing))
                 taken = [row for group in groups[: 1 + kept] for row in group]
@@ -133,10 +134,9 @@ class Measured:
         return list(accumulate(reversed(costs), min))[::-1]
 
 
-def _rates(groups: Sequence[Sequence[int]], gains: Sequence[float], costs: Sequence[float]) -> list[float]:
-    """Tokens per second of a plain step, and of forwards with the rows of the first group, the first two, ..."""
-    tokens = accumulate((sum(gains[row] for row in group) for group in groups), initial=1.0)
-    rows = accumulate(map(len, groups), initial=0)
+def _rates(gains: Sequence[float], sizes: Sequence[int], costs: Sequence[float]) -> list[float]:
+    """Tokens per second of a plain step, and of forwards with the first group of rows, the first two, ..."""
+    tokens, rows = accumulate(gains, initial=1.0), accumulate(sizes, initial=0)
     return [token / costs[count] for token, count in zip(tokens, rows, strict=True)]
 
 
