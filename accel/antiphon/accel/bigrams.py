@@ -70,17 +70,18 @@ def ask(model: PreTrainedModel) -> Bigrams:
 
     They are siblings in a tree, below the token that begins texts, or where there is none the first of the vocabulary.
     """
-    vocabulary = _vocabulary(model)
+    traits, vocabulary = traits_of(model), _vocabulary(model)
     begins = model.config.get_text_config(decoder=True).bos_token_id
     root = begins if isinstance(begins, int) and 0 <= begins < vocabulary else 0
     tokens: list[NDArray[np.int32]] = []
     chances: list[NDArray[np.float32]] = []
+    count = min(TOKENS, vocabulary)
     started, done, size, pace = perf_counter(), 0, FIRST, 0.0
-    while done < min(TOKENS, vocabulary) and (not done or perf_counter() - started + size * pace < SECONDS):
+    while done < count and (not done or perf_counter() - started + size * pace < SECONDS):
         before = perf_counter()
-        asked = tuple(range(done, min(done + size, TOKENS, vocabulary)))
+        asked = tuple(range(done, min(done + size, count)))
         draft = Draft(asked, (ROOT,) * len(asked), (1.0,) * len(asked))
-        logits = CachedModel(model, traits_of(model)).forward((root,), draft)[1:]
+        logits = CachedModel(model, traits).forward((root,), draft)[1:]
         most, shares = best(logits, K)
         tokens.append(most.cpu().numpy().astype(np.int32))
         shares = BELIEVED * shares / shares.sum(-1, keepdim=True).clamp_(min=1)

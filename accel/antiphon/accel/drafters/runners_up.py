@@ -47,9 +47,7 @@ class Bigrams:
 
     def after(self, last: int) -> dict[int, float]:
         """What comes after this token alone; nothing where that is not known."""
-        if not 0 <= last < len(self.tokens):
-            return {}
-        return dict(zip(self.tokens[last].tolist(), self.chances[last].tolist(), strict=True))
+        return _line(self.tokens, self.chances, last) if 0 <= last < len(self.tokens) else {}
 
 
 class RunnersUp:
@@ -94,7 +92,7 @@ class RunnersUp:
             if slot is None:
                 slot = self._slots.get((NO_TOKEN, last))
             if slot is not None:
-                return dict(zip(self._tokens[slot].tolist(), self._chances[slot].tolist(), strict=True))
+                return _line(self._tokens, self._chances, slot)
         return {} if self.prior is None else self.prior.after(last)
 
     def learn(self, tail: Tokens, draft: Draft, logits: Tensor) -> None:
@@ -205,6 +203,10 @@ def contexts(tail: Tokens, draft: Draft) -> list[_Key]:
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         pairs.append((last if parent == ROOT else draft.tokens[parent], token))
     return pairs
+
+
+def _line(tokens: NDArray[np.int32], chances: NDArray[np.float32], line: int) -> dict[int, float]:
+    return dict(zip(tokens[line].tolist(), chances[line].tolist(), strict=True))
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
