@@ -17,6 +17,7 @@ from .language_model import LanguageModel as LanguageModel
 from .language_model import Stream as Stream
 from .language_model import Usage as Usage
 from .prefix import PrefixCache as PrefixCache
+from .prepacked import prepack as prepack
 from .probe import traits_of as traits_of
 from .stats import Step as Step
 from .stats import Summary as Summary

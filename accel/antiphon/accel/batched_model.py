@@ -14,6 +14,7 @@ from antiphon.accel.attention import lent
 from antiphon.accel.draft import Draft, Tokens
 from antiphon.accel.growing import GrowingCache
 from antiphon.accel.packed import PACKED
+from antiphon.accel.prepacked import prepacked
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
@@ -31,6 +32,7 @@ class BatchedModel:
         self.model = model
         self.traits = traits
         self.cache = GrowingCache()
+        self.weights = prepacked(model).lent
         self.lengths: list[int] = []
 
     def admit(self, prompts: Sequence[Tokens], chunk: int | None = None) -> list[Tensor]:
@@ -124,7 +126,7 @@ class BatchedModel:
         arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": cache, "use_cache": True}
         if self.traits.keeps_logits:
             arguments["logits_to_keep"] = torch.tensor(places, device=device)
-        with lent(self.model, PACKED) if self.traits.packs and mask is not None else nullcontext():
+        with self.weights(), lent(self.model, PACKED) if self.traits.packs and mask is not None else nullcontext():
             outputs = self.model(
                 input_ids=ids.to(device), position_ids=positions.to(device), attention_mask=mask, **arguments
             )

@@ -21,6 +21,7 @@ from antiphon.accel.growing import let_grow
 from antiphon.accel.learned import Learned, embedded
 from antiphon.accel.packed import PACKED, is_slow_alone
 from antiphon.accel.prefixed import Prefixed
+from antiphon.accel.prepacked import prepacked
 from antiphon.accel.traits import Traits
 from antiphon.accel.tree import Tree, additive, mask, plant
 
@@ -55,6 +56,8 @@ class CachedModel:
         self.padding = padding
         self.bucket = bucket
         self.learned = learned and learned.on(model)
+        # A row of a bucket has to round alike beside any others, which is known of torch's own products alone.
+        self.weights = nullcontext if bucket else prepacked(model).lent
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
@@ -160,7 +163,7 @@ class CachedModel:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(self.model.device)
         seen = self._mask(tree, tokens)
-        with lent(self.model, PACKED) if self._packs(tree, len(tokens)) else nullcontext():
+        with self.weights(), lent(self.model, PACKED) if self._packs(tree, len(tokens)) else nullcontext():
             outputs = self.model(attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.attention import implementation_of
 from antiphon.accel.files import write
+from antiphon.accel.prepacked import choice, prepacked
 from antiphon.accel.step_cost import STEPS, StepCost, measure
 
 _costs: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], StepCost]] = WeakKeyDictionary()
@@ -58,6 +59,7 @@ def describe(model: PreTrainedModel) -> dict[str, str]:
         "attention": implementation_of(model),
         "devices": ", ".join([*devices, *_hardware()]),
         "dtype": str(model.dtype),
+        "prepacked": str(len(prepacked(model))),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
         "steps": str(STEPS),
@@ -93,7 +95,8 @@ def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
 
 def _setting(model: PreTrainedModel) -> tuple[object, ...]:
     """What may change of a model while it lives."""
-    return implementation_of(model), model.dtype, str(model.device), torch.get_num_threads(), model.training
+    threads = torch.get_num_threads()
+    return implementation_of(model), model.dtype, str(model.device), threads, choice(model), model.training
 
 
 def _hardware() -> list[str]:

@@ -13,6 +13,7 @@ from antiphon.accel.cache import CachedModel
 from antiphon.accel.choice import choose_drafter
 from antiphon.accel.compiled import obstacle
 from antiphon.accel.cost_store import step_cost
+from antiphon.accel.prepacked import prepacked
 from antiphon.accel.probe import traits_of
 from antiphon.accel.step_cost import StepCost
 from antiphon.accel.traits import HALF, MASKABLE, Level, RopeSwitch, Traits
@@ -40,8 +41,9 @@ class Diagnosis:
 
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
     head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
-    draft's mask, and is empty where they are; ``compiling`` says the same of compiled steps. ``positions`` is
-    where its context ends, in tokens. ``auto`` is the drafter of that name, and why.
+    draft's mask, and is empty where they are; ``prepacking`` says the same of weights, of which ``prepacked`` bytes are
+    copied, and ``compiling`` of compiled steps. ``positions`` is where its context ends, in tokens. ``auto`` is the
+    drafter of that name, and why.
     """
 
     model: str
@@ -58,6 +60,8 @@ class Diagnosis:
     positions: int | None
     groups: int | None
     packing: str
+    prepacking: str
+    prepacked: int
     compiling: str
     cost: StepCost
     auto: str
@@ -76,6 +80,7 @@ def diagnose(model: PreTrainedModel) -> Diagnosis:
     """
     traits = traits_of(model)
     cost = step_cost(model, anew=True)
+    weights = prepacked(model)
     return Diagnosis(
         model=type(model).__name__,
         family=model.config.model_type,
@@ -91,6 +96,8 @@ def diagnose(model: PreTrainedModel) -> Diagnosis:
         positions=traits.positions,
         groups=_groups(model, traits),
         packing=traits.packing,
+        prepacking=weights.reason,
+        prepacked=weights.size,
         compiling=obstacle(model, traits, CachedModel(model, traits).cache) or "",
         cost=cost,
         auto=str(choose_drafter(model)),

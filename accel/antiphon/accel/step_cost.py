@@ -27,7 +27,7 @@ LEAST = 3
 SECONDS = 1.5
 """When measuring ends; the forward under way is ended, and the first `LEAST` are always run."""
 
-STEPS = 2
+STEPS = 3
 """Raised whenever steps come to be run otherwise: costs that were kept from before are measured anew."""
 
 READ = 16

@@ -52,9 +52,14 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
         "rotary": _rope(diagnosis.rope),
         "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
         "packing": f"no: {packing}" if (packing := diagnosis.packing) else "yes: their keys are read once, not copied",
+        "weights": f"as they are: {diagnosis.prepacking}" if diagnosis.prepacking else _copies(diagnosis.prepacked),
         "drafter auto": diagnosis.auto,
         "compiling": f"no: {why}" if (why := diagnosis.compiling) else "yes: steps of fixed shapes, by itself on a GPU",
     }
+
+
+def _copies(size: int) -> str:
+    return f"prepacked for this processor's kernels: copies of {size / 2**20:,.0f} MiB"
 
 
 def _rope(rope: RopeSwitch | None) -> str:
