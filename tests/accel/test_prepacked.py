@@ -4,6 +4,7 @@ import copy
 import gc
 from pathlib import Path
 from threading import Barrier, Thread
+from time import sleep
 from typing import Any
 from weakref import ref
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from antiphon.accel import free_memory as free_memory_module
 from antiphon.accel import prepacked as room
 from antiphon.accel.adversary import Thicket, Witness
 from antiphon.accel.batch import Batch
@@ -20,8 +22,9 @@ from antiphon.accel.cost_store import describe, step_cost
 from antiphon.accel.diagnosis import diagnose
 from antiphon.accel.draft import chain
 from antiphon.accel.drafters import Nothing
+from antiphon.accel.free_memory import free_memory
 from antiphon.accel.generate import generate
-from antiphon.accel.prepacked import Prepacked, Product, free_memory, prepack, prepacked
+from antiphon.accel.prepacked import Prepacked, Product, prepack, prepacked
 from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import expect_plain_logits
@@ -29,15 +32,20 @@ from tests.accel.oracles import expect_plain_logits
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
 
-pytestmark = pytest.mark.skipif(
-    bool(Prepacked(tiny_model(hidden_size=256, intermediate_size=512)).reason), reason="torch cannot prepack here"
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")  # type: ignore[no-untyped-call]
+HALF = pytest.param(
+    torch.bfloat16,
+    marks=pytest.mark.skipif(
+        not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no kernels for bfloat16 on this processor"
+    ),
 )
 
 
 @pytest.fixture(autouse=True)
 def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small a layer is, it gets a copy."""
+    """However small a layer is, and however busy the machine, it gets a copy."""
     monkeypatch.setattr(room, "LEAST", 0)
+    monkeypatch.setattr(room, "_seconds", lambda multiply, input: 1.0)
 
 
 def text_of(model: Any, **options: Any) -> list[int]:
@@ -66,7 +74,7 @@ def test_text_and_logits_are_plain_decodings(family: str) -> None:
     assert len(prepacked(model)) > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, 9, 65])
 def test_a_product_is_torchs_own(dtype: torch.dtype, bias: bool, rows: int) -> None:
@@ -75,14 +83,14 @@ def test_a_product_is_torchs_own(dtype: torch.dtype, bias: bool, rows: int) -> N
         layer, given = nn.Linear(300, 500, bias=bias).to(dtype), torch.randn(2, rows, 300).to(dtype)
     with torch.no_grad():
         truth = linear(given.double(), layer.weight.double(), layer.bias.double() if bias else None)
-        errors = [(each(given).double() - truth).abs().mean() for each in (Product(layer), layer)]
+        errors = [(each(given).double() - truth).abs().mean() for each in (Product(layer, None), layer)]
     assert errors[0] <= room.WORSE[dtype] * errors[1]
     assert 0 < errors[0] < (1e-6 if dtype == torch.float32 else 5e-3)
 
 
 def test_what_the_kernel_is_not_made_for_goes_to_torch() -> None:
     layer = nn.Linear(30, 50)
-    product = Product(layer)
+    product = Product(layer, None)
     torch.autograd.backward(product(torch.ones(1, 30)).sum())
     assert layer.weight.grad is not None
     with torch.no_grad(), pytest.raises(RuntimeError, match="dtype"):
@@ -120,13 +128,13 @@ def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() 
     seen: list[bool] = []
 
     def other() -> None:
-        with weights.lent():
+        with weights.applied():
             meeting.wait()
             meeting.wait()
 
     thread = Thread(target=other)
     thread.start()
-    with weights.lent():
+    with weights.applied():
         meeting.wait()
         seen.append("forward" in vars(layer))
     seen.append("forward" in vars(layer))
@@ -136,10 +144,39 @@ def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() 
     assert [*seen, "forward" in vars(layer)] == [True, True, False]
 
 
+def test_a_forward_of_another_thread_never_meets_copies_that_are_not_its_own() -> None:
+    """Neither those of weights that are no more, nor any where it asked for none."""
+    model: Any = tiny_model()
+    first = prepacked(model)
+    double_in_place(model)
+    expected = model(PROMPT).logits
+    found: list[Tensor] = []
+
+    def other() -> None:
+        with torch.no_grad():
+            found.append(model(PROMPT).logits)
+            with prepacked(model).applied():
+                found.append(model(PROMPT).logits)
+
+    with first.applied():
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(prepacked(model)) > 0
+    assert torch.equal(found[0], expected)
+    torch.testing.assert_close(found[1], expected)
+
+
 def test_first_requests_that_come_together_make_one_set_of_copies() -> None:
     model = tiny_model()
     found: list[Prepacked] = []
-    threads = [Thread(target=lambda: found.append(prepacked(model))) for _ in range(4)]
+    start = Barrier(4, timeout=10)
+
+    def ask() -> None:
+        start.wait()
+        found.append(prepacked(model))
+
+    threads = [Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -166,23 +203,79 @@ def by_another_parameter(model: Any) -> None:
 
 
 def by_a_state(model: Any) -> None:
-    model.load_state_dict(tiny_model(seed=8).state_dict())
+    model.load_state_dict(tiny_model(seed=8, mlp_bias=True).state_dict())
 
 
-def to_half(model: Any) -> None:
-    model.to(torch.bfloat16)
+def one_row(model: Any) -> None:
+    """As words are added to a table: the highest of them, which a square corner of it does not hold."""
+    model.lm_head.weight.data[VOCABULARY - 1] = 4 * model.lm_head.weight.data[plain_text_of(model)[-1]]
 
 
-@pytest.mark.parametrize("change", [double_in_place, behind_the_counters, by_another_parameter, by_a_state, to_half])
-def test_weights_that_have_changed_are_copied_anew(change: Any) -> None:
-    model: Any = tiny_model()
+def only_a_bias(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.down_proj.bias = nn.Parameter(layer.mlp.down_proj.bias.detach().flip(0) + 1)
+
+
+def by_another_layer(model: Any) -> None:
+    model.set_output_embeddings(nn.Linear(64, VOCABULARY, bias=False))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [double_in_place, behind_the_counters, by_another_parameter, by_a_state, one_row, only_a_bias, by_another_layer],
+)
+def test_weights_that_have_changed_are_not_computed_by_old_copies(change: Any) -> None:
+    model: Any = tiny_model(mlp_bias=True)
     before, copies = text_of(model), prepacked(model)
     assert prepacked(model) is copies
     change(model)
     expected = plain_text_of(model)
     assert text_of(model) == expected
     assert expected != before, "the change says something else"
+    assert len(prepacked(model)) == len(copies)
+    assert (prepacked(model) is copies) == (change is only_a_bias)
+
+
+def test_a_model_that_goes_to_another_precision_gets_copies_of_that() -> None:
+    model: Any = tiny_model()
+    copies = prepacked(model)
+    model.to(torch.float64)
+    assert len(prepacked(model)) == 0
+    model.to(torch.float32)
+    assert len(prepacked(model)) == len(copies)
     assert prepacked(model) is not copies
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft's of transformers
+def test_a_merged_adapter_may_be_taken_out_in_the_midst_of_a_forward() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["up_proj"], init_lora_weights=False, r=4, lora_alpha=64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        adapted = peft.get_peft_model(tiny_model(), config)
+    model = adapted.base_model.model
+    own = len(prepacked(model))
+    with adapted.disable_adapter():
+        base = plain_text_of(model)
+    assert text_of(model) == plain_text_of(model) != base
+    adapted.merge_adapter()
+    assert text_of(model) == plain_text_of(model) != base
+    assert own - len(prepacked(model)) == 2, "one in each layer"
+    with adapted.disable_adapter():
+        assert text_of(model) == base
+
+
+def test_a_hook_that_steers_a_weight_is_followed() -> None:
+    model: Any = tiny_model()
+    copies = prepacked(model)
+
+    def steer(layer: Any, given: Any) -> None:
+        layer.weight.data.neg_()
+
+    handle = hidden_layer(model).register_forward_pre_hook(steer)
+    assert hidden_layer(model) not in list(prepacked(model))
+    handle.remove()
+    assert len(prepacked(model)) == len(copies)
 
 
 def test_a_forward_that_somebody_else_put_in_is_theirs() -> None:
@@ -215,7 +308,7 @@ def test_subclasses_of_linear_layers_are_left_alone() -> None:
 
 def test_under_autocast_layers_stay_as_they_are() -> None:
     model = tiny_model()
-    with torch.autocast("cpu", torch.bfloat16), prepacked(model).lent():
+    with torch.autocast("cpu", torch.bfloat16), prepacked(model).applied():
         assert "forward" not in vars(hidden_layer(model))
 
 
@@ -245,7 +338,7 @@ def test_copies_can_be_declined_and_steps_are_then_measured_without() -> None:
     model = tiny_model()
     key, cost = describe(model), step_cost(model)
     assert prepack(model, False).reason == "it was declined"
-    with prepacked(model).lent():
+    with prepacked(model).applied():
         assert "forward" not in vars(hidden_layer(model))
     assert describe(model) != key
     assert step_cost(model) is not cost
@@ -254,30 +347,67 @@ def test_copies_can_be_declined_and_steps_are_then_measured_without() -> None:
 
 
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "GROUPS", [(tmp_path / "max", tmp_path / "current")])
-    machine = free_memory()
-    assert machine > 2**20
-    (tmp_path / "max").write_text("max\n")
-    (tmp_path / "current").write_text("5000\n")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, path in {"GROUPS": tmp_path, "OWN": tmp_path / "own"}.items():
+        monkeypatch.setattr(free_memory_module, name, path)
+    assert free_memory() > 2**20, "no groups at all"
+    limits = {
+        "outer": ("memory.max", "memory.current"),
+        "memory/jobs": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    }
+    for group, (most, used) in limits.items():
+        (tmp_path / group).mkdir(parents=True)
+        (tmp_path / group / most).write_text("max\n")
+        (tmp_path / group / used).write_text("5000\n")
+    (tmp_path / "own").write_text("0::/outer/inner\n4:cpu,cpuacct:/outer\n3:memory:/jobs/17\n")
     assert free_memory() > 2**20
-    (tmp_path / "max").write_text("12000\n")
+    (tmp_path / "outer" / "memory.max").write_text("12000\n")
     assert free_memory() == 7000
+    (tmp_path / "memory/jobs" / "memory.limit_in_bytes").write_text("6000\n")
+    assert free_memory() == 1000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert free_memory() == 250
 
 
 def test_a_kernel_that_is_less_exact_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = Product.__call__
-
-    def rounded(self: Product, given: Tensor) -> Tensor:
-        return exact(self, given).bfloat16().to(given.dtype)
-
-    monkeypatch.setattr(Product, "__call__", rounded)
+    exact = Product.multiply
+    monkeypatch.setattr(Product, "multiply", lambda self, given: exact(self, given).bfloat16().to(given.dtype))
     assert prepacked(tiny_model()).reason == "its products would be less exact"
-    half: Any = tiny_model()
-    assert prepacked(half.to(torch.bfloat16)).reason == "", "there it is as exact as any"
+
+
+def test_a_kernel_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_seconds", lambda multiply, given: 2.0 if multiply.__name__ == "multiply" else 1.9)
+    assert prepacked(tiny_model()).reason == "its products would be slower"
+
+
+def test_time_is_taken_of_the_fastest_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    pauses = iter([0.05, 0.0, 0.05])
+
+    def multiply(given: Tensor) -> Tensor:
+        sleep(next(pauses))
+        return given
+
+    assert 0 < room._seconds(multiply, PROMPT) < 0.04
+
+
+def test_layers_that_torch_cannot_prepack_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = tiny_model()
+    make = Product.__init__
+
+    def picky(self: Product, module: nn.Linear, owner: object) -> None:
+        if module is model.lm_head:
+            raise RuntimeError("not this one")
+        make(self, module, owner)
+
+    everything = len(prepacked(model))
+    monkeypatch.setattr(Product, "__init__", picky)
+    assert len(prepack(model)) == everything - 1
+    assert prepacked(model).reason == ""
 
 
 def test_a_torch_that_cannot_says_so_and_decodes_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Product, module: nn.Linear) -> None:
+    def broken(self: Product, module: nn.Linear, owner: object) -> None:
         raise RuntimeError("no such\nkernel")
 
     monkeypatch.setattr(Product, "__init__", broken)
@@ -290,13 +420,23 @@ def test_a_torch_that_cannot_says_so_and_decodes_without(monkeypatch: pytest.Mon
 
 def test_layers_without_work_for_a_kernel_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "LEAST", 10**9)
-    assert "no linear layer on a CPU has 1,000,000,000 weights" in prepacked(tiny_model()).reason
+    assert prepacked(tiny_model()).reason == (
+        "no linear layer that torch alone computes on a CPU has 1,000,000,000 weights"
+    )
 
 
 def test_a_compiled_model_stays_as_it_was_compiled() -> None:
     model = tiny_model()
     model.compile(backend="eager")
     assert prepacked(model).reason == "its forward is compiled"
+    other: Any = tiny_model()
+    other.forward = torch.compile(other.forward, backend="eager")
+    assert prepacked(other).reason == "its forward is compiled"
+
+
+def test_where_onednn_is_turned_off_it_stays_off() -> None:
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        assert prepacked(tiny_model()).reason == "oneDNN is turned off"
 
 
 def test_texts_that_share_forwards_share_the_copies() -> None:

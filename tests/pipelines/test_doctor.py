@@ -35,7 +35,7 @@ def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny
     assert "context 1,024 tokens" in card
     assert "heads 2 query heads to each key head" in card
     assert "packing yes: their keys are read once, not copied" in card
-    assert "weights as they are: no linear layer on a CPU has 65,536 weights in single or half precision" in card
+    assert "weights as they are: no linear layer that torch alone computes on a CPU has 65,536 weights" in card
     assert "compiling yes: steps of fixed shapes, by itself on a GPU" in card
     assert "One forward after 64 and 918 tokens" in card
     assert [line.split()[0] for line in shown.stdout.splitlines() if re.match(r" +\d+ ", line)] == [

@@ -32,7 +32,7 @@ class BatchedModel:
         self.model = model
         self.traits = traits
         self.cache = GrowingCache()
-        self.weights = prepacked(model).lent
+        self.applied = prepacked(model).applied
         self.lengths: list[int] = []
 
     def admit(self, prompts: Sequence[Tokens], chunk: int | None = None) -> list[Tensor]:
@@ -126,7 +126,7 @@ class BatchedModel:
         arguments: dict[str, Any] = {self.traits.cache_argument or "past_key_values": cache, "use_cache": True}
         if self.traits.keeps_logits:
             arguments["logits_to_keep"] = torch.tensor(places, device=device)
-        with self.weights(), lent(self.model, PACKED) if self.traits.packs and mask is not None else nullcontext():
+        with self.applied(), lent(self.model, PACKED) if self.traits.packs and mask is not None else nullcontext():
             outputs = self.model(
                 input_ids=ids.to(device), position_ids=positions.to(device), attention_mask=mask, **arguments
             )

@@ -57,7 +57,7 @@ class CachedModel:
         self.bucket = bucket
         self.learned = learned and learned.on(model)
         # A row of a bucket has to round alike beside any others, which is known of torch's own products alone.
-        self.weights = nullcontext if bucket else prepacked(model).lent
+        self.applied = nullcontext if bucket else prepacked(model).applied
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
@@ -163,7 +163,7 @@ class CachedModel:
             positions = depths + (self.length - self.padding)
             arguments["position_ids"] = positions.clamp_(min=0)[None].to(self.model.device)
         seen = self._mask(tree, tokens)
-        with self.weights(), lent(self.model, PACKED) if self._packs(tree, len(tokens)) else nullcontext():
+        with self.applied(), lent(self.model, PACKED) if self._packs(tree, len(tokens)) else nullcontext():
             outputs = self.model(attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
