@@ -179,8 +179,8 @@ DRAFTERS_HEAD = """\
 ## Every drafter, alone and together
 
 Tokens per step, in brackets draft rows per step (masks and windows included), and the decoding phase against
-`model.generate` of transformers. With so many rows in every step a CPU is mostly slower than plain decoding; *rows
-auto* is what is used when nobody asks for rows. Chat has nothing to copy from but itself.
+`model.generate` of transformers. So many rows in every step cost a CPU more than they bring; *rows auto* is what is
+used when nobody asks for rows. Chat has nothing to copy from but itself.
 """
 
 
