@@ -198,4 +198,5 @@ def test_without_recycling_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     model: Any = tiny_model(seed=12)
     generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3)
     generate(model, PROMPT, drafter=Nothing, max_new_tokens=3)
+    assert model not in bigrams._known
     generate(model, PROMPT, rows=0, max_new_tokens=3)

@@ -141,6 +141,7 @@ def test_values_that_cannot_lie_together_take_their_keys_along() -> None:
         layer.update(keys, values[..., :size])
         torch.testing.assert_close(layer.keys, torch.cat([keys, keys], dim=2))
         torch.testing.assert_close(layer.values, torch.cat([values, values], dim=2)[..., :size])
+    assert not shared_buffers(layers)
 
 
 def test_a_memory_that_would_be_too_large_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:

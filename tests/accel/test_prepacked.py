@@ -2,9 +2,7 @@
 
 import copy
 import gc
-from pathlib import Path
 from threading import Barrier, Thread
-from time import sleep
 from typing import Any
 from weakref import ref
 
@@ -13,18 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from antiphon.accel import free_memory as free_memory_module
 from antiphon.accel import prepacked as room
 from antiphon.accel.adversary import Thicket, Witness
 from antiphon.accel.batch import Batch
 from antiphon.accel.cache import CachedModel
-from antiphon.accel.cost_store import describe, step_cost
-from antiphon.accel.diagnosis import diagnose
 from antiphon.accel.draft import chain
 from antiphon.accel.drafters import Nothing
-from antiphon.accel.free_memory import free_memory
 from antiphon.accel.generate import generate
-from antiphon.accel.prepacked import Prepacked, Product, prepack, prepacked
+from antiphon.accel.prepacked import Prepacked, Product, prepacked
 from antiphon.accel.probe import traits_of
 from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import expect_plain_logits
@@ -320,124 +314,6 @@ def test_copies_end_with_the_model() -> None:
     del model
     gc.collect()
     assert copies() is None
-
-
-def test_copies_take_at_most_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = tiny_model()
-    size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear))
-    monkeypatch.setattr(room, "free_memory", lambda: 2 * size - 1)
-    assert (len(prepacked(model)), prepacked(model).size) == (0, 0)
-    assert "its copies would take" in prepacked(model).reason
-    assert text_of(model) == plain_text_of(model)
-    assert (prepack(model, True).size, prepack(model, True).reason) == (size, "")
-    assert len(prepack(model)) == 0
-    monkeypatch.setattr(room, "free_memory", lambda: 2 * size)
-    assert prepack(model).size == size
-
-
-def test_copies_can_be_declined_and_steps_are_then_measured_without() -> None:
-    model = tiny_model()
-    key, cost = describe(model), step_cost(model)
-    assert prepack(model, False).reason == "it was declined"
-    with prepacked(model).applied():
-        assert "forward" not in vars(hidden_layer(model))
-    assert describe(model) != key
-    assert step_cost(model) is not cost
-    prepack(model)
-    assert step_cost(model) is cost
-
-
-def test_a_container_has_what_its_limit_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    for name, path in {"GROUPS": tmp_path, "OWN": tmp_path / "own"}.items():
-        monkeypatch.setattr(free_memory_module, name, path)
-    assert free_memory() > 2**20, "no groups at all"
-    limits = {
-        "outer": ("memory.max", "memory.current"),
-        "memory/jobs": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    }
-    for group, (most, used) in limits.items():
-        (tmp_path / group).mkdir(parents=True)
-        (tmp_path / group / most).write_text("max\n")
-        (tmp_path / group / used).write_text("5000\n")
-    (tmp_path / "own").write_text("0::/outer/inner\n4:cpu,cpuacct:/outer\n3:memory:/jobs/17\n")
-    assert free_memory() > 2**20
-    (tmp_path / "outer" / "memory.max").write_text("12000\n")
-    assert free_memory() == 7000
-    (tmp_path / "memory/jobs" / "memory.limit_in_bytes").write_text("6000\n")
-    assert free_memory() == 1000
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert free_memory() == 250
-
-
-def test_a_kernel_that_is_less_exact_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = Product.multiply
-    monkeypatch.setattr(Product, "multiply", lambda self, given: exact(self, given).bfloat16().to(given.dtype))
-    assert prepacked(tiny_model()).reason == "its products would be less exact"
-
-
-def test_a_kernel_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_seconds", lambda multiply, given: 2.0 if multiply.__name__ == "multiply" else 1.9)
-    assert prepacked(tiny_model()).reason == "its products would be slower"
-
-
-def test_time_is_taken_of_the_fastest_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    pauses = iter([0.05, 0.0, 0.05])
-
-    def multiply(given: Tensor) -> Tensor:
-        sleep(next(pauses))
-        return given
-
-    assert 0 < room._seconds(multiply, PROMPT) < 0.04
-
-
-def test_layers_that_torch_cannot_prepack_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = tiny_model()
-    make = Product.__init__
-
-    def picky(self: Product, module: nn.Linear, owner: object) -> None:
-        if module is model.lm_head:
-            raise RuntimeError("not this one")
-        make(self, module, owner)
-
-    everything = len(prepacked(model))
-    monkeypatch.setattr(Product, "__init__", picky)
-    assert len(prepack(model)) == everything - 1
-    assert prepacked(model).reason == ""
-
-
-def test_a_torch_that_cannot_says_so_and_decodes_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Product, module: nn.Linear, owner: object) -> None:
-        raise RuntimeError("no such\nkernel")
-
-    monkeypatch.setattr(Product, "__init__", broken)
-    model = tiny_model()
-    assert prepacked(model).reason == "torch cannot here: no such kernel"
-    assert text_of(model) == plain_text_of(model)
-    found = diagnose(model)
-    assert (found.prepacked, found.prepacking) == (0, "torch cannot here: no such kernel")
-
-
-def test_layers_without_work_for_a_kernel_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "LEAST", 10**9)
-    assert prepacked(tiny_model()).reason == (
-        "no linear layer that torch alone computes on a CPU has 1,000,000,000 weights"
-    )
-
-
-def test_a_compiled_model_stays_as_it_was_compiled() -> None:
-    model = tiny_model()
-    model.compile(backend="eager")
-    assert prepacked(model).reason == "its forward is compiled"
-    other: Any = tiny_model()
-    other.forward = torch.compile(other.forward, backend="eager")
-    assert prepacked(other).reason == "its forward is compiled"
-
-
-def test_where_onednn_is_turned_off_it_stays_off() -> None:
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-        assert prepacked(tiny_model()).reason == "oneDNN is turned off"
 
 
 def test_texts_that_share_forwards_share_the_copies() -> None:
