@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.accel.drafters import LEARNED_FILE
-from antiphon.accel.learned import untrained
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.drafters import LEARNED_FILE
+from antiphon.accel.engines.torch.learned import untrained
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 
 ROOT = Path(__file__).parents[1]

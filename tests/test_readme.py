@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.accel.drafters import DRAFTERS
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.drafters import DRAFTERS
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

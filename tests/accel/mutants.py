@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from antiphon.accel import cache, decode
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.compiled import CompiledModel
-from antiphon.accel.draft import ROOT, Accepted, Draft
-from antiphon.accel.sampling import Chooser
-from antiphon.accel.slots import PLACES, POSITIONS
-from antiphon.accel.tree import Reach, Tree, mask, plant
+from antiphon.accel.decoding import decode
+from antiphon.accel.decoding.sampling import Chooser
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
+from antiphon.accel.drafting.tree import Reach, Tree, mask, plant
+from antiphon.accel.engines.torch import cache
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.compiled import CompiledModel
+from antiphon.accel.engines.torch.slots import PLACES, POSITIONS
 
 Patch = pytest.MonkeyPatch
 
@@ -116,13 +117,13 @@ def rejected_rows_stay(patch: Patch) -> None:
 
 def cache_is_not_cropped(patch: Patch) -> None:
     """Rejected rows stay in the cache behind the text, and are not counted."""
-    patch.setattr("antiphon.accel.commit._forget", lambda layer, count: None)
-    patch.setattr("antiphon.accel.growing.Buffer.crop", lambda self, tokens: None)
+    patch.setattr("antiphon.accel.engines.torch.commit._forget", lambda layer, count: None)
+    patch.setattr("antiphon.accel.engines.torch.growing.Buffer.crop", lambda self, tokens: None)
 
 
 def accepted_rows_are_not_moved(patch: Patch) -> None:
     """Accepted rows are kept where they stood: the first ones are there instead."""
-    patch.setattr("antiphon.accel.commit._move_up", lambda rows, stray, moved: None)
+    patch.setattr("antiphon.accel.engines.torch.commit._move_up", lambda rows, stray, moved: None)
 
 
 def state_is_not_rewound(patch: Patch) -> None:

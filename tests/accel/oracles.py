@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antiphon.accel.adversary import Sight
-from antiphon.accel.draft import ROOT, Draft, Tokens
-from antiphon.accel.step_cost import StepCost
+from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
+from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.testing.adversary import Sight
 
 ATOL, RTOL = 2e-4, 1e-4
 """How far float32 logits may be apart: a hundred times what feeding rows together costs, a thousandth of any fault."""

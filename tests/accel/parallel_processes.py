@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from antiphon.accel.drafters.lookahead import Lookahead
-from antiphon.accel.parallel import decode_parallel, process_group
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.decoding.parallel import decode_parallel, process_group
+from antiphon.accel.drafting.drafters.lookahead import Lookahead
+from antiphon.accel.testing.tiny import tiny_model
 
 SETTINGS = {"narrow": (5, 4, 2), "wide": (7, 5, 7), "bigrams": (4, 2, 4), "one column": (1, 3, 3)}
 PROMPT = [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]

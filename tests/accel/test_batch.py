@@ -10,14 +10,14 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.adversary import Curious, Oracle, Thicket, Witness
-from antiphon.accel.batch import Batch
-from antiphon.accel.draft import ROOT, Drafter
+from antiphon.accel.decoding.batch import Batch
+from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.run import Run
+from antiphon.accel.drafting.draft import ROOT, Drafter
+from antiphon.accel.engines.torch.probe import shares_forwards
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.probe import shares_forwards
-from antiphon.accel.request import prepare
-from antiphon.accel.run import Run
-from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Curious, Oracle, Thicket, Witness
+from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
 
 LENGTHS = (40, 7, 23)
 SETTINGS: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 30, "pad_token_id": 0}

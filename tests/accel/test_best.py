@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.best import argmax, best
+from antiphon.accel.engines.torch.best import argmax, best
 
 VOCABULARIES = pytest.mark.parametrize("vocabulary", [8, 40, 511, 512, 1000, 32_000, 50_257])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from antiphon.accel import bigrams
-from antiphon.accel.bigrams import BELIEVED, FIRST, ask, bigrams_of
-from antiphon.accel.drafters import Blend, Nothing, Recycling, RunnersUp, Together
-from antiphon.accel.drafters.runners_up import Bigrams, K
+from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersUp, Together
+from antiphon.accel.drafting.drafters.runners_up import Bigrams, K
+from antiphon.accel.engines.torch import bigrams
+from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, ask, bigrams_of
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from antiphon.accel.adversary import Thicket, Witness
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import ROOT, Accepted, Draft
-from antiphon.accel.drafters import Bita, drafter_named
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
+from antiphon.accel.drafting.drafters import Bita, drafter_named
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.learned import Learned, untrained
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}

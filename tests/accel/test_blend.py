@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.draft import ROOT, Draft
-from antiphon.accel.drafters import Blend
+from antiphon.accel.drafting.draft import ROOT, Draft
+from antiphon.accel.drafting.drafters import Blend
 
 
 def drafted(blend: Blend, context: list[int], *references: list[int], prompt: int = 0, budget: int = 32) -> Draft:

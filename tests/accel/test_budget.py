@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from antiphon.accel.adversary import Liar, Oracle
-from antiphon.accel.budget import FEWEST, FIRST, MOST, Fixed, Measured, budget_for
-from antiphon.accel.calibration import Calibration, RequestCalibration
-from antiphon.accel.cost_store import assume
-from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Tokens, chain
-from antiphon.accel.drafters import Blend, Nothing
+from antiphon.accel.decoding.stats import Step, summarize
+from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Fixed, Measured, budget_for
+from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.drafters import Blend, Nothing
+from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.probe import traits_of
-from antiphon.accel.running_cost import RunningCost
-from antiphon.accel.stats import Step, summarize
-from antiphon.accel.step_cost import StepCost
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.adversary import Liar, Oracle
+from antiphon.accel.testing.tiny import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}}, fixed=True)
 DEAR = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}}, fixed=True)

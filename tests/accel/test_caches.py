@@ -18,16 +18,16 @@ from transformers import (
 )
 from transformers.cache_utils import QuantizedLayer, StaticLayer
 
-from antiphon.accel.adversary import Oracle, Thicket
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.commit import rewindable
-from antiphon.accel.draft import EMPTY, Drafter, Tokens
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import EMPTY, Drafter, Tokens
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.commit import rewindable
+from antiphon.accel.engines.torch.growing import GrowingCache
+from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.traits import Level
 from antiphon.accel.generate import generate
-from antiphon.accel.growing import GrowingCache
-from antiphon.accel.probe import traits_of
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model
-from antiphon.accel.traits import Level
+from antiphon.accel.testing.adversary import Oracle, Thicket
+from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model
 from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))

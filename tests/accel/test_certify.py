@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
-from antiphon.accel.adversary import Thicket
 from antiphon.accel.certify import Certificate, certify
-from antiphon.accel.completion import Completion
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.tiny import FAMILIES, PAD, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.text.completion import Completion
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]

@@ -10,12 +10,12 @@ import pytest
 from transformers import PreTrainedModel
 
 from antiphon.accel import LanguageModel, choose_drafter
-from antiphon.accel.cost_store import assume
-from antiphon.accel.drafters import LEARNED_FILE, Bita, Blend, Together
-from antiphon.accel.learned import untrained
-from antiphon.accel.loading import load_pretrained
-from antiphon.accel.step_cost import StepCost
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Blend, Together
+from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.engines.torch.learned import untrained
+from antiphon.accel.engines.torch.loading import load_pretrained
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})

@@ -13,18 +13,18 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from antiphon.accel import compiled, slots
-from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.compiled import CompiledModel, compiled_or_plain
-from antiphon.accel.draft import EMPTY, Drafter
-from antiphon.accel.drafters import Lookahead
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import EMPTY, Drafter
+from antiphon.accel.drafting.drafters import Lookahead
+from antiphon.accel.engines.torch import compiled, slots
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.compiled import CompiledModel, compiled_or_plain
+from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.slots import BUCKETS
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.probe import traits_of
-from antiphon.accel.slots import BUCKETS
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import PAD, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
+from antiphon.accel.testing.tiny import PAD, VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits, longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))

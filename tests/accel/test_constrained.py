@@ -13,11 +13,11 @@ from llguidance.hf import from_tokenizer
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
-from antiphon.accel.adversary import Thicket
-from antiphon.accel.drafters.blend import Blend
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.drafters.blend import Blend
 from antiphon.accel.generate import generate
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import EOS, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.tiny import EOS, VOCABULARY, byte_tokenizer, tiny_model
 
 PROMPT = "Which libraries are named, and how often? Answer in JSON."
 SCHEMA: dict[str, Any] = {

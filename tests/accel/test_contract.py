@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
-from antiphon.accel.cost_store import assume
-from antiphon.accel.draft import Draft, Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafters import DRAFTERS, Bita, Blend, Lookahead, RunnersUp, Together
-from antiphon.accel.drafters.copying import Copying
-from antiphon.accel.drafters.trie import Trie
+from antiphon.accel.drafting.draft import Draft, Drafter, DrafterFactory, Tokens
+from antiphon.accel.drafting.drafters import DRAFTERS, Bita, Blend, Lookahead, RunnersUp, Together
+from antiphon.accel.drafting.drafters.copying import Copying
+from antiphon.accel.drafting.drafters.trie import Trie
+from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.learned import Learned, untrained
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
+from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
+from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import KINKED, expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.drafters import Copying
+from antiphon.accel.drafting.drafters import Copying
 from antiphon.pipelines.benchmark.replay import Recording, replay_steps
 
 A, B, C, D, E, F, G, H, K, J, X, EOS = range(12)

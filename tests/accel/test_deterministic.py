@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.adversary import Curious, Liar, Oracle, Thicket, Witness
-from antiphon.accel.attention import EXACT, exact_attention, implementation_of
-from antiphon.accel.determinism import bucket_of, settled
-from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import Nothing
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters import Nothing
+from antiphon.accel.drafting.tree import Reach, mask, plant
+from antiphon.accel.engines.torch.attention import EXACT, exact_attention, implementation_of
+from antiphon.accel.engines.torch.determinism import bucket_of, settled
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
-from antiphon.accel.tree import Reach, mask, plant
+from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
+from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
 
 CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}

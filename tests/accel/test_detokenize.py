@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from antiphon.accel.detokenize import Detokenizer, StopStrings
-from antiphon.accel.tiny import VOCABULARY, byte_tokenizer
+from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer
+from antiphon.accel.text.detokenize import Detokenizer, StopStrings
 
 BYTES = byte_tokenizer()
 LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"

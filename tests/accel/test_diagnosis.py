@@ -8,10 +8,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from antiphon.accel.diagnosis import Diagnosis, LayerKind, diagnose
-from antiphon.accel.tiny import tiny_model
-from antiphon.accel.traits import RopeSwitch
-from antiphon.accel.tree import Reach
+from antiphon.accel.drafting.tree import Reach
+from antiphon.accel.engines.torch.traits import RopeSwitch
+from antiphon.accel.testing.diagnosis import Diagnosis, LayerKind, diagnose
+from antiphon.accel.testing.tiny import tiny_model
 
 
 def of(family: str) -> Diagnosis:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
-from antiphon.accel.tree import depth_first
-from antiphon.accel.verify import walk
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
+from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.drafting.verify import walk
 
 
 def bush(seed: int, rows: int = 12) -> Draft:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from antiphon.accel.draft import ROOT, Accepted, Draft, Drafter, without_probes
-from antiphon.accel.drafters import DRAFTERS, Nothing, Trie, drafter_named
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, without_probes
+from antiphon.accel.drafting.drafters import DRAFTERS, Nothing, Trie, drafter_named
 
 NO_LOGITS = torch.empty(0, 0)
 VOCABULARY = 12
@@ -111,7 +111,7 @@ def test_drafters_go_by_their_names() -> None:
 @pytest.mark.parametrize("name", ["trie", "blend"])
 def test_drafts_do_not_depend_on_the_hash_seed(name: str) -> None:
     script = f"""
-from antiphon.accel.drafters import drafter_named
+from antiphon.accel.drafting.drafters import drafter_named
 drafter = drafter_named({name!r})()
 drafter.begin(list(range(40)) * 3, [[t * t % 31 for t in range(200)], [t * 7 % 23 for t in range(200)]])
 print(drafter.propose(list(range(40)) * 3 + [4], 32))

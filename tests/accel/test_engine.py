@@ -10,14 +10,14 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.adversary import Oracle, Thicket
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import Accepted, Draft
-from antiphon.accel.drafters.nothing import Nothing
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import Accepted, Draft
+from antiphon.accel.drafting.drafters.nothing import Nothing
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.probe import traits_of
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Oracle, Thicket
+from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))

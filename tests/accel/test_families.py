@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.adversary import Thicket
-from antiphon.accel.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import VOCABULARY, tiny_model
-from antiphon.accel.trial import DRAFTERS, MODES, TOLERANCE, try_model
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.trial import DRAFTERS, MODES, TOLERANCE, try_model
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (

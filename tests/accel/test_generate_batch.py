@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 PROMPTS = ["The hive stands by the river.", "Bees", "What does a queen do in winter, when it is cold?", "Wax is yellow"]
 REFERENCES = [["The hive stands still."], [], ["A queen does nothing in winter.", "It is cold."], ["Wax"]]

@@ -23,11 +23,11 @@ from transformers import (
 )
 from transformers.generation import logits_process
 
-from antiphon.accel.adversary import Thicket
+from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
-from antiphon.accel.request import prepare
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]

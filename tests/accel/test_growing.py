@@ -12,11 +12,18 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from antiphon.accel import growing
-from antiphon.accel.commit import commit
+from antiphon.accel.engines.torch import growing
+from antiphon.accel.engines.torch.commit import commit
+from antiphon.accel.engines.torch.growing import (
+    ROOM,
+    GrowingCache,
+    GrowingLayer,
+    growing_layers,
+    let_grow,
+    shared_buffers,
+)
 from antiphon.accel.generate import generate
-from antiphon.accel.growing import ROOM, GrowingCache, GrowingLayer, growing_layers, let_grow, shared_buffers
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.tiny import tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.utils.logging import warning_once
 
 from antiphon.accel.language_model import Completion, LanguageModel
-from antiphon.accel.tiny import BOS, EOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import BOS, EOS, byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 

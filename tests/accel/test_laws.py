@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.draft import ROOT, Draft, likeliest_chain, merge, trim
-from antiphon.accel.stopping import Stop
-from antiphon.accel.transcript import Transcript
-from antiphon.accel.tree import Reach, mask, plant
-from antiphon.accel.verify import walk
+from antiphon.accel.decoding.stopping import Stop
+from antiphon.accel.decoding.transcript import Transcript
+from antiphon.accel.drafting.draft import ROOT, Draft, likeliest_chain, merge, trim
+from antiphon.accel.drafting.tree import Reach, mask, plant
+from antiphon.accel.drafting.verify import walk
 from tests.accel.oracles import spelled
 from tests.accel.test_tree import seen
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import EMPTY, Accepted, Draft, Tokens, without_probes
-from antiphon.accel.drafters import Blend, Lookahead, Together
-from antiphon.accel.drafters.pool import Pool
-from antiphon.accel.drafters.window import Window
-from antiphon.accel.tiny import tiny_model
-from antiphon.accel.traits import declared
-from antiphon.accel.tree import Tree, plant
-from antiphon.accel.verify import walk
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens, without_probes
+from antiphon.accel.drafting.drafters import Blend, Lookahead, Together
+from antiphon.accel.drafting.drafters.pool import Pool
+from antiphon.accel.drafting.drafters.window import Window
+from antiphon.accel.drafting.tree import Tree, plant
+from antiphon.accel.drafting.verify import walk
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.testing.tiny import tiny_model
 
 TOY = 17
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.accel import Conversation, LanguageModel
-from antiphon.accel.messages import call_opening, encode
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.messages import call_opening, encode
 
 MESSAGES = [{"role": "user", "content": "Count to 3"}]
 TOOL = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": {}}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.traits import declared
+from antiphon.accel.engines.torch.traits import declared
 from tests.accel import mutants, test_compiled, test_contract, test_engine, test_families
 
 ALIKE = test_contract.test_text_and_logits_are_plain_decodings
@@ -98,7 +98,7 @@ def expect_green(test: Callable[..., None], parameters: tuple[Any, ...]) -> None
 def blind_the_probe(patch: pytest.MonkeyPatch) -> None:
     """Believe what a config promises: else the probe would notice most faults first and draft nothing that branches."""
     for module in (
-        "antiphon.accel.determinism",
+        "antiphon.accel.engines.torch.determinism",
         *(test.__name__ for test in (test_contract, test_engine, test_families)),
     ):
         patch.setattr(f"{module}.traits_of", declared)

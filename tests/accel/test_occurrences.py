@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from antiphon.accel.drafters.occurrences import END, Occurrences
+from antiphon.accel.drafting.drafters.occurrences import END, Occurrences
 
 
 def index_of(*sequences: list[int]) -> Occurrences:

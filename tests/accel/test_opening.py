@@ -4,12 +4,12 @@ from typing import Any
 
 from torch import Tensor
 
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import Accepted, Draft
-from antiphon.accel.drafters.nothing import Nothing
+from antiphon.accel.drafting.draft import Accepted, Draft
+from antiphon.accel.drafting.drafters.nothing import Nothing
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.test_engine import LENGTH, PROMPT, ROPES, plain
 
 

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from antiphon.accel import packed
-from antiphon.accel.adversary import Thicket, Witness
-from antiphon.accel.attention import implementation_of
-from antiphon.accel.batch import Batch
-from antiphon.accel.drafters import Nothing
+from antiphon.accel.decoding.batch import Batch
+from antiphon.accel.drafting.drafters import Nothing
+from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.engines.torch import packed
+from antiphon.accel.engines.torch.attention import implementation_of
+from antiphon.accel.engines.torch.packed import MOST, PACKED, obstacle, packed_attention
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.packed import MOST, PACKED, obstacle, packed_attention
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import VOCABULARY, tiny_model
-from antiphon.accel.tree import depth_first
+from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))

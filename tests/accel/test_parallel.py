@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.drafters.lookahead import Lookahead
+from antiphon.accel.decoding.parallel import Process, decode_parallel, part, process_group
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.generate import generate
-from antiphon.accel.parallel import Process, decode_parallel, part, process_group
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.parallel_processes import LENGTH, PROMPT, SETTINGS, told
 
 SIZES = (1, 2, 3)

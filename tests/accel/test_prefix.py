@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, PrefixCache, Summary, summarize
-from antiphon.accel.adversary import Thicket, Witness
-from antiphon.accel.draft import Drafter
-from antiphon.accel.drafters import Blend
-from antiphon.accel.request import prepare
-from antiphon.accel.run import Run
-from antiphon.accel.tiny import VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.run import Run
+from antiphon.accel.drafting.draft import Drafter
+from antiphon.accel.drafting.drafters import Blend
+from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
 CROPS = ("llama", "qwen3", "phi3", "gpt2")

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from antiphon.accel import prepacked as room
-from antiphon.accel.adversary import Thicket, Witness
-from antiphon.accel.batch import Batch
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import chain
-from antiphon.accel.drafters import Nothing
+from antiphon.accel.decoding.batch import Batch
+from antiphon.accel.drafting.draft import chain
+from antiphon.accel.drafting.drafters import Nothing
+from antiphon.accel.engines.torch import prepacked as room
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.prepacked import Prepacked, Product, prepacked
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.prepacked import Prepacked, Product, prepacked
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import FAMILIES, VOCABULARY, tiny_model
+from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))

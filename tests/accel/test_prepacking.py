@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from antiphon.accel import free_memory as free_memory_module
-from antiphon.accel import prepacked as room
-from antiphon.accel.cost_store import describe, step_cost
-from antiphon.accel.diagnosis import diagnose
-from antiphon.accel.free_memory import free_memory
-from antiphon.accel.prepacked import Product, prepack, prepacked
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.engines.torch import free_memory as free_memory_module
+from antiphon.accel.engines.torch import prepacked as room
+from antiphon.accel.engines.torch.cost_store import describe, step_cost
+from antiphon.accel.engines.torch.free_memory import free_memory
+from antiphon.accel.engines.torch.prepacked import Product, prepack, prepacked
+from antiphon.accel.testing.diagnosis import diagnose
+from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.test_prepacked import PROMPT, hidden_layer, plain_text_of, text_of
 from tests.accel.test_prepacked import every_layer as every_layer
 from tests.accel.test_prepacked import pytestmark as pytestmark

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.adversary import Witness
-from antiphon.accel.draft import EMPTY, ROOT, Accepted, Draft, Drafter
-from antiphon.accel.drafters import Blend, Recycling, RunnersUp, Together
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
+from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, Together
+from antiphon.accel.engines.torch.learned import untrained
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.learned import untrained
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.adversary import Witness
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.test_contract import plain, prompt_of
 from tests.accel.test_runners_up import logits_of
 

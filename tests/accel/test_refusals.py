@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig, TextStreamer
 
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import EMPTY, Draft
+from antiphon.accel.drafting.draft import EMPTY, Draft
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 

@@ -9,9 +9,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from antiphon.accel.draft import EMPTY, ROOT, Draft, chain
-from antiphon.accel.drafters import RunnersUp
-from antiphon.accel.drafters.runners_up import K, contexts
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain
+from antiphon.accel.drafting.drafters import RunnersUp
+from antiphon.accel.drafting.drafters.runners_up import K, contexts
 
 VOCABULARY = 40
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TopKLogitsWarper
 
-from antiphon.accel.adversary import Thicket
-from antiphon.accel.cache import CachedModel
-from antiphon.accel.draft import ROOT, Accepted, Draft, chain, merge, trim
+from antiphon.accel.decoding.sampling import Chooser
+from antiphon.accel.decoding.transcript import Transcript
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, chain, merge, trim
+from antiphon.accel.drafting.verify import walk
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.probe import traits_of
-from antiphon.accel.sampling import Chooser
-from antiphon.accel.tiny import VOCABULARY, tiny_model
-from antiphon.accel.transcript import Transcript
-from antiphon.accel.verify import walk
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.oracles import plain_logits, spelled
 
 Text = tuple[int, ...]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel import cost_store
-from antiphon.accel.cost_store import describe, file_of, load, save, step_cost
-from antiphon.accel.probe import traits_of
-from antiphon.accel.running_cost import RunningCost
-from antiphon.accel.step_cost import StepCost, measure
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.step_cost import StepCost, measure
+from antiphon.accel.engines.torch import cost_store
+from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save, step_cost
+from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.testing.tiny import tiny_model
 
 COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import tiny_model
-from antiphon.accel.tree import Reach
+from antiphon.accel.drafting.tree import Reach
+from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.testing.tiny import tiny_model
 
 
 def test_each_kind_of_layer_reaches_as_far_as_its_config_says() -> None:
@@ -68,7 +68,7 @@ def test_a_model_that_ignores_positions_is_caught_by_the_numbers(dtype: torch.dt
 def test_attention_that_takes_no_masks_verifies_chains() -> None:
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
-    from antiphon.accel.traits import declared
+    from antiphon.accel.engines.torch.traits import declared
 
     traits = declared(model)
     assert traits.level == "linear"

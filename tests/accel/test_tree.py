@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from antiphon.accel.draft import ROOT
-from antiphon.accel.tree import Reach, Tree, additive, mask, plant
+from antiphon.accel.drafting.draft import ROOT
+from antiphon.accel.drafting.tree import Reach, Tree, additive, mask, plant
 
 
 def ancestors(parents: list[int], row: int) -> set[int]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.draft import ROOT, Draft
-from antiphon.accel.drafters import Trie
+from antiphon.accel.drafting.draft import ROOT, Draft
+from antiphon.accel.drafting.drafters import Trie
 
 TEXT = (1, 2, 3, 1, 2, 4, 1, 2, 3, 5)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.completion import Turns
+from antiphon.accel.text.completion import Turns
 from tests.accel.test_language_model import PROMPT, forwards, tiny
 
 

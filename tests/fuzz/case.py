@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from antiphon.accel.drafters import DRAFTERS
-from antiphon.accel.tiny import EOS, FAMILIES, VOCABULARY
+from antiphon.accel.drafting.drafters import DRAFTERS
+from antiphon.accel.testing.tiny import EOS, FAMILIES, VOCABULARY
 
 TRUTH = -1
 """In a script: the token that plain decoding says at this depth, if the row's ancestors are right."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from antiphon.accel.cost_store import assume
-from antiphon.accel.draft import ROOT, Accepted, Draft, Tokens
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Tokens
+from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.oracles import KINKED
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
 
-from antiphon.accel.adversary import Witness
-from antiphon.accel.draft import Drafter
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import Drafter
+from antiphon.accel.drafting.drafters import DRAFTERS
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.probe import traits_of
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import PAD
+from antiphon.accel.testing.adversary import Witness
+from antiphon.accel.testing.tiny import PAD
 from tests.accel.oracles import ATOL, RTOL, expect_plain_logits
 from tests.fuzz.case import Case
 from tests.fuzz.cast import TOKENIZER, Company, Scripted, model_of

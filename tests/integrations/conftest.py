@@ -8,7 +8,7 @@ import pytest
 from pytest_socket import disable_socket, enable_socket
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from typing import Any, Unpack
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
-from antiphon.accel.messages import Prompt, encode
-from antiphon.accel.parameters import Parameters, Settings
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.messages import Prompt, encode
+from antiphon.accel.text.parameters import Parameters, Settings
 
 HERMES = """\
 {{ bos_token }}\

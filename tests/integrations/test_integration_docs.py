@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from llama_index.core import Settings
 
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.console import quiet_libraries
 from antiphon.pipelines.embedded import resolve_model
 from antiphon.retrieval import HashEmbedder, build_index

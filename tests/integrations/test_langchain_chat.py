@@ -14,7 +14,7 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tools import tool
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import BOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon
 from antiphon.integrations.langchain.answers import usage
 from tests.integrations.scripted import Scripted

@@ -15,7 +15,7 @@ from llama_index.core.tools import FunctionTool
 from pydantic import BaseModel
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import BOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.llama_index import AntiphonLLM
 from tests.integrations.scripted import Scripted
 from tests.integrations.watching import cancelled, forwards

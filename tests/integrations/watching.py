@@ -13,9 +13,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.draft import Tokens
-from antiphon.accel.drafters import Blend
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.drafting.drafters import Blend
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 
 @dataclass

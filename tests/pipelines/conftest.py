@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.adapter import READER, is_adapter
 from antiphon.pipelines.console import quiet_libraries
 from antiphon.pipelines.embedded import resolve_model

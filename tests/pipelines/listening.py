@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.accel.adversary import Witness
-from antiphon.accel.draft import Tokens
-from antiphon.accel.drafters import Blend
+from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.drafting.drafters import Blend
+from antiphon.accel.testing.adversary import Witness
 
 
 class Listening(Witness):

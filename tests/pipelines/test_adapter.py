@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.adapter import CONFIG, WEIGHTS
 from antiphon.pipelines.embedded import GGUF_SHA256, smollm2

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
 from antiphon.pipelines.chat import rewritten
 from antiphon.retrieval import HashEmbedder, Passage, Retriever

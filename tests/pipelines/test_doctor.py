@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.accel.families import ALL_FAMILIES
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tiny import tiny_model
-from antiphon.accel.trial import FamilyTrial, Trial
+from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.testing.families import ALL_FAMILIES
+from antiphon.accel.testing.tiny import tiny_model
+from antiphon.accel.testing.trial import FamilyTrial, Trial
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.doctor import LEVELS, families_markdown, show_families, try_families
 
@@ -55,7 +55,7 @@ def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
 
 
 def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> None:
-    from antiphon.accel.tiny import byte_tokenizer
+    from antiphon.accel.testing.tiny import byte_tokenizer
 
     cards = {}
     for family in ("phi3-longrope", "llama-dynamic"):

@@ -12,9 +12,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from antiphon.accel import Certificate, LanguageModel
-from antiphon.accel.attention import implementation_of
+from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.cases import Case, asked, load_cases
 from antiphon.pipelines.benchmark.exactness import Exactness, Ways, measure
 from antiphon.pipelines.cli import app
@@ -167,9 +167,9 @@ def test_a_broken_promise_is_noticed() -> None:
 
 def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smollm2_folder: Path) -> None:
     """A real model of thirty layers: its rounding is loud enough that a probe for tiny ones once took it for broken."""
-    from antiphon.accel.adversary import Liar, Oracle, Thicket
     from antiphon.accel.certify import certify
-    from antiphon.accel.drafters import Nothing
+    from antiphon.accel.drafting.drafters import Nothing
+    from antiphon.accel.testing.adversary import Liar, Oracle, Thicket
 
     language_model = LanguageModel.from_pretrained(smollm2_folder, dtype=torch.bfloat16)
     model = language_model.model

@@ -15,9 +15,9 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from antiphon.accel.draft import Draft, Tokens
-from antiphon.accel.drafters import Blend, Copying, Trie
-from antiphon.accel.stats import Summary, summarize
+from antiphon.accel.decoding.stats import Summary, summarize
+from antiphon.accel.drafting.draft import Draft, Tokens
+from antiphon.accel.drafting.drafters import Blend, Copying, Trie
 from antiphon.pipelines.benchmark.replay import Recording, record, replay, replay_steps
 from antiphon.pipelines.benchmark.samples import Sample, load_samples
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Rag, chat_prompt, passage_references, plain_prompt
 from antiphon.pipelines.prompt import (
     DECLINED,

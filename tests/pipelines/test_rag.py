@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.draft import Tokens
-from antiphon.accel.drafters.nothing import Nothing
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.drafting.drafters.nothing import Nothing
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Prompt, Rag
 from antiphon.retrieval import Passage, Retriever
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.accel.adversary import Liar, Oracle
-from antiphon.accel.draft import Accepted, Draft, Tokens, chain
-from antiphon.accel.drafters import DRAFTERS, Blend, Copying, Nothing
-from antiphon.accel.tiny import byte_tokenizer
+from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Copying, Nothing
+from antiphon.accel.testing.adversary import Liar, Oracle
+from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.pipelines.benchmark.cli import app
 from antiphon.pipelines.benchmark.drafting import import_seconds, measure, own_seconds, synthetic
 from antiphon.pipelines.benchmark.replay import Recording, record, replay, replay_steps
@@ -254,4 +254,4 @@ import time:        10 |        137 | antiphon"""
 
 
 def test_a_light_import_is_measured_in_a_fresh_interpreter() -> None:
-    assert 0 < import_seconds("antiphon.accel.draft", beyond=("heapq",)) < 30
+    assert 0 < import_seconds("antiphon.accel.drafting.draft", beyond=("heapq",)) < 30

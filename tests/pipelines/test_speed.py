@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafters import DRAFTERS, Blend
+from antiphon.accel.drafting.drafters import DRAFTERS, Blend
 from antiphon.accel.generate import generate
-from antiphon.accel.tiny import EOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
 from antiphon.pipelines.benchmark.floor import cache_bytes, copy_rate, read_bytes, step_seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.messages import encode
+from antiphon.accel.text.messages import encode
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
 from antiphon.pipelines.benchmark.floor import COPIED

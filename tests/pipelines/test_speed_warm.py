@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.methods import Job, methods_named
 from antiphon.pipelines.benchmark.speed import measure
 

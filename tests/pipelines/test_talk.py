@@ -11,7 +11,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from antiphon.accel.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import SessionStore
 from antiphon.pipelines.cli import app
 from antiphon.retrieval import HashEmbedder

@@ -17,14 +17,14 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.batch import joined, steps_of
-from antiphon.accel.determinism import bucket_of
-from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters.blend import Blend
-from antiphon.accel.request import Reference, Request, checked_rows, prepare, refuse
-from antiphon.accel.run import Run
-from antiphon.accel.split import share_out, split
-from antiphon.accel.stats import Step
+from antiphon.accel.decoding.batch import joined, steps_of
+from antiphon.accel.decoding.request import Reference, Request, checked_rows, prepare, refuse
+from antiphon.accel.decoding.run import Run
+from antiphon.accel.decoding.split import share_out, split
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters.blend import Blend
+from antiphon.accel.engines.torch.determinism import bucket_of
 
 
 class Decoder:
@@ -46,7 +46,7 @@ class Decoder:
     after it.
 
     ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, False never, and
-    True on any device, out of code that `torch.compile` has made (see `antiphon.accel.compiled`).
+    True on any device, out of code that `torch.compile` has made (see `antiphon.accel.engines.torch.compiled`).
     """
 
     def __init__(

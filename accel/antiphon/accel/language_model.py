@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
-from antiphon.accel.attention import EXACT
-from antiphon.accel.batch import steps_of
 from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
-from antiphon.accel.choice import choose_drafter
-from antiphon.accel.completion import Completion, Stream, Turns, Usage
-from antiphon.accel.determinism import bucket_of, settled
-from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import Blend, Recycling, RunnersUp, Together, drafter_named
-from antiphon.accel.loading import check_causal, load_pretrained
-from antiphon.accel.messages import Conversation, Message, Prompt, encode
-from antiphon.accel.parameters import Parameters, Settings, check, texts
-from antiphon.accel.prefix import PrefixCache
-from antiphon.accel.request import prepare
-from antiphon.accel.run import Run
-from antiphon.accel.stats import Step
+from antiphon.accel.decoding.batch import steps_of
+from antiphon.accel.decoding.choice import choose_drafter
+from antiphon.accel.decoding.prefix import PrefixCache
+from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.run import Run
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, Together, drafter_named
+from antiphon.accel.engines.torch.attention import EXACT
+from antiphon.accel.engines.torch.determinism import bucket_of, settled
+from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
+from antiphon.accel.text.completion import Completion, Stream, Turns, Usage
+from antiphon.accel.text.messages import Conversation, Message, Prompt, encode
+from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

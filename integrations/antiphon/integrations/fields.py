@@ -21,7 +21,7 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
 
 NAMES = {"max_tokens": "max_new_tokens"}
-"""The frameworks' word for a parameter, and that of `antiphon.accel.parameters.Settings`; all others are the same."""
+"""The frameworks' word for a parameter, and that of `Settings`; all others are the same."""
 
 PARAMETERS = (
     "max_tokens",

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from antiphon.accel import Completion, Stream
-from antiphon.accel.completion import Pieces
+from antiphon.accel.text.completion import Pieces
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from antiphon.accel.messages import call_opening
+from antiphon.accel.text.messages import call_opening
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

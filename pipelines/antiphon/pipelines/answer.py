@@ -7,8 +7,8 @@ from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin, Stream, Summary, Usage
-from antiphon.accel.completion import Pieces
-from antiphon.accel.stats import FinishReason
+from antiphon.accel.decoding.stats import FinishReason
+from antiphon.accel.text.completion import Pieces
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.drafting import Drafting
 from antiphon.pipelines.prompt import Prompt

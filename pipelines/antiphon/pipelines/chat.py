@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from antiphon.accel import Completion, LanguageModel, PrefixCache
-from antiphon.accel.messages import Message, encode
+from antiphon.accel.text.messages import Message, encode
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt
 from antiphon.pipelines.rag import MAX_NEW_TOKENS, Rag, fit

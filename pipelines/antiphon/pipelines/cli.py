@@ -258,7 +258,7 @@ def doctor(
         return
     if markdown:
         raise ValueError("--markdown is the table of families; give --families as well.")
-    from antiphon.accel.diagnosis import diagnose
+    from antiphon.accel.testing.diagnosis import diagnose
     from antiphon.pipelines.doctor import show_diagnosis
 
     loaded = load_language_model(model, device=device).model

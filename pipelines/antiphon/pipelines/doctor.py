@@ -14,9 +14,9 @@ from rich.table import Table
 from antiphon.pipelines import console
 
 if TYPE_CHECKING:
-    from antiphon.accel.diagnosis import Diagnosis
-    from antiphon.accel.traits import RopeSwitch
-    from antiphon.accel.trial import FamilyTrial
+    from antiphon.accel.engines.torch.traits import RopeSwitch
+    from antiphon.accel.testing.diagnosis import Diagnosis
+    from antiphon.accel.testing.trial import FamilyTrial
 
 COMMAND = "antiphon doctor --families --markdown"
 LEVELS = {
@@ -93,8 +93,8 @@ def try_families(names: Sequence[str] = ()) -> list[FamilyTrial]:
     Raises:
         ValueError: a family is not in the table.
     """
-    from antiphon.accel.families import ALL_FAMILIES
-    from antiphon.accel.trial import try_family
+    from antiphon.accel.testing.families import ALL_FAMILIES
+    from antiphon.accel.testing.trial import try_family
 
     chosen = list(names or ALL_FAMILIES)
     trials = []
@@ -123,7 +123,7 @@ def show_families(trials: Sequence[FamilyTrial]) -> None:
 
 def families_markdown(trials: Sequence[FamilyTrial]) -> str:
     """The table of families for the docs: nothing in it differs from one machine to the next while all is well."""
-    from antiphon.accel.trial import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
+    from antiphon.accel.testing.trial import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
 
     lines = [
         HEAD.format(
@@ -165,7 +165,7 @@ A real model may have kinds of layers that its tiny one has not. `antiphon docto
 
 
 def _row(trial: FamilyTrial) -> str:
-    from antiphon.accel.trial import TOLERANCE
+    from antiphon.accel.testing.trial import TOLERANCE
 
     bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
     kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")

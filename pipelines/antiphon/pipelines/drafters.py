@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from antiphon.accel import DrafterFactory
-from antiphon.accel.drafters import BEFORE, BEHIND, DRAFTERS
-from antiphon.accel.drafters import drafter_named as _named
+from antiphon.accel.drafting.drafters import BEFORE, BEHIND, DRAFTERS
+from antiphon.accel.drafting.drafters import drafter_named as _named
 
 SHIPPED = Path(__file__).parent / "bita" / "smollm2.safetensors"
 """What BiTA learned of SmolLM2-135M-Instruct, and refuses to show any other model."""

@@ -81,7 +81,7 @@ _CONVERTING = "Converting the language model, once"
 
 def _put_learned_beside(folder: Path) -> None:
     """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there."""
-    from antiphon.accel.drafters import LEARNED_FILE
+    from antiphon.accel.drafting.drafters import LEARNED_FILE
     from antiphon.pipelines.drafters import SHIPPED
 
     target = folder / LEARNED_FILE

@@ -27,10 +27,10 @@ def lookahead(
 
     Each process has the whole model, on a GPU of its own where there are enough, and a part of every draft.
     """
-    from antiphon.accel.drafters import Lookahead
-    from antiphon.accel.messages import encode
-    from antiphon.accel.parallel import decode_parallel, process_group
-    from antiphon.accel.stats import summarize
+    from antiphon.accel.decoding.parallel import decode_parallel, process_group
+    from antiphon.accel.decoding.stats import summarize
+    from antiphon.accel.drafting.drafters import Lookahead
+    from antiphon.accel.text.messages import encode
     from antiphon.pipelines.benchmark.cases import asked
 
     console.quiet_libraries()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from antiphon.accel.messages import Message
+from antiphon.accel.text.messages import Message
 from antiphon.pipelines.quotes import Quote, lines_of
 from antiphon.retrieval import Passage
 

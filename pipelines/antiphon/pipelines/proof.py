@@ -11,7 +11,7 @@ from antiphon.pipelines.answer import AnswerStream
 from antiphon.pipelines.rag import Rag, Searcher
 
 if TYPE_CHECKING:
-    from antiphon.accel.messages import Message
+    from antiphon.accel.text.messages import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from antiphon.accel import Completion, LanguageModel, PrefixCache
-from antiphon.accel.messages import encode
+from antiphon.accel.text.messages import encode
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.accel.messages import encode
+from antiphon.accel.text.messages import encode
 from antiphon.pipelines.prompt import Prompt
 from antiphon.retrieval import Passage
 

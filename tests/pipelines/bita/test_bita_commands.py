@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel, choose_drafter
-from antiphon.accel.drafters import LEARNED_FILE, Bita, Together
-from antiphon.accel.learned import Learned
+from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Together
+from antiphon.accel.engines.torch.learned import Learned
 from antiphon.pipelines.bita.answers import SAVED, own_answers
 from antiphon.pipelines.bita.prompts import HELD_OUT, read_prompts, written_prompts
 from antiphon.pipelines.cli import app

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.drafters import LEARNED_FILE, Bita
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita
+from antiphon.accel.engines.torch.learned import Learned, untrained
 from antiphon.accel.generate import generate
-from antiphon.accel.learned import Learned, untrained
-from antiphon.accel.stats import Step
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.bita.evaluate import WIDEST, figures, ranks, steps
 from antiphon.pipelines.bita.train import Plan, train

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
-from antiphon.accel.drafters import LEARNED_FILE
-from antiphon.accel.learned import Learned, untrained
-from antiphon.accel.tiny import EOS, tiny_model
+from antiphon.accel.drafting.drafters import LEARNED_FILE
+from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.bita.train import Learner, Lesson, Plan, lesson_of, mask_logits, train
 
@@ -123,7 +123,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from antiphon.accel.tiny import tiny_model
+from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.bita.train import train
 from tests.pipelines.bita.test_bita_training import ANSWERS, PLAN
 train(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,

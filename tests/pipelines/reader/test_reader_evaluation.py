@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel, Summary, Usage
-from antiphon.accel.stats import FinishReason
+from antiphon.accel.decoding.stats import FinishReason
 from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.demo import documents
 from antiphon.pipelines.prompt import DECLINED

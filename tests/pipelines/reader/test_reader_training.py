@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from antiphon.accel.messages import encode
-from antiphon.accel.tiny import EOS, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
+from antiphon.accel.text.messages import encode
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.reader.encoding import encode_lesson

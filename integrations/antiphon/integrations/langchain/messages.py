@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 
-from antiphon.accel.messages import Message
+from antiphon.accel.text.messages import Message
 
 ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (SystemMessage, "system"),

@@ -25,8 +25,8 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.messages import Prompt, encode
-from antiphon.accel.parameters import Settings
+from antiphon.accel.text.messages import Prompt, encode
+from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
 from antiphon.integrations.llama_index.answers import (

@@ -17,7 +17,7 @@ from llama_index.core.base.llms.types import (
     VideoBlock,
 )
 
-from antiphon.accel.messages import Message
+from antiphon.accel.text.messages import Message
 
 ROLES = {
     MessageRole.SYSTEM: "system",

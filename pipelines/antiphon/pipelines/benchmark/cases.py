@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.accel.messages import Message
+from antiphon.accel.text.messages import Message
 from antiphon.pipelines.benchmark.samples import Sample, load_samples
 
 if TYPE_CHECKING:

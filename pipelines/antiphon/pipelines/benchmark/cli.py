@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from antiphon.accel.drafters import DRAFTERS, drafter_named
+from antiphon.accel.drafting.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark import drafters_cli, index_cli, speed_cli
 from antiphon.pipelines.benchmark.loading import load_tokenizer

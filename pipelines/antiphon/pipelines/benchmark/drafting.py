@@ -12,8 +12,8 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from antiphon.accel.draft import DrafterFactory
-from antiphon.accel.drafters import DRAFTERS
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters import DRAFTERS
 from antiphon.pipelines.benchmark.replay import Recording, replay_steps
 
 SIZES = (1_000, 8_000, 32_000)

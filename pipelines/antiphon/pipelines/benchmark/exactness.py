@@ -116,7 +116,7 @@ def measure(
 
 def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     """Why the model cannot be decoded deterministically, if it cannot."""
-    from antiphon.accel.determinism import bucket_of, settled
+    from antiphon.accel.engines.torch.determinism import bucket_of, settled
 
     try:
         settled(language_model.model, bucket_of(True, rows))
@@ -126,8 +126,8 @@ def _refusal(language_model: LanguageModel, rows: int) -> str | None:
 
 
 def _decode(language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int, *, is_steady: bool) -> Ways:
-    from antiphon.accel.attention import attending, implementation_of
-    from antiphon.accel.drafters import Nothing
+    from antiphon.accel.drafting.drafters import Nothing
+    from antiphon.accel.engines.torch.attention import attending, implementation_of
 
     prompt = _Prompt(language_model, case, max_new_tokens, rows)
     other = "sdpa" if implementation_of(language_model.model) == "eager" else "eager"
@@ -149,7 +149,7 @@ class _Prompt:
     def __init__(self, language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int) -> None:
         import torch
 
-        from antiphon.accel.messages import encode
+        from antiphon.accel.text.messages import encode
 
         tokens = encode(case.prompt, language_model.tokenizer)
         window = language_model.context_window
@@ -186,7 +186,7 @@ class _Prompt:
     def _certified(self, output: Any) -> Certificate:
         """The certificate of what was emitted; ways that emitted the same tokens share one."""
         from antiphon.accel.certify import certify
-        from antiphon.accel.request import prepare
+        from antiphon.accel.decoding.request import prepare
 
         tokens = tuple(output[0].tolist())
         if tokens not in self._certificates:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.draft import Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.pipelines.benchmark.follow import Follower
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> d
     Raises:
         ValueError: ``rows`` or ``context`` are not positive, or the model's own context is too short.
     """
+    from antiphon.accel.engines.torch.probe import traits_of
     from antiphon.accel.generate import stream
-    from antiphon.accel.probe import traits_of
 
     for name, value in {"rows": min(rows, default=0), "context": context}.items():
         if value < 1:

@@ -60,7 +60,7 @@ def _shuffled(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _job(language_model: LanguageModel, sample: Sample, passages: int | None) -> Job:
-    from antiphon.accel.messages import encode
+    from antiphon.accel.text.messages import encode
 
     case = case_of(language_model, sample, passages)
     return Job(tuple(encode(case.prompt, language_model.tokenizer)), case.references)

@@ -49,7 +49,7 @@ def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> Langua
     import torch
 
     from antiphon.accel import LanguageModel
-    from antiphon.accel.loading import choose_device, choose_dtype
+    from antiphon.accel.engines.torch.loading import choose_device, choose_dtype
 
     place = choose_device(device)
     if dtype == "auto":

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
-from antiphon.accel.learned import learned_of
-from antiphon.accel.stats import Step
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
+from antiphon.accel.engines.torch.learned import learned_of
 from antiphon.pipelines import drafters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from antiphon.accel import LanguageModel
-    from antiphon.accel.draft import Accepted, Draft, Drafter, DrafterFactory, Tokens
+    from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, DrafterFactory, Tokens
 
 GREEDY = "hf-greedy"
 PROMPT_LOOKUP: dict[str, dict[str, int]] = {
@@ -123,7 +123,7 @@ class Ours:
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
         """Decode the job; every step says itself what it took."""
-        from antiphon.accel.choice import choose_drafter
+        from antiphon.accel.decoding.choice import choose_drafter
         from antiphon.accel.generate import generate
 
         steps: list[Step] = []

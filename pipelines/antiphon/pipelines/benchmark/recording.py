@@ -48,7 +48,7 @@ def as_line(sample: Sample) -> str:
 
 
 def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
-    from antiphon.accel.messages import encode
+    from antiphon.accel.text.messages import encode
 
     tokenizer = rag.language_model.tokenizer
     content = stream.prompt.content

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from antiphon.accel.draft import EMPTY, Accepted, Draft, Drafter, DrafterFactory, trim
-from antiphon.accel.stats import Step, Summary, summarize
-from antiphon.accel.verify import walk
+from antiphon.accel.decoding.stats import Step, Summary, summarize
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, DrafterFactory, trim
+from antiphon.accel.drafting.verify import walk
 from antiphon.pipelines.benchmark.samples import Sample
 
 if TYPE_CHECKING:

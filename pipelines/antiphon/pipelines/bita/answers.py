@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.learned import name_of
+from antiphon.accel.engines.torch.learned import name_of
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -41,7 +41,7 @@ def own_answers(
     Raises:
         ValueError: the file holds answers of another model, of another length, or to other prompts.
     """
-    from antiphon.accel.messages import encode
+    from antiphon.accel.text.messages import encode
 
     made = {"model": name_of(language_model.model), "max_new_tokens": max_new_tokens}
     answers = _read(file, made)

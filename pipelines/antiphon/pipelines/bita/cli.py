@@ -42,7 +42,7 @@ def train(
 
     Use what it learned with: antiphon ask ... --drafter OUT/bita.safetensors
     """
-    from antiphon.accel.drafters import LEARNED_FILE
+    from antiphon.accel.drafting.drafters import LEARNED_FILE
     from antiphon.pipelines.bita.answers import own_answers
     from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
     from antiphon.pipelines.bita.train import Plan
@@ -94,7 +94,7 @@ def evaluate(
     """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
     from tempfile import TemporaryDirectory
 
-    from antiphon.accel.learned import Learned, untrained
+    from antiphon.accel.engines.torch.learned import Learned, untrained
     from antiphon.pipelines.bita.answers import own_answers
     from antiphon.pipelines.bita.evaluate import figures
     from antiphon.pipelines.bita.prompts import read_prompts, written_prompts

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from antiphon.accel.drafters.bita import Shape, widths
+from antiphon.accel.drafting.drafters.bita import Shape, widths
 from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.bita.train import Lesson, mask_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from antiphon.accel.learned import Learned
+    from antiphon.accel.engines.torch.learned import Learned
 
 TOGETHER = 64
 """So many groups of masks are asked in one forward."""

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
-from antiphon.accel.drafters import LEARNED_FILE
-from antiphon.accel.learned import Learned, embedded, untrained
-from antiphon.accel.prefixed import Prefixed
-from antiphon.accel.probe import traits_of
-from antiphon.accel.tree import Tree, additive, mask
+from antiphon.accel.drafting.drafters import LEARNED_FILE
+from antiphon.accel.drafting.tree import Tree, additive, mask
+from antiphon.accel.engines.torch.learned import Learned, embedded, untrained
+from antiphon.accel.engines.torch.prefixed import Prefixed
+from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.training import Report, teach
 

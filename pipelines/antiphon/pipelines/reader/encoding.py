@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from antiphon.accel.messages import encode
+from antiphon.accel.text.messages import encode
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.reader.lesson import Lesson, Question
 

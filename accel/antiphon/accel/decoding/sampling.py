@@ -1,0 +1,66 @@
+"""The model's own next token: an argmax, or one draw from the processed distribution. Knows nothing of drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from antiphon.accel.decoding.transcript import Transcript
+from antiphon.accel.engines.torch.best import argmax, argmax_of
+
+
+class Chooser:
+    """Chooses as `generate` does, at the rows that are visited and only there.
+
+    Processors get the confirmed tokens with the path's own (shape (1, length)) and float32 logits (1, vocab), in the
+    same order as in plain decoding, so stateful ones stay right. One draw per emitted token: the same seed gives the
+    same text with and without drafts.
+
+    ``scores`` and ``logits`` collect what each emitted token was chosen from, each of shape (1, vocab), where asked.
+    """
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        processors: LogitsProcessorList,
+        *,
+        sample: bool = False,
+        generator: torch.Generator | None = None,
+        keep_scores: bool = False,
+        keep_logits: bool = False,
+    ) -> None:
+        self.transcript = transcript
+        self.processors: Any = processors  # its stub wants a LongTensor, which no tensor is
+        self.sample = sample
+        self.generator = generator
+        self.scores: list[Tensor] | None = [] if keep_scores else None
+        self.logits: list[Tensor] | None = [] if keep_logits else None
+
+    def over(self, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
+        """How to choose after each row of one forward; ``logits`` has shape (1 + rows, vocab), the root's first.
+
+        ``best`` is their argmax, of shape (1 + rows,), where the forward has already taken it.
+        """
+        if self.sample or self.processors or self.scores is not None or self.logits is not None:
+            return lambda row: self._choose(logits[row + 1 : row + 2])
+        if best is None and logits.device.type == "cpu":  # no copy to save, and a walk visits few of many rows
+            first = argmax_of(logits)
+            return lambda row: first(row + 1)
+        tokens = (argmax(logits) if best is None else best).tolist()  # one copy from the device for all rows
+        return lambda row: int(tokens[row + 1])
+
+    def _choose(self, row: Tensor) -> int:
+        ids = self.transcript.ids
+        raw = row.to(copy=True, dtype=torch.float32, device=ids.device)
+        scores = self.processors(ids, raw)
+        if self.scores is not None:
+            self.scores.append(scores)
+        if self.logits is not None:
+            self.logits.append(raw)
+        if not self.sample:
+            return int(scores.argmax(dim=-1))
+        return int(torch.multinomial(scores.softmax(dim=-1), num_samples=1, generator=self.generator))

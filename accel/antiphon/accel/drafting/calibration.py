@@ -1,0 +1,110 @@
+"""What a drafter's chances are worth: how often rows that it thought so likely have held. Knows no model, no cost."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import deque
+from dataclasses import dataclass
+
+from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
+
+EDGES = (0.002, 0.005, 0.012, 0.03, 0.06, 0.12, 0.22, 0.38, 0.56, 0.73, 0.88)
+"""Chances are told apart by these, evenly in log odds."""
+
+CELLS = 2 * (len(EDGES) + 1)
+"""Rows right below the root and deeper ones are counted apart."""
+
+PRIOR = 4.0
+"""The drafter is believed as if it had been tried so often in each cell."""
+
+MEMORY = 1000.0
+"""So many trials of a cell count; older ones fade."""
+
+REQUEST_PRIOR = 8.0
+REQUEST_MEMORY = 30.0
+"""The same within a request: how much what is known of the drafter weighs, and how soon the request forgets itself."""
+
+OPEN = 8
+"""So many drafts may wait for tokens that prove or disprove their deeper rows."""
+
+
+class Calibration:
+    """How often a drafter's rows held, given that the row above each did, by the chance that the drafter gave them.
+
+    It outlives requests. What is counted is whether the text went that way, which it says itself, sooner or later:
+    rows that were never verified count as well, so a drafter that does not pay is judged at no cost.
+    """
+
+    def __init__(self) -> None:
+        self.tried = [0.0] * CELLS
+        self.held = [0.0] * CELLS
+
+    def chance(self, cell: int, given: float) -> float:
+        """The chance that a row of this cell holds where the one above it does; ``given`` is what its drafter says."""
+        return (self.held[cell] + PRIOR * given) / (self.tried[cell] + PRIOR)
+
+    def note(self, cell: int, held: bool) -> None:
+        """Count one row."""
+        _count(self.tried, self.held, cell, held, MEMORY)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A draft that the text has followed down to ``row``."""
+
+    draft: Draft
+    cells: list[int]
+    children: dict[int, dict[int, int]]
+    row: int = ROOT
+
+
+class RequestCalibration:
+    """The same for one request, which begins with what is known of its drafter and learns what is special about it."""
+
+    def __init__(self, known: Calibration) -> None:
+        self.known = known
+        self.tried = [0.0] * CELLS
+        self.held = [0.0] * CELLS
+        self._open: deque[_Open] = deque(maxlen=OPEN)
+
+    def chances(self, draft: Draft) -> list[float]:
+        """The chance of each row that the whole path down to it is accepted; a child's is never above its parent's.
+
+        The draft is remembered: what is observed from now on tells which of its rows would have held.
+        """
+        chances: list[float] = []
+        cells: list[int] = []
+        for parent, chance in zip(draft.parents, draft.chances, strict=True):
+            above = 1.0 if parent == ROOT else draft.chances[parent]
+            given = min(chance / above, 1.0) if above > 0 else 0.0
+            cell = 2 * bisect(EDGES, given) + (parent != ROOT)
+            known = self.known.chance(cell, given)
+            own = (self.held[cell] + REQUEST_PRIOR * known) / (self.tried[cell] + REQUEST_PRIOR)
+            chances.append(own if parent == ROOT else own * chances[parent])
+            cells.append(cell)
+        if draft.tokens:
+            self._open.append(_Open(draft, cells, draft.children))
+        return chances
+
+    def observe(self, tokens: Tokens) -> None:
+        """Learn from the tokens that the text went on with."""
+        self._open = deque((each for each in self._open if self._follow(each, tokens)), maxlen=OPEN)
+
+    def _follow(self, each: _Open, tokens: Tokens) -> bool:
+        """Count every row whose fate the tokens decide; whether any are left."""
+        for token in tokens:
+            candidates = each.children.get(each.row, {})
+            for row in candidates.values():
+                held = each.draft.tokens[row] == token
+                self.known.note(each.cells[row], held)
+                _count(self.tried, self.held, each.cells[row], held, REQUEST_MEMORY)
+            if token not in candidates:
+                return False
+            each.row = candidates[token]
+        return each.row in each.children
+
+
+def _count(tried: list[float], held: list[float], cell: int, is_held: bool, memory: float) -> None:
+    fade = 1 - 1 / memory
+    tried[cell] = tried[cell] * fade + 1
+    held[cell] = held[cell] * fade + is_held

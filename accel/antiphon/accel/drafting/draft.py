@@ -1,0 +1,253 @@
+"""The words of drafting: what is guessed, what was accepted, and who guesses. Knows nothing of models or of torch."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tokens = Sequence[int]
+
+ROOT = -1
+"""The last confirmed token: where every draft begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A guess at what comes next: rows that hang from the last confirmed token.
+
+    Row ``i`` holds ``tokens[i]`` and follows row ``parents[i]`` (or ``ROOT``); parents come before their children.
+    ``chances[i]`` is the drafter's estimate that the whole path down to row ``i`` is accepted.
+    The last ``probes`` rows ask the model something: their drafter wants the logits there, and finds them by the
+    tokens on their path. They hang from the root, from candidates (the rows before them) or from each other. A probe
+    that holds a token has seen exactly its path, so it is accepted like any row where it guessed right; one that
+    stands for no token holds a negative number, which no model says: a mask token of BiTA. Its
+    chance is what its answer is worth, in tokens.
+
+    Whoever makes a draft smaller keeps all probes below the root and below the candidates that are kept, or no probe.
+
+    Raises:
+        ValueError: the three sequences differ in length, or a row stands before its parent.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
+    probes: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.parents) == len(self.chances):
+            raise ValueError(
+                f"A draft has {len(self.tokens)} tokens, {len(self.parents)} parents and {len(self.chances)} chances; "
+                "every row needs one of each."
+            )
+        for row, parent in enumerate(self.parents):
+            if not ROOT <= parent < row:
+                raise ValueError(f"Row {row} follows row {parent}; a parent is ROOT (-1) or a row before its child.")
+        if not 0 <= self.probes <= len(self.tokens):
+            raise ValueError(f"probes is {self.probes}; a draft of {len(self.tokens)} rows has 0 to that many.")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def children(self) -> dict[int, dict[int, int]]:
+        """The rows after each row: ``children[row][token]`` is a row.
+
+        Of rows with equal paths, which see the same and hold the same, the first stands for all and has their children.
+        """
+        children: dict[int, dict[int, int]] = {}
+        first = {ROOT: ROOT}
+        for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            first[row] = children.setdefault(first[parent], {}).setdefault(token, row)
+        return children
+
+    @property
+    def candidates(self) -> int:
+        """How many rows are no probes."""
+        return len(self.tokens) - self.probes
+
+    @property
+    def asked(self) -> dict[int, list[int]]:
+        """The probes below each candidate and the root, whatever other probes are between."""
+        asked: dict[int, list[int]] = {}
+        above = {row: row for row in range(ROOT, self.candidates)}
+        for row in range(self.candidates, len(self.tokens)):
+            above[row] = above[self.parents[row]]
+            asked.setdefault(above[row], []).append(row)
+        return asked
+
+    @property
+    def depths(self) -> list[int]:
+        """How far each row is from the root: 1 for its children."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+
+EMPTY = Draft()
+"""No guess: legal, and costs one plain step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What one forward made certain: the rows kept, and the tokens they spell plus the model's own next one.
+
+    ``tokens`` has ``len(path) + 1`` entries and is never empty; its last entry is the bonus token.
+    """
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class Drafter(Protocol):
+    """Whoever guesses. It sees confirmed tokens only; what it guesses never changes the text, only the speed."""
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
+        """Forget the last request and read this one's prompt and references (token ids, one sequence each).
+
+        A draft that is returned is verified in the first forward, beside the prompt's last token: for drafters that
+        have something to ask there. It is no more than a wish: some models and batches read their prompts alone.
+        """
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        """Guess what follows ``context`` (prompt and everything emitted so far).
+
+        At most ``budget`` rows are candidates; whether probes pay is weighed afterwards.
+        """
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+        """Learn from a step. ``logits``, of shape (1 + rows, vocab), are the model's: row 0 is the root's.
+
+        The draft may have fewer rows than were proposed, and in another order: paths tell which they are.
+        """
+
+
+DrafterFactory = Callable[[], Drafter]
+"""Makes a fresh drafter for each request: a drafter class, a ``partial`` of one, or any function of no arguments."""
+
+
+def chain(tokens: Tokens, chances: Sequence[float] | None = None) -> Draft:
+    """A draft without branches: each token follows the one before it."""
+    rows = len(tokens)
+    return Draft(tuple(tokens), tuple(range(-1, rows - 1)), tuple(chances or (1.0,) * rows))
+
+
+def path_to(draft: Draft, row: int) -> list[int]:
+    """The rows from the first below the root down to ``row``, which is the last; none for the root."""
+    path: list[int] = []
+    while row != ROOT:
+        path.insert(0, row)
+        row = draft.parents[row]
+    return path
+
+
+def trim(draft: Draft, rows: int, depth: int, reach: int | None = None) -> Draft:
+    """The likeliest ``rows`` rows no deeper than ``depth``, closed under parents; ties keep the earlier row.
+
+    A child is never likelier than its parent, so taking rows by the smaller of both chances keeps paths whole.
+    Probes come first: each candidate is taken with those below it. They are dropped where those of the root do not fit,
+    or one of them is deeper than ``reach`` (by default ``depth``): an answer is worth something where no guess is.
+    """
+    depths = draft.depths
+    if len(draft) <= rows and max(depths, default=0) <= depth:
+        return draft
+    if draft.probes:
+        kept = _affordable(draft, rows, depth, depth if reach is None else reach)
+        return trim(without_probes(draft), rows, depth) if kept is None else select(draft, kept)
+    return select(draft, sorted(_likeliest(draft, max(rows, 0), depth)))
+
+
+def _likeliest(draft: Draft, rows: int, depth: int) -> list[int]:
+    """So many candidates no deeper than ``depth``, the likeliest first and parents before their children."""
+    depths = draft.depths
+    ranks: list[tuple[float, int]] = []
+    for row in range(draft.candidates):
+        parent = draft.parents[row]
+        above = ranks[parent][0] if parent != ROOT else -1.0
+        ranks.append((max(-draft.chances[row], above), row))
+    return [row for _, row in heapq.nsmallest(rows, (rank for rank in ranks if depths[rank[1]] <= depth))]
+
+
+def _affordable(draft: Draft, rows: int, depth: int, reach: int) -> list[int] | None:
+    """The rows that ``trim`` keeps of a draft with probes, ascending; None where the probes have to go."""
+    asked, depths = draft.asked, draft.depths
+    kept = list(asked.get(ROOT, ()))
+    for row in _likeliest(draft, rows, depth):
+        if len(kept) + 1 + len(asked.get(row, ())) > rows:
+            break
+        kept += [row, *asked.get(row, ())]
+    fits = len(kept) <= rows and all(depths[row] <= reach for row in kept)
+    return sorted(kept) if fits else None
+
+
+def likeliest_chain(draft: Draft) -> Draft:
+    """The path to verify where only a chain can be: from the root down, the likeliest candidate each time."""
+    path: list[int] = []
+    row = ROOT
+    children = without_probes(draft).children
+    while row in children:
+        row = max(children[row].values(), key=lambda child: (draft.chances[child], -child))
+        path.append(row)
+    return chain([draft.tokens[row] for row in path], [draft.chances[row] for row in path])
+
+
+def merge(*drafts: Draft) -> Draft:
+    """One tree of several drafts: equal paths become one row, with the highest chance that any of them gave it.
+
+    The probes of all of them follow the candidates of all of them. A probe whose path a candidate has, too, is a row
+    of its own: else dropping the one would drop the other.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    chances: list[float] = []
+    places: list[dict[int, int]] = [{ROOT: ROOT} for _ in drafts]
+
+    def add(rows: Sequence[range]) -> None:
+        known: dict[tuple[int, int], int] = {}
+        for draft, here, own in zip(drafts, places, rows, strict=True):
+            for row in own:
+                key = (here[draft.parents[row]], draft.tokens[row])
+                if key not in known:
+                    known[key] = len(tokens)
+                    tokens.append(draft.tokens[row])
+                    parents.append(key[0])
+                    chances.append(draft.chances[row])
+                here[row] = known[key]
+                chances[known[key]] = max(chances[known[key]], draft.chances[row])
+
+    add([range(draft.candidates) for draft in drafts])
+    candidates = len(tokens)
+    add([range(draft.candidates, len(draft)) for draft in drafts])
+    return Draft(tuple(tokens), tuple(parents), tuple(chances), len(tokens) - candidates)
+
+
+def padded(draft: Draft, token: int, pads: int) -> Draft:
+    """The draft with so many rows more that nobody accepts or reads: they only make its forward larger."""
+    return Draft(
+        draft.tokens + (token,) * pads,
+        draft.parents + (ROOT,) * pads,
+        draft.chances + (0.0,) * pads,
+        draft.probes + pads,
+    )
+
+
+def without_probes(draft: Draft) -> Draft:
+    """The candidates alone."""
+    return select(draft, range(draft.candidates)) if draft.probes else draft
+
+
+def select(draft: Draft, kept: Sequence[int]) -> Draft:
+    """Only these rows, in this order; with a row its parent has to be kept, and to stand before it."""
+    place = {row: index for index, row in enumerate(kept)} | {ROOT: ROOT}
+    return Draft(
+        tuple(draft.tokens[row] for row in kept),
+        tuple(place[draft.parents[row]] for row in kept),
+        tuple(draft.chances[row] for row in kept),
+        sum(row >= draft.candidates for row in kept),
+    )

@@ -1,0 +1,75 @@
+"""What a forward costs now: the measured curve, corrected by what real steps take. Knows no drafts and no chances."""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.accel.drafting.step_cost import StepCost
+
+GRAIN = 64
+"""The curve is read anew after so many tokens of context."""
+
+DRIFT, BIAS = 0.2, 0.1
+"""Of each error, what is taken for the machine's (all forwards became slower) and for that of such forwards alone."""
+
+JUMP = 0.5
+"""The largest error, in logarithms, that one step is believed: a pause of the machine is not a cost."""
+
+FADE = 1 - 1 / 500
+"""Corrections that are not renewed fade, so that what once looked dear is tried again."""
+
+
+class RunningCost:
+    """Seconds of forwards by context and rows, which follow what steps of this process take.
+
+    Only ratios between forwards decide anything. So what slows all of them alike is kept apart from what is wrong
+    with the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has a correction of its own, learned slowly.
+    """
+
+    def __init__(self, cost: StepCost) -> None:
+        self.cost = cost
+        self._drift: float | None = None
+        self._biases = [0.0] * 24
+        self._seen: set[int] = set()
+        self._read: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
+
+    def seconds(self, context: int, rows: int) -> list[float]:
+        """Seconds of forwards of 1 to ``rows`` rows after ``context`` tokens; right relative to each other."""
+        curve, ranges = self._curve(context, rows)
+        seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
+        return seconds
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Correct the cost by one step; the first forward of a shape is slower than all that follow and is left out."""
+        if self.cost.fixed or rows not in self._seen:
+            self._seen.add(rows)
+            return
+        curve, _ = self._curve(context, rows)
+        own = _range(rows)
+        error = log(max(seconds, 1e-9) / float(curve[rows - 1])) - self._biases[own]
+        if self._drift is None:
+            self._drift = error  # how busy the machine is today
+        error = min(max(error - self._drift, -JUMP), JUMP)
+        self._drift += DRIFT * error
+        self._biases = [FADE * bias for bias in self._biases]
+        self._biases[own] += BIAS * error
+
+    def correction(self, rows: int) -> float:
+        """By what factor forwards of so many rows cost more than their curve says, beside what slows all."""
+        return exp(self._biases[_range(rows)])
+
+    def _curve(self, context: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        place = context // GRAIN
+        if self._read is None or self._read[0] != place or len(self._read[1]) < rows:
+            size = max(rows, GRAIN)
+            ranges = np.array([_range(count) for count in range(1, size + 1)])
+            self._read = (place, self.cost.curve(place * GRAIN + GRAIN // 2, size), ranges)
+        return self._read[1:]
+
+
+def _range(rows: int) -> int:
+    """0 for one row, then one range for every doubling."""
+    return (rows - 1).bit_length()

@@ -1,0 +1,1 @@
+"""The engine of torch: any causal model of transformers, as it is."""

@@ -1,0 +1,226 @@
+"""The model and its memory in compiled steps: fixed shapes, fixed slots, nothing launched or moved one by one.
+
+A second `CachedModel` with the same verbs. Accepted rows stay in the slots where they were written; rows see slots by
+their mask, and have their positions from the tree, never from a slot. Knows no drafters.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from antiphon.accel.drafting.draft import Draft, Tokens
+from antiphon.accel.drafting.tree import Reach, plant
+from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers
+from antiphon.accel.engines.torch.probe import FAILURES as PROBED
+from antiphon.accel.engines.torch.slots import ANCESTORS, BUCKETS, IDS, PLACES, POSITIONS, Memory, memory_of
+from antiphon.accel.engines.torch.traits import Traits
+
+if TYPE_CHECKING:
+    from antiphon.accel.decoding.stats import Step
+
+AHEAD = 1024
+"""For how many further tokens a memory is chosen at least, where a text may go on for longer."""
+
+FAILURES = (*PROBED, OSError, ImportError, AssertionError)
+
+_failures: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
+
+
+class CompiledModel:
+    """A `CachedModel` whose steps after the prefill are compiled ones while they can be.
+
+    The prompt is read by ``plain``, which also decodes on where compiled steps end: when compiling fails, which a
+    warning says once for each model, and while another thread is in the midst of a step of its own. Between two steps
+    the memory may be given to another text; this one then keeps its tokens in ``plain``'s cache, as it does in the
+    end. When the slots are used up, the text moves to a memory of twice the size, with steps of its own.
+    """
+
+    def __init__(self, plain: CachedModel, *, compiles: bool) -> None:
+        self.plain = plain
+        self.compiles = compiles
+        self.best: Tensor | None = None
+        self.is_midway = False
+        self._room = 0
+        self._memory: Memory | None = None
+        self._order: list[int] = []  # the slot of every token, in the order of the text
+        self._free: list[int] = []
+        self._seen = np.zeros(0, dtype=np.bool_)
+        self._fed: tuple[int, list[int]] = (0, [])
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+        return self.plain.length
+
+    @property
+    def cache(self) -> Cache:
+        """All tokens as a cache of transformers: the text leaves the memory for it."""
+        self.leave_memory()
+        return self.plain.cache
+
+    def can_open(self, context: Tokens) -> bool:
+        """As of `CachedModel`."""
+        return self.plain.can_open(context)
+
+    def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
+        """As `CachedModel` does."""
+        return self.plain.prefill(prompt, chunk)
+
+    def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
+        """What of a draft can be verified now; a compiled step has at most 63 rows beside the root."""
+        self._room = depth
+        return self.plain.fit(draft, min(rows, BUCKETS[-1] - 1), depth)
+
+    def forward(self, pending: Tokens, draft: Draft) -> Tensor:
+        """Logits after the last pending token and after every draft row; ``best`` has the best token after each.
+
+        Both lie where the next step will write.
+        """
+        count = len(pending) + len(draft)
+        bucket = next((size for size in BUCKETS if size >= count), 0)
+        outputs = self._run(pending, draft, bucket) if bucket and self.plain.level == "tree" else None
+        if outputs is None:
+            self.leave_memory()
+            self.best = None
+            return self.plain.forward(pending, draft)
+        rows = slice(len(pending) - 1, count)
+        self.best = outputs[1][rows]
+        return outputs[0][rows]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the pending tokens and the rows of ``path`` permanent, where they lie; the other slots are free."""
+        if not self.is_midway:
+            return self.plain.keep(path)
+        pending, places = self._fed
+        kept = [*places[:pending], *(places[pending + row] for row in path)]
+        self._order += kept
+        self._seen[kept] = True
+        self._free += sorted(set(places) - set(kept), reverse=True)
+        self.plain.length += len(kept)
+        self.is_midway = False
+        return None
+
+    def must_rebuild(self, context: Tokens) -> bool:
+        """Never: a model whose rotary frequencies switch is not compiled."""
+        return self.plain.must_rebuild(context)
+
+    def rebuild(self, context: Tokens) -> Tensor:
+        """Forget everything and read ``context`` again."""
+        self.leave_memory()
+        return self.plain.rebuild(context)
+
+    def leave_memory(self) -> None:
+        """Take the tokens out of the memory, if they are there."""
+        if self._memory is not None:
+            self._memory.vacate(self)
+
+    def leave(self) -> None:
+        """What the memory asks for when it is given to another text: every token goes back to the plain cache."""
+        self.is_midway = False
+        if self._memory is not None and self._order:
+            layers: list[Any] = list(self.plain.cache.layers)
+            for layer, (keys, values) in zip(layers, self._memory.read(self._order), strict=True):
+                layer.update(keys, values)
+        self._order = []
+
+    def _run(self, pending: Tokens, draft: Draft, bucket: int) -> tuple[Tensor, Tensor] | None:
+        """The outputs of a compiled step, or None where there is none to be had."""
+        model = self.plain.model
+        if model in _failures:
+            return None
+        try:
+            memory = self._enter(bucket)
+            if memory is None:
+                return None
+            places = [self._free.pop() for _ in range(bucket)]
+            self._fed = (len(pending), places)
+            return memory.run(model, self._plan(pending, draft, places), self._seen)
+        except FAILURES as error:  # compilers and drivers raise what they like; the text goes on without them
+            _failures[model] = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {_failures[model]}", stacklevel=2)
+            return None
+
+    def _enter(self, bucket: int) -> Memory | None:
+        """A memory that holds the text and has ``bucket`` free slots; None while another text is midway there."""
+        plain = self.plain
+        if self._memory is None or self._memory.size < plain.length + bucket:
+            self.leave_memory()
+            tokens = plain.length + min(self._room, AHEAD) + BUCKETS[-1]
+            self._memory = memory_of(plain.model, plain.traits, tokens, compiles=self.compiles)
+        memory = self._memory
+        if not memory.claim(self):
+            return None
+        if not self._order:
+            length = memory.load(plain.cache.layers)
+            plain.cache.layers = [*growing_layers(len(plain.cache.layers))]
+            self._order = list(range(length))
+            self._free = list(range(memory.size - 1, length - 1, -1))
+            self._seen = np.zeros(memory.size, dtype=np.bool_)
+            self._seen[plain.padding : length] = True
+        return memory
+
+    def _plan(self, pending: Tokens, draft: Draft, places: list[int]) -> NDArray[np.int64]:
+        """What a step is told: each row's token, position and slot, and who its ancestors are; (4, rows)."""
+        pads = len(places) - len(pending) - len(draft)
+        tree = plant(len(pending), draft.parents, pads)
+        sees = np.zeros((len(places), 64), dtype=np.bool_)
+        sees[:, : len(places)] = tree.sees
+        np.fill_diagonal(sees, True)  # rows that only fill the step see themselves: seeing nothing is no number
+        plan = np.empty((4, len(places)), dtype=np.int64)
+        plan[IDS] = [*pending, *draft.tokens, *[pending[-1]] * pads]
+        plan[POSITIONS] = tree.depths + (self.plain.length - self.plain.padding)
+        plan[PLACES] = places
+        plan[ANCESTORS] = np.packbits(sees, axis=1, bitorder="little").view(np.int64)[:, 0]
+        return plan
+
+
+def compiled_or_plain(plain: CachedModel, compiled: bool | None) -> CachedModel | CompiledModel:
+    """The same request in compiled steps, where they are wanted and can be.
+
+    None takes them on a GPU, as graphs of the model's own kernels, which takes a second for each number of rows.
+    ``True`` takes them anywhere, out of code that `torch.compile` has made, which takes minutes for a large model and
+    is faster still. Where it was asked for and cannot be, a warning says why.
+    """
+    if compiled is False or (compiled is None and plain.model.device.type != "cuda"):
+        return plain
+    reason = "its drafter has mask tokens" if plain.learned else obstacle(plain.model, plain.traits, plain.cache)
+    if reason is None:
+        return CompiledModel(plain, compiles=bool(compiled))
+    if compiled and plain.model not in _failures:  # of these a warning has been given
+        warnings.warn(f"{type(plain.model).__name__} is decoded without compiled steps: {reason}", stacklevel=2)
+    return plain
+
+
+def obstacle(model: PreTrainedModel, traits: Traits, cache: Cache) -> str | None:
+    """Why there are no compiled steps for this model and this cache, or None where nothing is in the way."""
+    layers = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not GrowingLayer})
+    reasons = {
+        f"it verifies no trees ({traits.reason})": traits.level != "tree",
+        "its rotary frequencies change with the length": traits.rope is not None,
+        f"not all of its layers look back to the start ({', '.join(traits.reaches)})": any(
+            reach != Reach() for reach in traits.reaches.values()
+        ),
+        f"its cache is a {type(cache).__name__} of other layers ({', '.join(layers) or 'none yet'})": bool(layers)
+        or len(cache.layers) != len(traits.kinds),
+        "it lies on several devices": len({parameter.device for parameter in model.parameters()}) > 1,
+        _failures.get(model, ""): model in _failures,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def until_left(cached: CachedModel | CompiledModel, steps: Iterator[Step]) -> Iterator[Step]:
+    """The same steps; however they end, the request's cache has its tokens back."""
+    try:
+        yield from steps
+    finally:
+        if isinstance(cached, CompiledModel):
+            cached.leave_memory()

@@ -1,0 +1,291 @@
+"""Linear layers over prepacked weights: a second copy of each, in the order in which the CPU's kernels read it.
+
+Torch hands its kernels a weight as it is stored, and they put it in their own order again in every forward: for a few
+rows that takes longer than the product. Knows weights and rows, and neither texts nor drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock, local
+from time import perf_counter
+from types import NoneType
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+from antiphon.accel.engines.torch.free_memory import free_memory
+
+LEAST = 2**16
+"""Weights of fewer numbers stay as they are: calling the kernel takes longer than their product."""
+
+SHARE = 0.5
+"""The copies may take so much of the memory that is free."""
+
+ROWS = (1, 2, 33)
+"""For so many rows a product is compared with torch's."""
+
+TRIES = 3
+"""The fastest of so many counts."""
+
+OUTPUTS = 256
+"""About so many outputs of a product are compared with those in double precision."""
+
+WORSE = {torch.float32: 4.0, torch.bfloat16: 1.1, torch.float16: 1.1}
+"""How many times torch's own mean error the kernel's may be, by the precision of the weights. Results in half precision
+are rounded sums in single, whose order hardly shows. In single precision it does: on 4,864 inputs torch's own error for
+one row was 2.4 times that for four (Zen 5), and the kernel's in between."""
+
+FAILURES = (RuntimeError, AttributeError, ValueError, TypeError)
+
+_choices: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+_prepacked: WeakKeyDictionary[PreTrainedModel, Prepacked] = WeakKeyDictionary()
+_lock = RLock()
+
+
+class _Here(local):
+    """Whose copies this thread's forward is computed by."""
+
+    owner: object = None
+
+
+_here = _Here()
+
+
+class Product:
+    """A layer's forward in those forwards whose ``owner``'s copies are applied; in all others the layer's own.
+
+    Raises:
+        RuntimeError, AttributeError: torch has no such kernel here.
+    """
+
+    def __init__(self, module: nn.Linear, owner: object) -> None:
+        self.owner = owner
+        self.dtype = module.weight.dtype
+        self._parameters = module._parameters
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(module.weight.detach())
+        self._multiply: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """The layer's output for rows of shape (..., inputs)."""
+        if _here.owner is not self.owner or input.dtype is not self.dtype or torch.is_grad_enabled():
+            return self.own(input)
+        return self.multiply(input)
+
+    def own(self, input: Tensor) -> Tensor:
+        """As torch computes it from the weight."""
+        weight = self._parameters["weight"]
+        assert weight is not None
+        return linear(input, weight, self._parameters["bias"])
+
+    def multiply(self, input: Tensor) -> Tensor:
+        """As the kernel computes it from the copy."""
+        return self._multiply(input, self._packed, self._parameters["bias"], "none", [], "")
+
+
+class Prepacked:
+    """What stands in for a model's linear layers in the forwards that it is `applied` to.
+
+    ``reason`` says why nothing does, and is empty otherwise. ``size`` is how many bytes the weights take that
+    are copied.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel, *, wanted: bool | None = None) -> None:
+        self._owner = object()
+        self._modules = _linear_layers(model)
+        self._products: list[tuple[nn.Linear, Product]] = []
+        self.reason = "it was declined" if wanted is False else _obstacle(model, self._modules, forced=bool(wanted))
+        if not self.reason:
+            with torch.autocast("cpu", enabled=False):
+                self._products, self.reason = _products(self._modules, self._owner)
+        self.size = _size(self)
+        self._seen, self._samples = self._look()
+        self._users = 0
+        self._lock = RLock()
+
+    def __len__(self) -> int:
+        """How many layers have such a weight."""
+        return len(self._products)
+
+    def __iter__(self) -> Iterator[nn.Linear]:
+        """The layers that have one."""
+        return (module for module, _ in self._products)
+
+    def is_current(self, model: PreTrainedModel) -> bool:
+        """Whether the model still has the layers and weights that were copied: not after training, merging, moving."""
+        if _linear_layers(model) != self._modules:
+            return False
+        seen, samples = self._look()
+        return seen == self._seen and torch.equal(samples, self._samples)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let this thread's forwards be computed by the copies in here; under autocast they are computed as ever.
+
+        Forwards of several threads may be in here at once: the last one to leave gives the layers their own forward
+        back. Until then a forward that is not in here is computed as ever all the same.
+        """
+        if not self._products or torch.is_autocast_enabled("cpu"):
+            yield
+            return
+        before, is_counted = _here.owner, False
+        try:
+            with self._lock:
+                self._users += 1
+                is_counted = True
+                for module, product in self._products if self._users == 1 else ():
+                    vars(module)["forward"] = product
+            _here.owner = self._owner
+            yield
+        finally:
+            _here.owner = before
+            with self._lock:
+                self._users -= is_counted
+                for module, product in () if self._users else self._products:
+                    if vars(module).get("forward") is product:
+                        del vars(module)["forward"]
+
+    def _look(self) -> tuple[list[tuple[int, int]], Tensor]:
+        """Where every weight lies and how often torch has seen it change, and a number of almost every row, as bytes.
+
+        Adapters are merged, and tables of words extended, behind torch's counters.
+        """
+        if not self._products:
+            return [], torch.empty(0, device="cpu")
+        weights = [module.weight.detach() for module in self]
+        seen = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+        samples = torch.cat([weight.view(-1)[:: weight.shape[1] + 1] for weight in weights])
+        return seen, samples.view(torch.uint8)
+
+
+def prepacked(model: PreTrainedModel) -> Prepacked:
+    """The model's prepacked weights, made on the first call and again whenever the model has got others."""
+    with _lock:
+        known = _prepacked.get(model)
+        if known is None or not known.is_current(model):
+            known = None
+            _prepacked.pop(model, None)  # the copies of what is no more go before others come
+            known = _prepacked[model] = Prepacked(model, wanted=choice(model))
+        return known
+
+
+def choice(model: PreTrainedModel) -> bool | None:
+    """What `prepack` was last told of this model."""
+    return _choices.get(model)
+
+
+def prepack(model: PreTrainedModel, wanted: bool | None = None) -> Prepacked:
+    """Decide whether this model's forwards on a CPU take prepacked weights, as much memory again as its linear layers.
+
+    With None, as if this had never been called, they do where half of the memory that is free has room for them.
+    ``True`` does not look at the memory, and ``False`` takes none. Returns what came of it.
+    """
+    with _lock:
+        _choices.pop(model, None)
+        if wanted is not None:
+            _choices[model] = wanted
+        _prepacked.pop(model, None)
+        return prepacked(model)
+
+
+def _linear_layers(model: PreTrainedModel) -> list[nn.Linear]:
+    """The layers that torch alone computes: no subclasses, and none that hooks or other forwards have a hand in.
+
+    Nor those whose weight has an adapter merged into it, which peft may take out in the midst of a forward.
+    """
+    modules = list(model.modules())
+    merged = {
+        id(m._modules["base_layer"]) for m in modules if "base_layer" in m._modules and getattr(m, "merged", False)
+    }
+    return [
+        module for module in modules if type(module) is nn.Linear and _is_plain(module) and id(module) not in merged
+    ]
+
+
+def _is_plain(module: nn.Linear) -> bool:
+    weight = module._parameters.get("weight")
+    return (
+        type(weight) is nn.Parameter
+        and weight.device.type == "cpu"
+        and weight.dtype in WORSE
+        and weight.numel() >= LEAST
+        and weight.layout is torch.strided
+        and weight.is_contiguous()
+        and not module._forward_pre_hooks
+        and isinstance(vars(module).get("forward"), (Product, NoneType))
+    )
+
+
+def _obstacle(model: PreTrainedModel, modules: Sequence[nn.Linear], *, forced: bool) -> str:
+    if not modules:
+        return f"no linear layer that torch alone computes on a CPU has {LEAST:,} weights"
+    if not torch.backends.mkldnn.enabled:
+        return "oneDNN is turned off"
+    forwards = [vars(module).get("forward") for module in model.modules()]
+    if any(hasattr(forward, "_torchdynamo_orig_callable") for forward in forwards) or any(
+        module._compiled_call_impl is not None for module in model.modules()
+    ):
+        return "its forward is compiled"
+    if not forced and (size := _size(modules)) > SHARE * (free := free_memory()):
+        return f"its copies would take {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} are free"
+    return ""
+
+
+def _size(modules: Iterable[nn.Linear]) -> int:
+    return sum(module.weight.nbytes for module in modules)
+
+
+def _products(modules: Sequence[nn.Linear], owner: object) -> tuple[list[tuple[nn.Linear, Product]], str]:
+    """Products of the layers of those shapes where a first one pays; where there are none, why."""
+    found: list[tuple[nn.Linear, Product]] = []
+    verdicts: dict[tuple[object, ...], str] = {}
+    for module in modules:
+        shape = (*module.weight.shape, module.weight.dtype, module.bias is None)
+        if verdicts.get(shape):
+            continue
+        try:
+            product = Product(module, owner)
+            if shape not in verdicts:
+                verdicts[shape] = _fault(module, product)
+        except FAILURES as error:
+            verdicts[shape] = f"torch cannot here: {' '.join(str(error).split())[:120]}"
+        if not verdicts[shape]:
+            found.append((module, product))
+    return found, "" if found else "; ".join(dict.fromkeys(verdicts.values()))
+
+
+def _fault(module: nn.Linear, product: Product) -> str:
+    """Why this layer is better left to torch, or nothing."""
+    random = torch.Generator().manual_seed(0)
+    inputs = [torch.randn((1, rows, module.in_features), generator=random).to(product.dtype) for rows in ROWS]
+    if not all(_is_as_exact(module, product, input) for input in inputs):
+        return "its products would be less exact"
+    if sum(_seconds(product.multiply, input) - _seconds(product.own, input) for input in inputs) > 0:
+        return "its products would be slower"
+    return ""
+
+
+def _is_as_exact(module: nn.Linear, product: Product, input: Tensor) -> bool:
+    """Whether the kernel rounds as torch does, to the bit or on average."""
+    own, ours = product.own(input), product.multiply(input)
+    if torch.equal(own, ours):
+        return True
+    step = max(module.out_features // OUTPUTS, 1)
+    bias = None if module.bias is None else module.bias[::step].double()
+    truth = linear(input.double(), module.weight[::step].double(), bias)
+    errors = [float((each[..., ::step].double() - truth).abs().mean()) for each in (ours, own)]
+    return errors[0] <= WORSE[product.dtype] * errors[1]
+
+
+def _seconds(multiply: Callable[[Tensor], Tensor], input: Tensor) -> float:
+    taken: list[float] = []
+    for _ in range(TRIES):
+        started = perf_counter()
+        multiply(input)
+        taken.append(perf_counter() - started)
+    return min(taken)

@@ -1,0 +1,1 @@
+"""Messages, parameters and pieces of text around the tokens. Knows no model."""

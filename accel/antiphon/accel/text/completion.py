@@ -1,0 +1,236 @@
+"""What a language model said: the text while it grows, the text when it ends, and what it cost."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import RLock, get_ident
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
+from antiphon.accel.text.detokenize import Detokenizer, StopStrings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Completion", "Origin", "Pieces", "Stream", "Turns", "Usage"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens read and written; the end-of-sequence token and those of a stop string count as written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Both together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a token came to be: the forward that emitted it, counted from 0, and whether a draft had guessed it.
+
+    A token that no draft had guessed is the model's own next one; every forward emits one at most. ``start`` and
+    ``end`` are the characters of the text that the token settled: none for a special token, the first half of a
+    character, or what a stop string cut off.
+    """
+
+    start: int
+    end: int
+    step: int
+    is_drafted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer: its text without special tokens and without the stop string, and how it came to be.
+
+    ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
+    the model emitted, up to the one that ended the text, and ``origins`` how each of them came to be; ``temperature``
+    and ``repetition_penalty`` are what they were chosen with.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+    steps: Summary
+    tokens: tuple[int, ...]
+    temperature: float = 0.0
+    repetition_penalty: float = 1.0
+    origins: tuple[Origin, ...] = ()
+
+
+class Pieces(Iterator[str]):
+    """A text piece by piece; `with` closes it at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop generating."""
+
+    def to_end(self) -> Self:
+        """Read all that is left, and close: then what was said is there whole."""
+        with self:
+            for _ in self:
+                pass
+        return self
+
+
+class Turns:
+    """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again.
+
+    Ctrl-C may come anywhere and leaves nothing taken. A turn inside of a turn of the same thread is part of that one:
+    a stream that is dropped may be closed there.
+    """
+
+    def __init__(self) -> None:
+        self._line = RLock()  # held by the next in line; both say to `release` whether it is this thread that has them
+        self._turn = RLock()
+        self._holder = 0
+
+    def take(self, act: Callable[[], Result]) -> Result:
+        """What ``act`` returns, called when it is this thread's turn."""
+        thread = get_ident()
+        if self._holder == thread:
+            return act()
+        # No `with`: signals are handled after every call, before the block is entered and on the way to `__exit__`.
+        try:
+            self._line.acquire()
+            self._turn.acquire()
+            self._holder = thread
+            self._line.release()
+            return act()
+        finally:  # up to the first release there is no call, and so no signal
+            if self._holder == thread:
+                self._holder = 0
+            try:
+                self._turn.release()
+            except RuntimeError:  # interrupted before it was this thread's turn
+                pass
+            finally:
+                try:  # noqa: SIM105
+                    self._line.release()
+                except RuntimeError:  # as it should be: let go when the turn came
+                    pass
+
+
+class Stream(Pieces):
+    """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
+
+    Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
+    nothing runs on once the stream is closed or dropped. It may be closed from another thread; the forward under
+    way then ends first. An error in generation is raised where the next piece was asked for.
+
+    ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say.
+    """
+
+    def __init__(
+        self,
+        steps: Iterator[Step],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        prompt_tokens: int,
+        stop: Sequence[str] = (),
+        turns: Turns | None = None,
+        chosen: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        self._running = steps
+        self._chosen = chosen
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(stop)
+        self._prompt_tokens = prompt_tokens
+        self._turns = turns or Turns()
+        self._steps: list[Step] = []
+        self._pieces: list[str] = []
+        self._ends: list[int] = []  # for each token, how many characters are settled once it is read
+        self._finish: FinishReason | None = None
+        self._is_closed = False
+
+    def __next__(self) -> str:
+        try:
+            while (piece := self._turns.take(self._advance)) == "":
+                pass
+        except BaseException:
+            self._is_closed = True  # a piece may be lost to Ctrl-C; the next one would leave a gap
+            raise
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    @property
+    def completion(self) -> Completion:
+        """What was said, once the stream has ended or is closed.
+
+        Raises:
+            RuntimeError: the stream has not ended yet, or ended in an error.
+        """
+        if self._finish is None:
+            raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
+        tokens = tuple(token for step in self._steps for token in step.tokens)
+        temperature, repetition_penalty = self._chosen
+        text = "".join(self._pieces)
+        return Completion(
+            text=text,
+            finish_reason=self._finish,
+            usage=Usage(self._prompt_tokens, len(tokens)),
+            steps=summarize(self._steps),
+            tokens=tokens,
+            temperature=temperature,
+            repetition_penalty=repetition_penalty,
+            origins=_origins(self._steps, self._ends, len(text)),
+        )
+
+    def close(self) -> None:
+        """Stop generating and free what generation held; the completion is what was said until now."""
+        self._is_closed = True  # seen by whoever is reading, before its next forward
+        self._turns.take(partial(self._end, "cancelled"))
+
+    def _advance(self) -> str | None:
+        """The text of one more forward, or None at the end. Others take their turns between two of them."""
+        if self._finish or self._is_closed:
+            return None
+        piece, finish = self._read(next(self._running))
+        self._pieces.append(piece)
+        if finish:
+            self._end(finish)
+        return piece
+
+    def _read(self, step: Step) -> tuple[str, FinishReason | None]:
+        """The text of a step, and why it is the last one if it is."""
+        text = ""
+        for count, token in enumerate(step.tokens, start=1):
+            piece = self._detokenizer.push(token)
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
+            text += self._stops.push(piece, self._detokenizer.pending)
+            if self._stops.is_found:
+                kept = replace(step, tokens=step.tokens[:count], accepted=min(step.accepted, count), finish="stop")
+                self._steps.append(kept)
+                return text, "stop"
+        self._steps.append(step)
+        if step.finish:
+            text += self._stops.finish(self._detokenizer.pending)
+        return text, "stop" if self._stops.is_found else step.finish
+
+    def _end(self, finish: FinishReason) -> None:
+        self._finish = self._finish or finish
+        self._running = iter(())  # dropping the engine's generator ends it and frees its cache
+
+
+def _origins(steps: Sequence[Step], ends: Sequence[int], length: int) -> tuple[Origin, ...]:
+    """How each token came to be; the last one also settles what no later token could change any more."""
+    cut = [*(min(end, length) for end in ends[:-1]), length]
+    spans = zip((0, *cut), cut, strict=False)
+    drafted = ((step, row < taken.accepted) for step, taken in enumerate(steps) for row in range(len(taken.tokens)))
+    return tuple(Origin(*span, *how) for span, how in zip(spans, drafted, strict=False))
