@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 Tokens = Sequence[int]
@@ -103,6 +105,25 @@ class Accepted:
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
+
+
+class Logits(Protocol):
+    """What the model says after the root and after every row of one draft; rows are numbered as in the draft."""
+
+    def __len__(self) -> int:
+        """One more than the draft has rows."""
+
+    def best(self, row: int) -> int:
+        """The likeliest token after this row (``ROOT``: after the last confirmed token), of equal ones the first."""
+
+    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The ``k`` likeliest tokens after each of these rows, best first, and about their probabilities.
+
+        Both have shape (rows, k).
+        """
+
+    def tensor(self) -> Tensor:
+        """All of them as a tensor of shape (1 + rows, vocab), the root's first: for processors and for sampling."""
 
 
 class Drafter(Protocol):

@@ -1,0 +1,96 @@
+"""What the loop asks of whoever runs a model: sequences, and one forward over several of them. Knows no framework.
+
+An engine is made for one model and owns all that is known of it: what it can verify, what its forwards cost, what its
+requests have taught. Whoever calls `Engine.forward`, or a sequence, holds the engine's ``lock``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
+
+if TYPE_CHECKING:
+    from antiphon.accel.decoding.fair_lock import FairLock
+    from antiphon.accel.drafting.running_cost import RunningCost
+
+Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
+"""What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
+from a snapshot of the recurrent state; or nothing, which is plain decoding."""
+
+
+class CachedSequence(Protocol):
+    """The memory of one text: the keys and values, or states, of the tokens that the model has read of it.
+
+    Between `Engine.forward` and `keep` it holds every row that was fed; after ``keep`` it holds confirmed tokens alone.
+    """
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+
+    @property
+    def level(self) -> Level:
+        """What a forward may verify of this text."""
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether this text may be one of several in a forward."""
+
+    def can_open(self, context: Tokens) -> bool:
+        """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
+
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
+        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain if need be.
+
+        It hangs from the last of so many ``pending`` tokens.
+        """
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the pending tokens and the rows of ``path`` permanent; forget the other rows.
+
+        Tokens of the path that are not held afterwards are fed again, as pending ones of the next forward.
+        """
+
+    def restart(self) -> None:
+        """Forget everything that was read: after a forward that failed half-way, or where the memory has become void.
+
+        The next forward is fed the whole text.
+        """
+
+    def is_void(self, context: Tokens) -> bool:
+        """Whether the memory has to be restarted before ``context`` goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What one sequence feeds into a forward: its pending tokens, and a draft that hangs from the last of them.
+
+    ``pending`` are the confirmed tokens that the sequence does not hold yet, at least one. ``chunk`` bounds how many
+    tokens of a prompt are read at a time.
+    """
+
+    sequence: CachedSequence
+    pending: Tokens
+    draft: Draft = EMPTY
+    chunk: int | None = None
+
+
+class Engine(Protocol):
+    """Whoever runs one model."""
+
+    @property
+    def lock(self) -> FairLock:
+        """Held during every forward, and by whoever changes what the engine knows."""
+
+    @property
+    def cost(self) -> RunningCost | None:
+        """Seconds of a forward by its rows, as measured and corrected by real steps; None where no draft can pay."""
+
+    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+        """One forward over all of these sequences, of which several are shareable; a single text is a batch of one.
+
+        For each of them the logits after its last pending token and after every row of its draft.
+        """
