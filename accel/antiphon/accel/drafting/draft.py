@@ -122,6 +122,9 @@ class Logits(Protocol):
         Both have shape (rows, k).
         """
 
+    def head(self, rows: int) -> Logits:
+        """The same without the rows behind the first ``rows`` of the draft."""
+
     def tensor(self) -> Tensor:
         """All of them as a tensor of shape (1 + rows, vocab), the root's first: for processors and for sampling."""
 

@@ -20,6 +20,9 @@ EXACT = "antiphon_exact"
 BIASES = ("softcap", "s_aux", "position_bias")
 """What some models add to their scores, and scaled-dot-product attention cannot."""
 
+HALF = (torch.float16, torch.bfloat16)
+"""The half precisions, in which sums of another order are often other numbers."""
+
 Attention = tuple[Tensor, Tensor | None]
 
 
@@ -101,6 +104,12 @@ def attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+def accepts(model: PreTrainedModel, implementation: str) -> bool:
+    """Whether the model lets itself be given this implementation at all."""
+    with attending(model, implementation):
+        return implementation_of(model) == implementation
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from antiphon.accel.engines.torch.attention import BIASES, Attention, attending, implementation_of
-from antiphon.accel.engines.torch.traits import HALF
+from antiphon.accel.engines.torch.attention import BIASES, HALF, Attention, accepts, implementation_of
 
 PACKED = "antiphon_packed"
 """The name under which transformers knows this attention."""
@@ -85,17 +84,14 @@ def _packed(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     return known[groups, dtype]
 
 
-def obstacle(model: PreTrainedModel) -> str | None:
+def why_not_packed(model: PreTrainedModel) -> str | None:
     """Why packing has nothing to offer this model, or None where it has."""
     implementation = implementation_of(model)
     if implementation != "sdpa":
         return f"its attention implementation is {implementation!r}, and packing stands in for 'sdpa'"
     if all(getattr(module, "num_key_value_groups", 1) == 1 for module in model.modules()):
         return "every query head has keys and values of its own"
-    with attending(model, PACKED):
-        if implementation_of(model) != PACKED:
-            return "it does not let itself be given another attention"
-    return None
+    return None if accepts(model, PACKED) else "it does not let itself be given another attention"
 
 
 AttentionInterface.register(PACKED, packed_attention)
