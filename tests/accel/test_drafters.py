@@ -6,12 +6,10 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-import torch
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, without_probes
-from antiphon.accel.drafting.drafters import DRAFTERS, Nothing, Trie, drafter_named
+from antiphon.accel.drafting.drafters import DRAFTERS, Nothing, Trie, make_drafter
 
-NO_LOGITS = torch.empty(0, 0)
 VOCABULARY = 12
 
 
@@ -33,7 +31,7 @@ def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]],
     for step, size in enumerate((1, 2, 3) * (len(answer) // 6)):
         new, answer = answer[:size], answer[size:]
         context += new
-        drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), NO_LOGITS)
+        drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), None)
         made.append(drafter.propose(context, (0, 1, 2, 7, 32)[step % 5]))
         assert made[-1].candidates <= (0, 1, 2, 7, 32)[step % 5], "probes are weighed by the budget itself"
     return made
@@ -103,16 +101,16 @@ def test_nothing_never_drafts() -> None:
 
 
 def test_drafters_go_by_their_names() -> None:
-    assert drafter_named("trie") is Trie
+    assert make_drafter("trie") is Trie
     with pytest.raises(ValueError, match="no drafter named 'bushel'; choose one of nothing, copying, trie, recycling"):
-        drafter_named("bushel")
+        make_drafter("bushel")
 
 
 @pytest.mark.parametrize("name", ["trie", "blend"])
 def test_drafts_do_not_depend_on_the_hash_seed(name: str) -> None:
     script = f"""
-from antiphon.accel.drafting.drafters import drafter_named
-drafter = drafter_named({name!r})()
+from antiphon.accel.drafting.drafters import make_drafter
+drafter = make_drafter({name!r})()
 drafter.begin(list(range(40)) * 3, [[t * t % 31 for t in range(200)], [t * 7 % 23 for t in range(200)]])
 print(drafter.propose(list(range(40)) * 3 + [4], 32))
 """

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens, without_probes
-from antiphon.accel.drafting.drafters import Blend, Lookahead, Together
+from antiphon.accel.drafting.drafters import Blend, Lookahead, SuffixMatch
 from antiphon.accel.drafting.drafters.pool import Pool
 from antiphon.accel.drafting.drafters.window import Window
 from antiphon.accel.drafting.tree import Tree, plant
@@ -283,7 +283,7 @@ def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafte
 
 def test_in_one_tree_the_window_is_asked_where_there_are_no_references_and_room_for_it() -> None:
     prompt = list(range(40))
-    together = Together(window=(5, 3, 5))
+    together = Blend(window=(5, 3, 5))
     assert together.begin(prompt, []).probes > 0
     draft = together.propose(prompt, 32)
     assert draft.probes == len(Lookahead(5, 3, 5).begin(prompt, []) or ()) > 0
@@ -295,7 +295,7 @@ def test_in_one_tree_the_window_is_asked_where_there_are_no_references_and_room_
 
 def test_in_one_tree_rows_that_promise_more_displace_the_window() -> None:
     prompt = [token for _ in range(12) for token in (1, 2, 3, 4)]
-    together = Together(drafter=Blend(recycling=False), window=(5, 3, 5))
+    together = Blend(drafter=SuffixMatch(recycling=False), window=(5, 3, 5))
     together.begin(prompt, [])
     assert together.propose(prompt, 12).probes == 0, "12 copied rows of one likely chain"
     assert together.propose(prompt, 32).probes > 0, "whose last ones are not that likely"

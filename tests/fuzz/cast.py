@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Tokens
-from antiphon.accel.engines.torch.cost_store import assume
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.accel.costs import fix_cost
 from tests.accel.oracles import KINKED
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 
@@ -24,7 +24,7 @@ def model_of(family: str, size: int, seed: int, attention: str) -> Any:
     """The tiny model of a case; making one costs more than a case, so each is made once."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
     model = tiny_model(family, seed, attn_implementation=attention, **shapes[size])
-    assume(model, KINKED)
+    fix_cost(model, KINKED)
     return model
 
 

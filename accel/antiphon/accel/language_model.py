@@ -12,14 +12,14 @@ import torch
 
 from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
-from antiphon.accel.decoding.choice import choose_drafter
-from antiphon.accel.decoding.prefix import PrefixCache
-from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.generation import Generation, steps_of
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
+from antiphon.accel.decoding.prefix import PrefixCache
+from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, Together, drafter_named
+from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
@@ -171,7 +171,6 @@ class LanguageModel:
             TypeError: a reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
-
         generation = self.engine.lock.take(lambda: self._generation(prompt, references, settings, prefix))
         steps = generation.steps()
         return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
@@ -199,15 +198,15 @@ class LanguageModel:
         """The request's drafter, with the runners-up that it may use."""
         given = settings.recycling
         table = self.runners_up if given is None or given is True else self._own(given)
-        factory = self._drafter if settings.drafter is None else _named(settings.drafter)
-        if isinstance(factory, str):
-            factory = choose_drafter(self.model).drafter
-        blend = partial(Blend, recycling=False if table is None else table)
-        if factory is Blend:
-            return blend
-        if isinstance(factory, partial) and factory.func is Together and "drafter" not in factory.keywords:
-            return lambda: factory(drafter=blend())
-        return partial(Recycling, table) if factory is Recycling else factory
+        factory = factory_of(self.options.drafter if settings.drafter is None else settings.drafter, self.engine)
+        if factory is Recycling:
+            return partial(Recycling, table)
+        options = factory.keywords if isinstance(factory, partial) else dict[str, Any]()
+        made = factory.func if isinstance(factory, partial) else factory
+        if made is Blend and not {"drafter", "recycling"} & options.keys():
+            blend: Any = factory
+            return partial(blend, recycling=False if table is None else table)
+        return factory
 
     def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
         """The same table, unless it is another model's; None for False."""
@@ -309,9 +308,3 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
     if isinstance(completion, str):
         return list(tokenizer.encode(completion, add_special_tokens=False))
     return list(completion)
-
-
-def _named(drafter: str | DrafterFactory) -> DrafterFactory | Literal["auto"]:
-    if drafter == "auto":
-        return "auto"
-    return drafter_named(drafter) if isinstance(drafter, str) else drafter

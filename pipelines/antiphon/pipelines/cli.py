@@ -127,12 +127,12 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
-    from antiphon.pipelines.drafters import drafter_named
+    from antiphon.pipelines.drafters import make_drafter
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
-    factory = drafter_named("nothing" if plain else drafter)
+    factory = make_drafter("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
     language_model = load_language_model(model, device=device, drafter=factory)
@@ -206,12 +206,12 @@ def certify(
 
     The exit code is 1 where the certificate does not hold.
     """
-    from antiphon.pipelines.drafters import drafter_named
+    from antiphon.pipelines.drafters import make_drafter
     from antiphon.pipelines.proof import proven
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
-    factory = drafter_named(drafter)
+    factory = make_drafter(drafter)
     retriever = None if index is None else Retriever.open(index, device=device)
     settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
     language_model = load_language_model(model, device=device, **settings)

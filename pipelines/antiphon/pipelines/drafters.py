@@ -7,7 +7,7 @@ from typing import Literal
 
 from antiphon.accel import DrafterFactory
 from antiphon.accel.drafting.drafters import BEFORE, BEHIND, DRAFTERS
-from antiphon.accel.drafting.drafters import drafter_named as _named
+from antiphon.accel.drafting.drafters import make_drafter as _named
 
 SHIPPED = Path(__file__).parent / "bita" / "smollm2.safetensors"
 """What BiTA learned of SmolLM2-135M-Instruct, and refuses to show any other model."""
@@ -22,7 +22,7 @@ NAMES = (*DRAFTERS, *LEARNED)
 """Every drafter that needs no file of your own."""
 
 
-def drafter_named(name: str) -> DrafterFactory | Literal["auto"]:
+def make_drafter(name: str) -> DrafterFactory | Literal["auto"]:
     """The drafter of that name: one of ``NAMES``, or BiTA with a file that it learned (see `accel`'s).
 
     "auto" stays what it is: which one that is, only a model can tell.

@@ -19,7 +19,7 @@ from typing import Protocol, cast
 from antiphon.accel.decoding.stats import FinishReason, Step
 from antiphon.accel.drafting.budget import Budget, share_rows
 from antiphon.accel.drafting.draft import EMPTY, Draft, Drafter, Logits, Tokens, padded
-from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.protocol import CachedSequence, Engine, Feed
@@ -146,7 +146,7 @@ class Loop:
         ask = _Ask(text, perf_counter(), prefilled=_unread(text))
         try:
             self._draft(ask)
-        except Exception as error:  # it is the text's own, and not that of others whose steps are asked for beside it
+        except Exception as error:  # noqa: BLE001 - it is raised where this text's step was asked for, and not in others'
             ask.error = error
         return ask
 
@@ -229,22 +229,25 @@ class Loop:
             [logits] = self.engine.forward([Feed(text.sequence, pending, filled, text.chunk)])
             ask.forwarding = perf_counter() - begun
             ask.logits = logits if filled is ask.draft else logits.head(len(ask.draft))
-        except Exception as error:  # it is raised where the step was asked for
+        except Exception as error:  # noqa: BLE001 - as above
             ask.error = error
 
     def _together(self, group: Sequence[_Ask]) -> None:
         """One forward for all, or one for each where the curve of costs says that this is faster."""
+        if len(group) == 1:
+            self._alone(group[0])
+            return
         pending = [_pending(ask) for ask in group]
         lengths = [ask.length for ask in group]
         cost = self.engine.shared_cost
         drafts = share_rows([ask.draft for ask in group], [ask.text.budget for ask in group], lengths)
         rows = [len(own) + len(draft) for own, draft in zip(pending, drafts, strict=True)]
-        if len(group) == 1 or (cost is not None and not _pays(cost, rows, lengths)):
+        if cost is not None and not _pays(cost, rows, lengths):
             for ask in group:
                 self._alone(ask)
             return
         for ask, draft in zip(group, drafts, strict=True):
-            ask.draft = depth_first(draft)
+            ask.draft = draft
         begun = perf_counter()
         try:
             found = self.engine.forward(
@@ -267,7 +270,7 @@ class Loop:
         if ask.error is None:
             try:
                 return self._accept(ask)
-            except Exception as error:  # as above
+            except Exception as error:  # noqa: BLE001 - as above
                 ask.error = error
         self.leave(ask.text)
         return ask.error
@@ -332,7 +335,7 @@ def _filled(ask: _Ask, token: int) -> Draft:
     return filled if len(filled) == len(draft) + pads else draft
 
 
-def _pays(cost: RunningCost, rows: Sequence[int], lengths: Sequence[int]) -> bool:
+def _pays(cost: Cost, rows: Sequence[int], lengths: Sequence[int]) -> bool:
     """Whether one forward of all these rows is cheaper than one for each text."""
     together = cost.seconds(sum(lengths) // len(lengths), sum(rows))[-1]
     return together <= sum(cost.seconds(length, own)[-1] for length, own in zip(lengths, rows, strict=True))

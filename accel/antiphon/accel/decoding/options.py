@@ -54,9 +54,7 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):
-            raise ValueError(
-                f"rows is {self.rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays."
-            )
+            raise ValueError(f"rows is {self.rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
         if self.rows is not None and not isinstance(self.deterministic, bool) and 0 < self.deterministic <= self.rows:
             raise ValueError(
                 f"deterministic is {self.deterministic}; a forward with {self.rows} draft rows has at least "

@@ -129,7 +129,7 @@ class ParallelEngine:
         best = [-1] * (1 + len(feed.draft))
         for place, row in enumerate((ROOT, *kept)):
             best[1 + row] = logits.best(place - 1)
-        return [BestTokens(self._exchanged(best))]
+        return [BestTokens(self._exchanged(best), logits.vocabulary)]
 
     def _place(self) -> tuple[int, int]:
         return (dist.get_rank(self._group), dist.get_world_size(self._group)) if dist.is_initialized() else (0, 1)
@@ -194,6 +194,7 @@ class BestTokens:
     """`Logits` of which only the best tokens are known, the root's first."""
 
     tokens: Sequence[int]
+    vocabulary: int
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -202,9 +203,9 @@ class BestTokens:
         """The likeliest token after this row."""
         return self.tokens[1 + row]
 
-    def head(self, rows: int) -> BestTokens:
+    def head(self, rows: int) -> Logits:
         """The same without the rows behind the first ``rows``."""
-        return BestTokens(self.tokens[: 1 + rows])
+        return BestTokens(self.tokens[: 1 + rows], self.vocabulary)
 
     def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Refused: processes tell each other one token for each row.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 
 if TYPE_CHECKING:
+    from antiphon.accel.drafting.running_cost import Cost
     from antiphon.accel.engines.fair_lock import FairLock
-    from antiphon.accel.drafting.running_cost import RunningCost
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 """What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
@@ -93,7 +93,7 @@ class Engine(Protocol):
     """Whoever decodes on this engine, for those who come later: at first nobody."""
 
     @property
-    def shared_cost(self) -> RunningCost | None:
+    def shared_cost(self) -> Cost | None:
         """Seconds of forwards over several texts by the rows of all; None where texts do not share them."""
 
     def forward(self, feeds: Sequence[Feed]) -> list[Logits]:

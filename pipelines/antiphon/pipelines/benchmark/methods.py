@@ -14,7 +14,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
-from antiphon.accel.engines.torch.learned import learned_of
+from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines import drafters
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _method(name: str, rows: int | None) -> Method:
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     if base == "lookahead" and "," in own:
         return _lookahead(name, own)
-    return Ours(name, drafters.drafter_named(base), rows_named(own) if own else rows)
+    return Ours(name, drafters.make_drafter(base), rows_named(own) if own else rows)
 
 
 def _lookahead(name: str, setting: str) -> Method:
@@ -247,7 +247,7 @@ class _Unlearned:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.learned = learned_of(drafter)
+        self.learned = bita_weights_of(drafter)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
         return self._drafter.begin(prompt, references)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft, Tokens, chain
-from antiphon.accel.drafting.tree import Reach, plant
+from antiphon.accel.drafting.tree import AttentionSpan, plant
 from antiphon.accel.engines.torch.growing import GrowingLayer
 from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -174,7 +173,9 @@ class CompiledSequence:
             return memory.run(model, self._plan(pending, draft, places), self._seen)
         except FAILURES as error:  # compilers and drivers raise what they like; the text goes on without them
             self.steps.failure = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {self.steps.failure}", stacklevel=2)
+            warnings.warn(
+                f"{type(model).__name__} is decoded without compiled steps: {self.steps.failure}", stacklevel=2
+            )
             return None
 
     def _enter(self, bucket: int) -> Memory | None:
@@ -218,7 +219,7 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
         f"it verifies no trees ({traits.reason})": traits.level != "tree",
         "its rotary frequencies change with the length": traits.rope is not None,
         f"not all of its layers look back to the start ({', '.join(traits.reaches)})": any(
-            reach != Reach() for reach in traits.reaches.values()
+            reach != AttentionSpan() for reach in traits.reaches.values()
         ),
         f"its cache is a {type(cache).__name__} of other layers ({', '.join(layers) or 'none yet'})": bool(layers)
         or len(cache.layers) != len(traits.kinds),

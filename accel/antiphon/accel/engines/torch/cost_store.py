@@ -16,9 +16,11 @@ import transformers
 from platformdirs import user_cache_dir
 from transformers import PreTrainedModel
 
-from antiphon.accel.drafting.step_cost import STEPS, StepCost
+from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.attention import implementation_of
+from antiphon.accel.engines.torch.measuring import STEPS
 from antiphon.accel.files import write
+
 
 def describe(model: PreTrainedModel, prepacked: int) -> dict[str, str]:
     """All that a cost depends on; ``prepacked`` layers have prepacked weights."""

@@ -68,7 +68,9 @@ def _rounds_alike(model: PreTrainedModel, traits: Traits, fixed_rows: int) -> bo
     for seed, size in enumerate(PREFIXES):
         random = torch.Generator().manual_seed(seed)
         tokens = torch.randint(1, vocabulary, (size + 1 + len(SHAPE) + 1,), generator=random).tolist()
-        if not torch.equal(*(decode(model, traits, fixed_rows, tokens, size) for decode in (_one_by_one, _from_a_tree))):
+        if not torch.equal(
+            *(decode(model, traits, fixed_rows, tokens, size) for decode in (_one_by_one, _from_a_tree))
+        ):
             return False
     return True
 

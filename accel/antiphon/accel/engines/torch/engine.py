@@ -15,14 +15,14 @@ from antiphon.accel.drafting.budget import Budget, Fixed, Measured
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.draft import Drafter, Logits
 from antiphon.accel.drafting.drafters.runners_up import Bigrams
-from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.running_cost import Cost, FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.protocol import CachedSequence, Feed
 from antiphon.accel.engines.torch import bigrams, cost_store, determinism
 from antiphon.accel.engines.torch.attention import EXACT, attending, implementation_of
-from antiphon.accel.engines.torch.compiled import CompiledSequence, CompiledSteps, try_graphs, why_not_compiled
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, found_beside
+from antiphon.accel.engines.torch.compiled import CompiledSequence, CompiledSteps, try_graphs, why_not_compiled
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.measuring import measure
 from antiphon.accel.engines.torch.prepacked import Prepacked
@@ -37,11 +37,16 @@ Setting = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What requests to a model in one setting leave to the next ones."""
+    """What requests to a model in one setting leave to the next ones: running costs, and calibrated drafters."""
 
-    cost: RunningCost
-    shared_cost: RunningCost
-    calibrations: dict[type, Calibration] = field(default_factory=dict)
+    cost: Cost
+    shared_cost: Cost
+    calibrations: dict[object, Calibration] = field(default_factory=dict)
+
+    def budget(self, drafter: Drafter) -> Measured:
+        """A measured budget for one request. Drafters of one class, and of the same parts, are calibrated together."""
+        kind = type(drafter), getattr(drafter, "parts", ())
+        return Measured(self.cost, self.calibrations.setdefault(kind, Calibration()))
 
 
 class TorchEngine:
@@ -49,10 +54,12 @@ class TorchEngine:
 
     ``is_owned`` says that nobody else changes the model's weights, as where `LanguageModel.from_pretrained` has loaded
     it. Only then, or where `prepack` asks for it, linear layers are computed by prepacked copies of their weights.
+    With ``cost`` nothing is measured or learned: forwards are taken to cost that.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, cost: StepCost | None = None) -> None:
         self._model = ref(model)
+        self._assumed = cost
         self.lock = FairLock()
         self.loop: object | None = None
         self.is_owned = False
@@ -128,13 +135,15 @@ class TorchEngine:
 
         It is kept as long as the model lives, and in a file for the next process. ``anew`` measures in any case.
         """
+        if self._assumed is not None:
+            return self._assumed
         setting = (*self._setting, torch.get_num_threads(), self._prepack_wanted, self._is_prepack_asked)
         if anew or setting not in self._costs:
             key = cost_store.describe(self.model, len(self.prepacked))
             path = cost_store.file_of(key)
             cost = None if anew else cost_store.load(path, key)
             if cost is None:
-                cost = measure(self.model, lambda: self._plain(self.traits))
+                cost = measure(lambda: self._plain(self.traits))
                 cost_store.save(path, key, cost)
             self._costs[setting] = cost
         return self._costs[setting]
@@ -146,11 +155,12 @@ class TorchEngine:
             return None
         cost = self.step_cost()
         if cost not in self._experience:
-            self._experience[cost] = Experience(RunningCost(cost), RunningCost(cost))
+            make = FixedCost if cost is self._assumed else RunningCost
+            self._experience[cost] = Experience(make(cost), make(cost))
         return self._experience[cost]
 
     @property
-    def shared_cost(self) -> RunningCost | None:
+    def shared_cost(self) -> Cost | None:
         """Seconds of forwards over several texts; None where there are none."""
         return None if self.sharing is None or self.experience is None else self.experience.shared_cost
 
@@ -161,7 +171,7 @@ class TorchEngine:
         experience = self.experience
         if experience is None:
             return Fixed(0)
-        return Measured(experience.cost, experience.calibrations.setdefault(type(drafter), Calibration()))
+        return experience.budget(drafter)
 
     @property
     def bigrams(self) -> Bigrams | None:

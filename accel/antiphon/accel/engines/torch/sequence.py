@@ -15,11 +15,12 @@ from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
-from antiphon.accel.drafting.tree import Tree, additive, mask, plant
+from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.engines.torch.attention import EXACT, lent
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded
 from antiphon.accel.engines.torch.commit import capacity, commit, end_recording, recorders, rewindable
 from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers, let_grow
-from antiphon.accel.engines.torch.learned import Learned, embedded
+from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone
 from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.accel.engines.torch.traits import TREE_LAYERS, Traits
@@ -42,7 +43,7 @@ class TorchSequence:
     With ``fixed_rows``, every forward after the prefill is filled up to so many rows, so that its shape says nothing
     of the draft, and attends to each row by itself (`antiphon.accel.engines.torch.attention`).
 
-    Rows of negative tokens are the mask tokens of ``learned``: they are fed as its embeddings, and see its prefix.
+    Rows of negative tokens are the mask tokens of ``bita``: they are fed as its embeddings, and see its prefix.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class TorchSequence:
         *,
         padding: int = 0,
         fixed_rows: int = 0,
-        learned: Learned | None = None,
+        bita: BitaWeights | None = None,
         weights: Weights | None = None,
         shares: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -63,11 +64,11 @@ class TorchSequence:
         let_grow(self.cache)
         self.padding = padding
         self.fixed_rows = fixed_rows
-        self.learned = learned and learned.on(model)
+        self.bita = bita and bita.on(model)
         # A row of a fixed shape has to round alike beside any others, which is known of torch's own products alone.
         self.applied = nullcontext if fixed_rows or weights is None else weights.applied
         self._shares = shares
-        self._is_simple = not fixed_rows and learned is None and _grows(self.cache)
+        self._is_simple = not fixed_rows and bita is None and _grows(self.cache)
         self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self.is_open = False  # nothing of the text has been read in here yet
         self.level = traits.level
@@ -89,7 +90,9 @@ class TorchSequence:
 
         Not where the prompt's own shape is part of what is promised: in a bucket, or at a switch of frequencies.
         """
-        return self.level == "tree" and not self.fixed_rows and self.traits.rope is None and len(context) > self.length + 1
+        return (
+            self.level == "tree" and not self.fixed_rows and self.traits.rope is None and len(context) > self.length + 1
+        )
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
@@ -112,7 +115,7 @@ class TorchSequence:
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
         free = sys.maxsize if self.capacity is None else self.capacity - self.length
-        free -= pending + (self.learned.prefix if self.learned else 0)
+        free -= pending + (self.bita.prefix if self.bita else 0)
         reach = max(self._reachable() - (pending - 1), 0)
         return trim(draft, min(rows, free), min(depth, reach), reach)
 
@@ -226,14 +229,14 @@ class TorchSequence:
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         """What is fed, and the cache that it goes to; mask tokens come with what was learned for them."""
         name = self.traits.cache_argument or "past_key_values"
-        if self.learned is not None and min(tokens) < 0:
-            embeddings = embedded(self.model, tokens, self.learned)
-            return {"inputs_embeds": embeddings, name: Prefixed(self.cache, self.learned), "use_cache": True}
+        if self.bita is not None and min(tokens) < 0:
+            embeddings = embedded(self.model, tokens, self.bita)
+            return {"inputs_embeds": embeddings, name: Prefixed(self.cache, self.bita), "use_cache": True}
         return {"input_ids": torch.tensor([tokens], device=self.model.device), name: self.cache, "use_cache": True}
 
     def _shown(self, tokens: Tokens) -> int:
         """How many learned keys and values lie behind the rows: all of them where a mask token looks."""
-        return self.learned.prefix if self.learned is not None and min(tokens, default=0) < 0 else 0
+        return self.bita.prefix if self.bita is not None and min(tokens, default=0) < 0 else 0
 
     def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor] | None:
         if tree is not None and self.level == "tree":
@@ -247,6 +250,7 @@ class TorchSequence:
         return seen[:, self.length :] if self.traits.cache_argument == "cache_params" else seen
 
     def tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
+        """Who sees what in the layers of one kind, of shape (1, 1, rows, slots), in the form that they take."""
         shown = self._shown(tokens)
         first: Any = self.cache.layers[self.traits.first[kind]]
         width, offset = first.get_mask_sizes(len(tree) + shown)
