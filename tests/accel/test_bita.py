@@ -16,6 +16,7 @@ from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
 from antiphon.accel.drafting.drafters import Bita, make_drafter
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.adversary import Thicket, Witness
@@ -42,7 +43,7 @@ def said(draft: Draft, masks: int, first: int = 30) -> Tensor:
 def told(drafter: Bita) -> Bita:
     """The same, after a first step."""
     draft = drafter.begin((1, 2), ())
-    drafter.observe(draft, Accepted((), (3,)), said(draft, drafter.masks))
+    drafter.observe(draft, Accepted((), (3,)), TorchLogits(said(draft, drafter.masks)))
     return drafter
 
 
@@ -139,7 +140,7 @@ def test_the_group_of_the_last_accepted_row_makes_the_next_draft() -> None:
     logits = torch.zeros(1 + len(draft), VOCABULARY)
     for probe in range(draft.candidates, len(draft)):
         logits[1 + probe, 100 + probe] = 9.0
-    drafter.observe(draft, Accepted((row,), (31, 5)), logits)
+    drafter.observe(draft, Accepted((row,), (31, 5)), TorchLogits(logits))
     first, second = (probe for probe in range(draft.candidates, len(draft)) if row in _rows(draft, probe))
     following = drafter.propose((1, 2, 3, 31, 5), 63)
     assert following.tokens[0] == 100 + first
@@ -250,7 +251,7 @@ def test_saved_and_loaded_it_drafts_the_same_to_the_bit(tmp_path: Path) -> None:
     loaded = BitaWeights.load(tmp_path / "a.safetensors")
     assert (loaded.model, loaded.notes) == (learned.model, learned.notes)
     drafts = []
-    for make in (lambda: Bita(learned), make_drafter(str(tmp_path / "a.safetensors"))):
+    for make in (lambda: Bita(learned), make_drafter("bita", bita=loaded)):
         witness = Witness(make())
         generate(model, PROMPT, drafter=lambda: witness, rows=50, **GREEDY)  # noqa: B023  # called at once
         drafts.append([sight.draft for sight in witness.sights])

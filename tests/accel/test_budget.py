@@ -11,7 +11,7 @@ from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, Fixed, M
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
-from antiphon.accel.drafting.running_cost import FixedCost
+from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.cost_store import assume
 from antiphon.accel.engines.torch.experience import budget_for
@@ -237,6 +237,7 @@ def test_the_cost_is_learned_from_real_steps() -> None:
     list(stream(model, [*range(40, 60)], max_new_tokens=30, do_sample=False, eos_token_id=None))
     budget = budget_for(model, Blend(), None)
     assert isinstance(budget, Measured)
+    assert isinstance(budget.cost, RunningCost)
     assert any(budget.cost.correction(rows) != 1 for rows in (1, 2, 4, 8, 16, 32, 64))
 
 

@@ -10,12 +10,13 @@ from torch import Tensor
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, SuffixMatch
 from antiphon.accel.engines.torch.bita_weights import untrained
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.testing.adversary import Witness
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.test_contract import plain, prompt_of
-from tests.accel.test_runners_up import logits_of
+from tests.accel.test_runners_up import logits_of, tensor_of
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
 
@@ -170,10 +171,10 @@ def test_another_models_table_is_refused() -> None:
 
 
 def test_half_precision_logits_teach_the_same_order() -> None:
-    logits = logits_of({3: 9.0, 5: 8.0})
+    logits = tensor_of({3: 9.0, 5: 8.0})
     tables = [RunnersUp(), RunnersUp()]
     for table, dtype in zip(tables, (torch.float32, torch.bfloat16), strict=True):
-        table.learn((1, 2), EMPTY, logits.to(dtype))
+        table.learn((1, 2), EMPTY, TorchLogits(logits.to(dtype)))
     assert list(tables[0].after(1, 2))[:2] == list(tables[1].after(1, 2))[:2] == [3, 5]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Tokens
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.costs import fix_cost
 from tests.accel.oracles import KINKED
@@ -49,7 +49,7 @@ class Scripted:
         )
         return Draft(tuple(tokens), parents, shape.chances)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None: ...
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None: ...
 
     def _truth(self, place: int) -> int:
         return self.text[place] if place < len(self.text) else 0

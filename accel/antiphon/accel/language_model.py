@@ -203,10 +203,10 @@ class LanguageModel:
             return partial(Recycling, table)
         options = factory.keywords if isinstance(factory, partial) else dict[str, Any]()
         made = factory.func if isinstance(factory, partial) else factory
-        if made is Blend and not {"drafter", "recycling"} & options.keys():
-            blend: Any = factory
-            return partial(blend, recycling=False if table is None else table)
-        return factory
+        if made is not Blend or {"drafter", "recycling"} & options.keys():
+            return factory
+        recycled: Any = {"recycling": False if table is None else table}
+        return partial(factory, **recycled)
 
     def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
         """The same table, unless it is another model's; None for False."""

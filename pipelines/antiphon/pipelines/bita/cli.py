@@ -40,7 +40,7 @@ def train(
 ) -> None:
     """Have a model answer prompts, greedily, and learn to guess its own answers ahead.
 
-    Use what it learned with: antiphon ask ... --drafter OUT/bita.safetensors
+    Use what it learned with: antiphon ask ... --bita OUT/bita.safetensors
     """
     from antiphon.accel.drafting.drafters import BITA_FILE
     from antiphon.pipelines.bita.answers import own_answers
@@ -70,7 +70,7 @@ def train(
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
     file = out / BITA_FILE
-    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --drafter {file}", markup=False)
+    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --bita {file}", markup=False)
 
 
 @app.command()
