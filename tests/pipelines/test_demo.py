@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import Rag, demo
-from antiphon.pipelines.embedded import EMBEDDED
+from antiphon.pipelines import Rag
+from antiphon.pipelines.cli import demo
+from antiphon.pipelines.models.embedded import EMBEDDED
 from antiphon.retrieval import Retriever, resolve
 
 

@@ -18,7 +18,7 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.cases import Case, asked, load_cases
 from antiphon.pipelines.benchmark.exactness import Exactness, Ways, measure
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.proof import proven
+from antiphon.pipelines.cli.certify import proven
 from antiphon.retrieval import Retriever
 
 QUESTION = "How many eggs does a queen lay?"

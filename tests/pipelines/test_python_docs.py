@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.pipelines.cli.demo import documents
 from antiphon.pipelines.data.python_docs import convert, page_text
-from antiphon.pipelines.demo import documents
 
 PAGE = """
 <html><body><div class="related"><a>Previous topic</a></div><div role="main">

@@ -12,10 +12,10 @@ from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Copying, Nothing
 from antiphon.accel.testing.adversary import Liar, Oracle
 from antiphon.accel.testing.tiny import byte_tokenizer
-from antiphon.pipelines.benchmark.cli import app
 from antiphon.pipelines.benchmark.drafting import import_seconds, measure, own_seconds, synthetic
 from antiphon.pipelines.benchmark.replay import Recording, record, replay, replay_steps
 from antiphon.pipelines.benchmark.samples import Sample, load_samples
+from antiphon.pipelines.cli.bench import app
 
 ROW: dict[str, Any] = {
     "id": "one",

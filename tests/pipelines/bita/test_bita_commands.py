@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from antiphon.accel import LanguageModel, choose_drafter
 from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Together
 from antiphon.accel.engines.torch.learned import Learned
-from antiphon.pipelines.bita.answers import SAVED, own_answers
-from antiphon.pipelines.bita.prompts import HELD_OUT, read_prompts, written_prompts
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.drafters import NAMES, SHIPPED, drafter_named
+from antiphon.pipelines.models.drafters import NAMES, SHIPPED, drafter_named
+from antiphon.pipelines.training.bita.answers import SAVED, own_answers
+from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
 
 def run(*words: Any) -> Any:

@@ -14,9 +14,9 @@ from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita
 from antiphon.accel.engines.torch.learned import Learned, untrained
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.bita.evaluate import WIDEST, figures, ranks, steps
-from antiphon.pipelines.bita.train import Plan, train
+from antiphon.pipelines.training.bita.answers import Answer
+from antiphon.pipelines.training.bita.evaluate import WIDEST, figures, ranks, steps
+from antiphon.pipelines.training.bita.train import Plan, train
 
 VOCABULARY, PHRASES, START, LENGTH = 96, 12, 12, 64
 

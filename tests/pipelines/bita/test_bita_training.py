@@ -19,8 +19,8 @@ from transformers import DynamicCache
 from antiphon.accel.drafting.drafters import LEARNED_FILE
 from antiphon.accel.engines.torch.learned import Learned, untrained
 from antiphon.accel.testing.tiny import EOS, tiny_model
-from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.bita.train import Learner, Lesson, Plan, lesson_of, mask_logits, train
+from antiphon.pipelines.training.bita.answers import Answer
+from antiphon.pipelines.training.bita.train import Learner, Lesson, Plan, lesson_of, mask_logits, train
 
 PROMPT = (5, 6, 7)
 ANSWER = Answer(PROMPT, (10, 11, 12, 13, 14))
@@ -124,7 +124,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.bita.train import train
+from antiphon.pipelines.training.bita.train import train
 from tests.pipelines.bita.test_bita_training import ANSWERS, PLAN
 train(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,
       report=lambda step, loss: os.kill(os.getpid(), signal.SIGKILL) if step == 3 else None)

@@ -9,11 +9,11 @@ import pytest
 
 from antiphon.pipelines.prompt import DECLINED, reader_prompt
 from antiphon.pipelines.quotes import Quote, quotable_lines
-from antiphon.pipelines.reader.corpus import is_held_out, page, read_corpus
-from antiphon.pipelines.reader.lesson import Question
-from antiphon.pipelines.reader.lessons import Lessons
-from antiphon.pipelines.reader.packages import write_everyday
-from antiphon.pipelines.reader.written import FILE, Written, read_written
+from antiphon.pipelines.training.reader.corpus import is_held_out, page, read_corpus
+from antiphon.pipelines.training.reader.lesson import Question
+from antiphon.pipelines.training.reader.lessons import Lessons
+from antiphon.pipelines.training.reader.packages import write_everyday
+from antiphon.pipelines.training.reader.written import FILE, Written, read_written
 
 PAGES = {
     "hive": "opened winter colony loses warmth wooden painted keeper Lyon",

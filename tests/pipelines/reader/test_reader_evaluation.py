@@ -11,13 +11,13 @@ import pytest
 from antiphon.accel import LanguageModel, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.pipelines.answer import Answer
-from antiphon.pipelines.demo import documents
+from antiphon.pipelines.cli.demo import documents
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.quotes import Quote, quotes_of
-from antiphon.pipelines.reader import packages
-from antiphon.pipelines.reader.evaluate import Judged, figures, judge
-from antiphon.pipelines.reader.examination import read_examination
-from antiphon.pipelines.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader import packages
+from antiphon.pipelines.training.reader.evaluate import Judged, figures, judge
+from antiphon.pipelines.training.reader.examination import read_examination
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
 from antiphon.retrieval import Passage
 
 PASSAGES = (Passage.at("a.txt", 0, "Bees dance. They sing."), Passage.at("b.txt", 0, "Wax melts."))

@@ -13,10 +13,10 @@ from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import encode
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
-from antiphon.pipelines.reader.encoding import encode_lesson
-from antiphon.pipelines.reader.lesson import Lesson, Question
-from antiphon.pipelines.reader.train import Plan, answer_loss, train
-from antiphon.pipelines.training import Report
+from antiphon.pipelines.training.loop import Report
+from antiphon.pipelines.training.reader.encoding import encode_lesson
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader.train import Plan, answer_loss, train
 from antiphon.retrieval import Passage
 
 TOKENIZER = byte_tokenizer()

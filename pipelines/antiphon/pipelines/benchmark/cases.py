@@ -75,7 +75,7 @@ def _recorded(sample: Sample) -> list[Passage]:
 
 
 def _demo_cases(language_model: LanguageModel, task: str | None, limit: int | None, passages: int) -> list[Case]:
-    from antiphon.pipelines.reader.examination import demo_index, read_examination
+    from antiphon.pipelines.training.reader.examination import demo_index, read_examination
     from antiphon.retrieval import Retriever
 
     if task is not None or (limit is not None and limit < 1):

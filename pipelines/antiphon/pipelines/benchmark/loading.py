@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.replay import Tokenizer
 from antiphon.pipelines.benchmark.shapes import SHAPES, shaped
-from antiphon.pipelines.embedded import EMBEDDED, resolve_model
-from antiphon.pipelines.preparation import load_language_model
+from antiphon.pipelines.cli.preparation import load_language_model
+from antiphon.pipelines.models.embedded import EMBEDDED, resolve_model
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

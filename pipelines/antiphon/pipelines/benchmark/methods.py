@@ -15,7 +15,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
 from antiphon.accel.engines.torch.learned import learned_of
-from antiphon.pipelines import drafters
+from antiphon.pipelines.models import drafters
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from platformdirs import user_cache_dir
 
-from antiphon.pipelines.adapter import READER, is_adapter, merged
-from antiphon.pipelines.sealed import sealed, sha256
+from antiphon.pipelines.models.adapter import READER, is_adapter, merged
+from antiphon.pipelines.models.sealed import sealed, sha256
 
 STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})
 """Where an answer of each embedded model is best ended: the reader ends by itself, and what SmolLM2 says after its
@@ -82,7 +82,7 @@ _CONVERTING = "Converting the language model, once"
 def _put_learned_beside(folder: Path) -> None:
     """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there."""
     from antiphon.accel.drafting.drafters import LEARNED_FILE
-    from antiphon.pipelines.drafters import SHIPPED
+    from antiphon.pipelines.models.drafters import SHIPPED
 
     target = folder / LEARNED_FILE
     if target.exists():  # whoever put another one there knows why

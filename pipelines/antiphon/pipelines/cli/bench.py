@@ -10,26 +10,25 @@ import typer
 from rich.table import Table
 
 from antiphon.accel.drafting.drafters import DRAFTERS, drafter_named
-from antiphon.pipelines import console
-from antiphon.pipelines.benchmark import drafters_cli, index_cli, speed_cli
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.benchmark.tables import shown, table
-from antiphon.pipelines.options import AsJson, Device, Limit, Task
+from antiphon.pipelines.cli import bench_drafters, bench_index, bench_speed, console
+from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
 
 if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.drafting import Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
 for command in (
-    speed_cli.speed,
-    speed_cli.floor,
-    speed_cli.record,
-    speed_cli.page,
-    index_cli.index,
-    drafters_cli.drafters,
+    bench_speed.speed,
+    bench_speed.floor,
+    bench_speed.record,
+    bench_speed.page,
+    bench_index.index,
+    bench_drafters.drafters,
 ):
     app.command()(command)
 
@@ -114,7 +113,7 @@ def exactness(
     """
     from antiphon.pipelines.benchmark.cases import load_cases
     from antiphon.pipelines.benchmark.exactness import measure
-    from antiphon.pipelines.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from antiphon.pipelines.quotes import Quote, quotable_lines, quoted_form
-from antiphon.pipelines.reader.corpus import page
-from antiphon.pipelines.reader.lesson import Lesson, Question
-from antiphon.pipelines.reader.questions import Asked, ask, quotable
-from antiphon.pipelines.reader.written import Written
+from antiphon.pipelines.training.reader.corpus import page
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader.questions import Asked, ask, quotable
+from antiphon.pipelines.training.reader.written import Written
 from antiphon.retrieval import Passage
 from antiphon.retrieval.sentences import sentences
 

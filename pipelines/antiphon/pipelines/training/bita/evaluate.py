@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from antiphon.accel.drafting.drafters.bita import Shape, widths
-from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.bita.train import Lesson, mask_logits
+from antiphon.pipelines.training.bita.answers import Answer
+from antiphon.pipelines.training.bita.train import Lesson, mask_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

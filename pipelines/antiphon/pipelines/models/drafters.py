@@ -9,7 +9,7 @@ from antiphon.accel import DrafterFactory
 from antiphon.accel.drafting.drafters import BEFORE, BEHIND, DRAFTERS
 from antiphon.accel.drafting.drafters import drafter_named as _named
 
-SHIPPED = Path(__file__).parent / "bita" / "smollm2.safetensors"
+SHIPPED = Path(__file__).parent / "smollm2-bita.safetensors"
 """What BiTA learned of SmolLM2-135M-Instruct, and refuses to show any other model."""
 
 LEARNED = {

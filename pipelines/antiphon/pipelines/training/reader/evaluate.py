@@ -12,9 +12,9 @@ from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.pipelines.rag import Rag
-from antiphon.pipelines.reader.lesson import Lesson, Question
-from antiphon.pipelines.reader.lessons import Lessons
-from antiphon.pipelines.reader.written import Written
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader.lessons import Lessons
+from antiphon.pipelines.training.reader.written import Written
 from antiphon.retrieval import Passage
 
 

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.machine import facts_of
 from antiphon.pipelines.benchmark.page import place
 from antiphon.pipelines.benchmark.samples import SHIPPED, Sample, load_samples
-from antiphon.pipelines.benchmark.speed_cli import is_kept
 from antiphon.pipelines.benchmark.tables import table
-from antiphon.pipelines.drafters import LEARNED
-from antiphon.pipelines.options import AsJson, Device, Precision
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.bench_speed import is_kept
+from antiphon.pipelines.cli.options import AsJson, Device, Precision
+from antiphon.pipelines.models.drafters import LEARNED
 
 METHODS = ("hf-lookup", "copying", "trie", "recycling", "lookahead", "blend", "blend+lookahead")
 SUMMARIZE = "Summarize the passages above in a few sentences."
@@ -55,7 +55,7 @@ def drafters(
     from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.methods import methods_named, rows_named
     from antiphon.pipelines.benchmark.speed import measure
-    from antiphon.pipelines.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     methods = methods_named(method or methods_of(model), rows_named(rows))

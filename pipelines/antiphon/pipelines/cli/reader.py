@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from antiphon.pipelines import console
-from antiphon.pipelines.adapter import READER
-from antiphon.pipelines.options import AsJson, Device
-from antiphon.pipelines.preparation import dtype_named, load_language_model
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson, Device
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.models.adapter import READER
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.reader.evaluate import Judged
-    from antiphon.pipelines.reader.lesson import Lesson, Question
+    from antiphon.pipelines.training.reader.evaluate import Judged
+    from antiphon.pipelines.training.reader.lesson import Lesson, Question
 
 app = typer.Typer(no_args_is_help=True, help="Teach a small language model to answer by quoting, and examine it.")
 
@@ -36,7 +36,7 @@ def corpus(
     ] = None,
 ) -> None:
     """Write the shipped reader's corpus: Python's and PostgreSQL's documentation (Debian packages), everyday texts."""
-    from antiphon.pipelines.reader.packages import fetch
+    from antiphon.pipelines.training.reader.packages import fetch
 
     with console.err.status("Fetching the documentation"):
         pages = fetch(out, package or ())
@@ -61,11 +61,11 @@ def train(
 
     Use the adapter with: antiphon ask ... --model ADAPTER
     """
-    from antiphon.pipelines.reader.corpus import is_held_out, read_corpus
-    from antiphon.pipelines.reader.lessons import SHORT, Lessons
-    from antiphon.pipelines.reader.train import Plan, is_written, load_base
-    from antiphon.pipelines.reader.train import train as run
-    from antiphon.pipelines.reader.written import read_written
+    from antiphon.pipelines.training.reader.corpus import is_held_out, read_corpus
+    from antiphon.pipelines.training.reader.lessons import SHORT, Lessons
+    from antiphon.pipelines.training.reader.train import Plan, is_written, load_base
+    from antiphon.pipelines.training.reader.train import train as run
+    from antiphon.pipelines.training.reader.written import read_written
 
     console.quiet_libraries()
     plan = Plan(steps=steps, lessons=lessons, learning_rate=learning_rate, seed=seed)
@@ -106,9 +106,9 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Ask questions whose quotes are known, and count what was answered right."""
-    from antiphon.pipelines.reader.corpus import is_held_out, read_corpus
-    from antiphon.pipelines.reader.evaluate import figures, judge, made_questions, written_questions
-    from antiphon.pipelines.reader.written import read_written
+    from antiphon.pipelines.training.reader.corpus import is_held_out, read_corpus
+    from antiphon.pipelines.training.reader.evaluate import figures, judge, made_questions, written_questions
+    from antiphon.pipelines.training.reader.written import read_written
 
     console.quiet_libraries()
     passages = [passage for passage in read_corpus(documents) if all_pages or is_held_out(passage)]
@@ -131,7 +131,7 @@ def evaluate(
 @app.command()
 def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 3) -> None:
     """Print, as Markdown, what the model says to forty questions about the demo's documents, with our own retrieval."""
-    from antiphon.pipelines.reader.examination import examine
+    from antiphon.pipelines.training.reader.examination import examine
 
     console.quiet_libraries()
     for line in examine(load_language_model(model, dtype=dtype_named("float32")), k=k):

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.pipelines.sealed import sealed
+from antiphon.pipelines.models.sealed import sealed
 
-READER = Path(__file__).parent / "reader" / "adapter"
+READER = Path(__file__).parent / "reader"
 """The folder of the adapter that ships with the package."""
 
 BASE = "smollm2"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.demo import documents, index_folder
-from antiphon.pipelines.preparation import index_documents
+from antiphon.pipelines.cli.demo import documents, index_folder
+from antiphon.pipelines.cli.preparation import index_documents
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.rag import Rag
 

@@ -11,9 +11,9 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from antiphon.pipelines import console
-from antiphon.pipelines.embedded import EMBEDDED, STOPS
-from antiphon.pipelines.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.models.embedded import EMBEDDED, STOPS
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
@@ -27,7 +27,7 @@ QUESTIONS = (
 K = 3
 MAX_NEW_TOKENS = 100
 
-_DOCUMENTS = Path(__file__).parent / "data" / "python-docs"
+_DOCUMENTS = Path(__file__).parents[1] / "data" / "python-docs"
 
 
 def documents() -> list[Path]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.box import SIMPLE
 from rich.table import Table
 
-from antiphon.pipelines import console
+from antiphon.pipelines.cli import console
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.torch.traits import RopeSwitch

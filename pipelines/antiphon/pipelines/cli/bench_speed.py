@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.machine import facts_of
 from antiphon.pipelines.benchmark.page import page_of, place, read_results, title
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.shapes import SHAPES
 from antiphon.pipelines.benchmark.tables import table
-from antiphon.pipelines.options import Device, Limit, Precision, Task
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help=f"reader, smollm2, a folder, a hub name, or a shape: {', '.join(SHAPES)}.")
@@ -67,7 +67,7 @@ def speed(
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
     from antiphon.pipelines.benchmark.methods import NAMES, methods_named, rows_named
     from antiphon.pipelines.benchmark.speed import measure
-    from antiphon.pipelines.preparation import dtype_named
+    from antiphon.pipelines.cli.preparation import dtype_named
 
     console.quiet_libraries()
     for path in chart or ():
@@ -103,7 +103,7 @@ def floor(
     """Compare what a step takes, by its rows, with reading weights and cache once at the device's copy rate."""
     from antiphon.pipelines.benchmark.floor import ROWS, measure
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
-    from antiphon.pipelines.preparation import dtype_named
+    from antiphon.pipelines.cli.preparation import dtype_named
 
     console.quiet_libraries()
     loaded = load_model_or_shape(model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)).model
@@ -133,9 +133,9 @@ def record(
 ) -> None:
     """Ask the forty questions about the demo's documents, and write prompts, passages and answers as samples."""
     from antiphon.pipelines.benchmark.recording import as_line, recorded
-    from antiphon.pipelines.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
     from antiphon.pipelines.rag import Rag
-    from antiphon.pipelines.reader.examination import demo_index, read_examination
+    from antiphon.pipelines.training.reader.examination import demo_index, read_examination
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()

@@ -9,14 +9,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from antiphon.pipelines import console
-from antiphon.pipelines.benchmark.cli import app as bench
-from antiphon.pipelines.bita.cli import app as bita
-from antiphon.pipelines.embedded import EMBEDDED, STOPS
-from antiphon.pipelines.lookahead_cli import lookahead
-from antiphon.pipelines.options import Device, Index, MaxNewTokens, Precision, Rows, Sessions
-from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, sessions_in, show_index
-from antiphon.pipelines.reader.cli import app as reader
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.bench import app as bench
+from antiphon.pipelines.cli.bita import app as bita
+from antiphon.pipelines.cli.lookahead import lookahead
+from antiphon.pipelines.cli.options import Device, Index, MaxNewTokens, Precision, Rows, Sessions
+from antiphon.pipelines.cli.preparation import (
+    dtype_named,
+    index_documents,
+    load_language_model,
+    sessions_in,
+    show_index,
+)
+from antiphon.pipelines.cli.reader import app as reader
+from antiphon.pipelines.models.embedded import EMBEDDED, STOPS
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
@@ -127,7 +133,7 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
-    from antiphon.pipelines.drafters import drafter_named
+    from antiphon.pipelines.models.drafters import drafter_named
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
@@ -171,8 +177,8 @@ def chat(
 ) -> None:
     """Ask one question after the other: answers stream, and what was said before is not read again."""
     from antiphon.pipelines.chat import Chat
+    from antiphon.pipelines.cli.chat_loop import talk
     from antiphon.pipelines.rag import Rag
-    from antiphon.pipelines.talk import talk
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
@@ -206,8 +212,8 @@ def certify(
 
     The exit code is 1 where the certificate does not hold.
     """
-    from antiphon.pipelines.drafters import drafter_named
-    from antiphon.pipelines.proof import proven
+    from antiphon.pipelines.cli.certify import proven
+    from antiphon.pipelines.models.drafters import drafter_named
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
@@ -233,7 +239,7 @@ def demo(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
 ) -> None:
     """Index the documents that ship with antiphon, ask them questions, and compare with plain decoding."""
-    from antiphon.pipelines.demo import run
+    from antiphon.pipelines.cli.demo import run
 
     console.quiet_libraries()
     is_same = run(model)
@@ -259,7 +265,7 @@ def doctor(
     if markdown:
         raise ValueError("--markdown is the table of families; give --families as well.")
     from antiphon.accel.testing.diagnosis import diagnose
-    from antiphon.pipelines.doctor import show_diagnosis
+    from antiphon.pipelines.cli.doctor import show_diagnosis
 
     loaded = load_language_model(model, device=device).model
     with console.err.status("Examining"):
@@ -272,7 +278,7 @@ def doctor(
 
 def _try_families(*, markdown: bool, as_json: bool) -> None:
     """Print the table of families; it ends in failure where one of them is not exact."""
-    from antiphon.pipelines.doctor import families_markdown, show_families, try_families
+    from antiphon.pipelines.cli.doctor import families_markdown, show_families, try_families
 
     trials = try_families()
     if as_json:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from antiphon.pipelines import console
-from antiphon.pipelines.options import MaxNewTokens, Precision
-from antiphon.pipelines.preparation import dtype_named, load_language_model
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import MaxNewTokens, Precision
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
 
 def lookahead(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.pipelines.adapter import further, quiet_peft
-from antiphon.pipelines.embedded import resolve_model
-from antiphon.pipelines.reader.encoding import Encoded, encode_lesson
-from antiphon.pipelines.reader.lesson import Lesson
-from antiphon.pipelines.training import Report, teach
+from antiphon.pipelines.models.adapter import further, quiet_peft
+from antiphon.pipelines.models.embedded import resolve_model
+from antiphon.pipelines.training.loop import Report, teach
+from antiphon.pipelines.training.reader.encoding import Encoded, encode_lesson
+from antiphon.pipelines.training.reader.lesson import Lesson
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

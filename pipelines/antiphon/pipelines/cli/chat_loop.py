@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from antiphon.pipelines import console
+from antiphon.pipelines.cli import console
 
 if TYPE_CHECKING:
     from antiphon.pipelines.chat import Chat

@@ -24,8 +24,8 @@ from antiphon.accel.drafting.tree import Tree, additive, mask
 from antiphon.accel.engines.torch.learned import Learned, embedded, untrained
 from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.accel.engines.torch.probe import traits_of
-from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.training import Report, teach
+from antiphon.pipelines.training.bita.answers import Answer
+from antiphon.pipelines.training.loop import Report, teach
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

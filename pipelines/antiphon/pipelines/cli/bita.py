@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from antiphon.pipelines import console
-from antiphon.pipelines.options import AsJson, Device, MaxNewTokens, Precision
-from antiphon.pipelines.preparation import dtype_named, load_language_model
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
 app = typer.Typer(no_args_is_help=True, help="Teach a model to guess ahead (BiTA), and examine what it learned.")
 
@@ -43,10 +43,10 @@ def train(
     Use what it learned with: antiphon ask ... --drafter OUT/bita.safetensors
     """
     from antiphon.accel.drafting.drafters import LEARNED_FILE
-    from antiphon.pipelines.bita.answers import own_answers
-    from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
-    from antiphon.pipelines.bita.train import Plan
-    from antiphon.pipelines.bita.train import train as run
+    from antiphon.pipelines.training.bita.answers import own_answers
+    from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
+    from antiphon.pipelines.training.bita.train import Plan
+    from antiphon.pipelines.training.bita.train import train as run
 
     console.quiet_libraries()
     plan = Plan(
@@ -95,10 +95,10 @@ def evaluate(
     from tempfile import TemporaryDirectory
 
     from antiphon.accel.engines.torch.learned import Learned, untrained
-    from antiphon.pipelines.bita.answers import own_answers
-    from antiphon.pipelines.bita.evaluate import figures
-    from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
-    from antiphon.pipelines.drafters import SHIPPED
+    from antiphon.pipelines.models.drafters import SHIPPED
+    from antiphon.pipelines.training.bita.answers import own_answers
+    from antiphon.pipelines.training.bita.evaluate import figures
+    from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
 
     console.quiet_libraries()
     trained = Learned.load(learned or SHIPPED)

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.pipelines import console
+from antiphon.pipelines.cli import console
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -52,7 +52,7 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
     ``settings`` go to `LanguageModel.from_pretrained`.
     """
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.embedded import resolve_model
+    from antiphon.pipelines.models.embedded import resolve_model
 
     # The GGUF reader of transformers draws a bar of its own, which nothing switches off.
     with console.progress_bars() as report, redirect_stderr(StringIO()):

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from antiphon.pipelines import console
 from antiphon.pipelines.benchmark.machine import command_line, processor, units
 from antiphon.pipelines.benchmark.tables import table
-from antiphon.pipelines.options import AsJson
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson
 
 INDEXING = {
     "setting": "setting",

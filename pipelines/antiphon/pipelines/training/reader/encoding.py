@@ -13,7 +13,7 @@ import torch
 
 from antiphon.accel.text.messages import encode
 from antiphon.pipelines.prompt import reader_prompt
-from antiphon.pipelines.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
