@@ -13,7 +13,7 @@ from antiphon.accel import LanguageModel, choose_drafter
 from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Together
 from antiphon.accel.engines.torch.learned import Learned
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.models.drafters import NAMES, SHIPPED, drafter_named
+from antiphon.pipelines.models.drafters import NAMES, SHIPPED, resolve_drafter
 from antiphon.pipelines.training.bita.answers import SAVED, own_answers
 from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
@@ -88,20 +88,20 @@ def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: Langua
     assert SHIPPED.stat().st_size < 1_000_000
     assert learned.model.startswith("smollm2")
     for name, kind in (("bita", Bita), ("blend+bita", Together)):
-        factory = drafter_named(name)
+        factory = resolve_drafter(name)
         assert factory != "auto"
         assert isinstance(factory(), kind)
     assert {"bita", "blend+bita", "blend", "nothing"} <= set(NAMES)
     with pytest.raises(ValueError, match="learned for 'smollm2"):
-        tiny.generate("Who?", drafter=drafter_named("bita"))
+        tiny.generate("Who?", drafter=resolve_drafter("bita"))
     with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
-        drafter_named("byta")
+        resolve_drafter("byta")
 
 
 def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
     question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]
     plain = smollm2.generate(question, max_new_tokens=28, drafter="nothing")
-    drafted = smollm2.generate(question, max_new_tokens=28, drafter=drafter_named("bita"), rows=51)
+    drafted = smollm2.generate(question, max_new_tokens=28, drafter=resolve_drafter("bita"), rows=51)
     assert drafted.tokens == plain.tokens
     assert len(drafted.tokens) / drafted.steps.steps > 1.25
 
@@ -111,4 +111,4 @@ def test_auto_finds_what_was_learned_of_smollm2_and_says_what_it_would_cost(
 ) -> None:
     assert (smollm2_folder / LEARNED_FILE).read_bytes() == SHIPPED.read_bytes()
     assert "BiTA's full draft, 52 rows" in choose_drafter(smollm2.model).reason
-    assert drafter_named("auto") == "auto"
+    assert resolve_drafter("auto") == "auto"

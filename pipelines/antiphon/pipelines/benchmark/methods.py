@@ -45,7 +45,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MethodRun:
     """One job decoded once; times are seconds of the wall clock.
 
     ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
@@ -82,7 +82,7 @@ class Method(Protocol):
     def name(self) -> str:
         """The name."""
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job and say what it took."""
 
 
@@ -92,7 +92,7 @@ class HuggingFace:
 
     name: str
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; forwards are watched by hooks, and the first token by a stopping criterion."""
         model: Any = language_model.model
         clock = _Clock(model.device)
@@ -103,7 +103,7 @@ class HuggingFace:
             output = model.generate(**inputs, **PEERS[self.name], stopping_criteria=criteria)
             tokens = output[0, len(job.prompt) :].tolist()
             seconds = perf_counter() - started
-        return Run(
+        return MethodRun(
             tokens=tuple(tokens),
             seconds=seconds,
             first=clock.first - started,
@@ -121,7 +121,7 @@ class Ours:
     drafter: DrafterFactory | Literal["auto"]
     rows: int | None
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; every step says itself what it took."""
         from antiphon.accel.decoding.choice import choose_drafter
         from antiphon.accel.generate import generate
@@ -143,7 +143,7 @@ class Ours:
             generate(model, **inputs, references=job.references, on_step=note, **options)
             seconds = perf_counter() - started
         later = steps[1:]
-        return Run(
+        return MethodRun(
             tokens=tuple(token for step in steps for token in step.tokens),
             seconds=seconds,
             first=times[0] - started,
@@ -168,7 +168,7 @@ class Warm:
         self._ours = Ours(name, partial(Blend, recycling=self._table), rows)
         self._met: set[Job] = set()
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job after those of this round."""
         if job in self._met:
             self._table.clear()
@@ -219,7 +219,7 @@ def _method(name: str, rows: int | None) -> Method:
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     if base == "lookahead" and "," in own:
         return _lookahead(name, own)
-    return Ours(name, drafters.drafter_named(base), rows_named(own) if own else rows)
+    return Ours(name, drafters.resolve_drafter(base), rows_named(own) if own else rows)
 
 
 def _lookahead(name: str, setting: str) -> Method:

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from antiphon.accel.drafting.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
-from antiphon.pipelines.benchmark.replay import replay as replay_samples
+from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
-from antiphon.pipelines.benchmark.tables import shown, table
 from antiphon.pipelines.cli import bench_drafters, bench_index, bench_speed, console
 from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
+from antiphon.pipelines.rendering.tables import FigureTable, figure_table
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.benchmark.drafting import Report
+    from antiphon.pipelines.benchmark.drafting import DraftingReport
 
 app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
 for command in (
@@ -58,27 +57,19 @@ def replay(
         facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": rows}
         typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
         return
-    columns = {
-        "drafter": "drafter",
-        "tokens_per_step": "tokens per step",
-        "rows_per_step": "rows per step",
-        "steps": "steps",
-        "tokens": "tokens",
-        "draft_ms_per_step": "drafting, ms per step",
-    }
-    console.out.print(table(f"{len(samples)} answers, at most {rows} rows", columns, figures))
+    console.out.print(figure_table(f"{len(samples)} answers, at most {rows} rows", REPLAY, figures))
 
 
 @app.command()
 def drafting(as_json: AsJson = False) -> None:
     """Measure drafting itself: milliseconds per step, per 1,000 tokens read, and the seconds of the import."""
-    from antiphon.pipelines.benchmark.drafting import measure
+    from antiphon.pipelines.benchmark.drafting import measure_drafting
 
-    report = measure()
+    report = measure_drafting()
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
         return
-    console.out.print(_drafting_table(report))
+    console.out.print(drafting_table(report))
     console.out.print(f"import antiphon.accel: {report.import_seconds:.3f} s beyond torch and transformers")
 
 
@@ -112,8 +103,8 @@ def exactness(
     a draft that changed a deterministic output.
     """
     from antiphon.pipelines.benchmark.cases import load_cases
-    from antiphon.pipelines.benchmark.exactness import measure
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.benchmark.exactness import measure_exactness
+    from antiphon.pipelines.cli.preparation import STAGES, dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
@@ -121,14 +112,14 @@ def exactness(
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
-        cases = load_cases(language_model, file, task=task, limit=limit, passages=passages)
-        with console.progress_bars() as report:
-            results.append(measure(language_model, cases, report=report, **options))
+        with console.progress_bars(STAGES) as report:
+            cases = load_cases(language_model, file, task=task, limit=limit, passages=passages, progress=report)
+            results.append(measure_exactness(language_model, cases, report=report, **options))
     figures = [result.as_dict() for result in results]
     if as_json:
         typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))
     else:
-        console.out.print(_exactness_table(model, figures))
+        console.out.print(exactness_table(model, figures))
         for figure in figures:
             if figure["deterministic_refused"]:
                 console.out.print(figure["deterministic_refused"], style="dim")
@@ -146,26 +137,37 @@ def retrieval(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well each question finds its own passages among those of all questions."""
-    from antiphon.pipelines.benchmark.finding import measure
+    from antiphon.pipelines.benchmark.finding import measure_finding
     from antiphon.retrieval import resolve
 
     console.quiet_libraries()
     samples = load_samples(file, task=task, limit=limit)
-    figures = [finding.as_dict() for finding in measure(samples, resolve(embedder, device))]
+    figures = [finding.as_dict() for finding in measure_finding(samples, resolve(embedder, device))]
     if as_json:
         typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
         return
-    names = ("method", "recall@5", "mrr", "ndcg@10")
-    console.out.print(table(f"{len(samples)} questions, {embedder}", {name: name for name in names}, figures))
+    console.out.print(figure_table(f"{len(samples)} questions, {embedder}", RETRIEVAL, figures))
 
 
-def _drafting_table(report: Report) -> Table:
+REPLAY = {
+    "drafter": "drafter",
+    "tokens_per_step": "tokens per step",
+    "rows_per_step": "rows per step",
+    "steps": "steps",
+    "tokens": "tokens",
+    "draft_ms_per_step": "drafting, ms per step",
+}
+RETRIEVAL = {name: name for name in ("method", "recall@5", "mrr", "ndcg@10")}
+
+
+def drafting_table(report: DraftingReport) -> FigureTable:
+    """One row for each drafter: what a step and the index of its references cost, by the length of these."""
     columns = {"drafter": "drafter"}
     columns |= {f"draft_ms_{size}": f"step\n{size:,}" for size in report.sizes}
     columns |= {f"build_ms_{size}": f"index\n{size:,}" for size in report.sizes}
     figures = [cost.as_dict() for cost in report.costs]
     title = f"Milliseconds per step of {report.rows} rows, and per 1,000 tokens of index, by reference tokens"
-    return table(title, columns | {"build_ratio": "index\nratio"}, figures)
+    return figure_table(title, columns | {"build_ratio": "index\nratio"}, figures)
 
 
 EXACTNESS = {
@@ -185,12 +187,8 @@ EXACTNESS = {
 }
 
 
-def _exactness_table(model: str, figures: list[dict[str, Any]]) -> Table:
+def exactness_table(model: str, figures: list[dict[str, Any]]) -> FigureTable:
     """One row for each figure and one column for each dtype."""
-    table = Table(title=f"Exactness of {model}")
-    table.add_column("", justify="left")
-    for figure in figures:
-        table.add_column(figure["dtype"], justify="right")
-    for key, heading in EXACTNESS.items():
-        table.add_row(heading, *(shown(figure[key]) for figure in figures))
-    return table
+    columns = {"": "figure"} | {figure["dtype"]: figure["dtype"] for figure in figures}
+    rows = [{"": heading} | {figure["dtype"]: figure[key] for figure in figures} for key, heading in EXACTNESS.items()]
+    return figure_table(f"Exactness of {model}", columns, rows)

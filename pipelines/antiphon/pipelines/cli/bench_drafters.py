@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.benchmark.machine import facts_of
-from antiphon.pipelines.benchmark.page import place
-from antiphon.pipelines.benchmark.samples import SHIPPED, Sample, load_samples
-from antiphon.pipelines.benchmark.tables import table
+from antiphon.pipelines.benchmark.page import machine_line
+from antiphon.pipelines.benchmark.samples import SHIPPED, RecordedSample, load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench_speed import is_kept
 from antiphon.pipelines.cli.options import AsJson, Device, Precision
 from antiphon.pipelines.models.drafters import LEARNED
+from antiphon.pipelines.rendering.tables import figure_table
 
 METHODS = ("hf-lookup", "copying", "trie", "recycling", "lookahead", "blend", "blend+lookahead")
 SUMMARIZE = "Summarize the passages above in a few sentences."
@@ -54,7 +54,7 @@ def drafters(
     """
     from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.methods import methods_named, rows_named
-    from antiphon.pipelines.benchmark.speed import measure
+    from antiphon.pipelines.benchmark.speed import measure_speed
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
@@ -66,10 +66,12 @@ def drafters(
     for kind, samples in kinds.items():
         jobs = jobs_of(loaded, samples, limit=max_new_tokens, passages=0 if kind == "chat" else passages)
         with console.progress_bars() as report:
-            found = measure(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, report=report).as_dict()
+            found = measure_speed(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, report=report).as_dict()
         facts["sets"][kind], facts["samples"][kind] = found, len(jobs)
-        console.out.print(table(f"{kind}: {len(jobs)} texts, {model}, {facts['dtype']}, {rows} rows", COLUMNS, found))
-    console.out.print(place(facts), style="dim")
+        console.out.print(
+            figure_table(f"{kind}: {len(jobs)} texts, {model}, {facts['dtype']}, {rows} rows", COLUMNS, found)
+        )
+    console.out.print(machine_line(facts), style="dim")
     if as_json:
         typer.echo(json.dumps(facts))
     if not is_kept(facts["dtype"], chain.from_iterable(facts["sets"].values())):
@@ -81,7 +83,7 @@ def methods_of(model: str) -> tuple[str, ...]:
     return (*METHODS, *(LEARNED if model == "smollm2" else ()), "auto")
 
 
-def samples_of(file: str, limit: int) -> dict[str, list[Sample]]:
+def samples_of(file: str, limit: int) -> dict[str, list[RecordedSample]]:
     """Samples to answer, to summarise and to chat about, spread over their files."""
     recorded = load_samples(file)
     asked = _spread([each for each in recorded if each.task == "rag"], limit)
@@ -93,5 +95,5 @@ def samples_of(file: str, limit: int) -> dict[str, list[Sample]]:
     return {"rag": asked, "summarization": summarized, "chat": _spread(load_samples("genres"), limit)}
 
 
-def _spread(samples: list[Sample], limit: int) -> list[Sample]:
+def _spread(samples: list[RecordedSample], limit: int) -> list[RecordedSample]:
     return samples[:: max(len(samples) // limit, 1)][:limit]

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.benchmark.machine import command_line, processor, units
-from antiphon.pipelines.benchmark.tables import table
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
+from antiphon.pipelines.rendering.tables import figure_table
 
 INDEXING = {
     "setting": "setting",
@@ -51,13 +51,13 @@ def index(
 
     console.quiet_libraries()
     with console.progress_bars() as report:
-        all_of_them = vector_sets.load(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
+        all_of_them = vector_sets.load_vectors(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
         searched, asked = vector_sets.held_out(all_of_them, queries)
         count, dim = searched.shape
         chosen = indexing.settings(count, dim, setting or ())
-        figures = [each.as_dict() for each in indexing.measure(searched, asked, chosen, report=report)]
+        figures = [each.as_dict() for each in indexing.measure_indexes(searched, asked, chosen, report=report)]
     ran = {"kind": "index", "command": command_line(), "processor": processor(), "units": units()}
     if as_json:
         typer.echo(json.dumps(ran | {"vectors": count, "dim": dim, "queries": queries, "settings": figures}))
         return
-    console.out.print(table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))
+    console.out.print(figure_table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.pipelines.benchmark.machine import facts_of
-from antiphon.pipelines.benchmark.page import page_of, place, read_results, title
+from antiphon.pipelines.benchmark.page import machine_line, page_of, read_results, title
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.benchmark.shapes import SHAPES
-from antiphon.pipelines.benchmark.tables import table
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import Device, Limit, Precision, Task
+from antiphon.pipelines.rendering.tables import figure_table
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help=f"reader, smollm2, a folder, a hub name, or a shape: {', '.join(SHAPES)}.")
@@ -31,7 +31,7 @@ Methods = Annotated[
         show_default="all",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON.")]
+JsonToo = Annotated[bool, typer.Option("--json", help="End with one line of JSON.")]
 
 
 def speed(
@@ -55,7 +55,7 @@ def speed(
     tokenizer: TokenizerName = None,
     device: Device = None,
     chart: Annotated[list[Path] | None, typer.Option(help="Draw a .png or .svg; may be repeated.")] = None,
-    as_json: AsJson = False,
+    as_json: JsonToo = False,
 ) -> None:
     """Decode the same prompts by transformers and by every drafter in turn, and compare their time.
 
@@ -66,19 +66,23 @@ def speed(
     from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
     from antiphon.pipelines.benchmark.methods import NAMES, methods_named, rows_named
-    from antiphon.pipelines.benchmark.speed import measure
-    from antiphon.pipelines.cli.preparation import dtype_named
+    from antiphon.pipelines.benchmark.speed import measure_speed
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     for path in chart or ():
         check_chart(path)
     methods = methods_named(method or NAMES, rows_named(rows))
     samples = load_samples(file, task=task, limit=limit)
-    loaded = load_model_or_shape(model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype))
+    loaded = load_model_or_shape(
+        model, load_language_model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)
+    )
     asked: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": model in SHAPES}
     jobs = jobs_of(loaded, samples, limit=max_new_tokens, **asked)
     with console.progress_bars() as report:
-        measured = measure(loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up, report=report)
+        measured = measure_speed(
+            loaded, jobs, methods, limit=max_new_tokens, rounds=rounds, warm_up=warm_up, report=report
+        )
     facts = facts_of("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
     facts |= asked | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1)}
     facts |= {"max_new_tokens": max_new_tokens, "rows": rows, "rounds": rounds, "methods": measured.as_dict()}
@@ -98,26 +102,27 @@ def floor(
     context: Annotated[int, typer.Option(help="Measure them after so many tokens.")] = 1024,
     tokenizer: TokenizerName = None,
     device: Device = None,
-    as_json: AsJson = False,
+    as_json: JsonToo = False,
 ) -> None:
     """Compare what a step takes, by its rows, with reading weights and cache once at the device's copy rate."""
-    from antiphon.pipelines.benchmark.floor import ROWS, measure
+    from antiphon.pipelines.benchmark.floor import ROWS, measure_floor
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
-    from antiphon.pipelines.cli.preparation import dtype_named
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
-    loaded = load_model_or_shape(model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)).model
+    loaded = load_model_or_shape(
+        model, load_language_model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)
+    ).model
     counts = [*(count for count in ROWS if count < rows), rows]
     with console.err.status("Measuring"):
-        found = measure(loaded, rows=counts, context=context).as_dict()
+        found = measure_floor(loaded, rows=counts, context=context).as_dict()
     facts = facts_of("floor", model, loaded) | found
-    columns = {"rows": "rows", "ms": "ms", "ratio": "plain steps", "of_floor": "floors"}
-    figures = [{key: found[key][index] for key in columns} for index in range(len(found["rows"]))]
+    figures = [{key: found[key][index] for key in FLOOR} for index in range(len(found["rows"]))]
     title = f"{model}, {facts['dtype']}, after {found['context']:,} tokens: the floor is {found['floor_ms']:.3f} ms"
-    console.out.print(table(title, columns, figures))
+    console.out.print(figure_table(title, FLOOR, figures))
     console.out.print(
         f"{found['weights_bytes'] / 1e9:.3f} GB of weights and {found['cache_bytes'] / 1e9:.3f} GB of cache, at "
-        f"{found['copy_gb_per_s']:.1f} GB/s; {place(facts)}",
+        f"{found['copy_gb_per_s']:.1f} GB/s; {machine_line(facts)}",
         style="dim",
     )
     if as_json:
@@ -133,15 +138,14 @@ def record(
 ) -> None:
     """Ask the forty questions about the demo's documents, and write prompts, passages and answers as samples."""
     from antiphon.pipelines.benchmark.recording import as_line, recorded
-    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model, open_demo
+    from antiphon.pipelines.data.demo import demo_questions
     from antiphon.pipelines.rag import Rag
-    from antiphon.pipelines.training.reader.examination import demo_index, read_examination
-    from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
     loaded = load_language_model(model, device=device, dtype=dtype_named(dtype))
-    rag = Rag(Retriever.open(demo_index()), loaded, k=k)
-    questions = [examined.question for examined in read_examination()]
+    rag = Rag(open_demo(), loaded, k=k)
+    questions = [each.question for each in demo_questions()]
     with console.progress_bars() as report:
         lines = [as_line(sample) for sample in recorded(rag, questions, name=out.stem, report=report)]
     out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -154,6 +158,7 @@ def page(
     typer.echo(page_of(read_results(results)), nl=False)
 
 
+FLOOR = {"rows": "rows", "ms": "ms", "ratio": "plain steps", "of_floor": "floors"}
 SPEED = {
     "method": "method",
     "tokens_per_s": "tokens/s",
@@ -174,12 +179,12 @@ STEPS = {
 
 
 def _show_speed(facts: dict[str, Any]) -> None:
-    console.out.print(table(title(facts), SPEED, facts["methods"]))
-    console.out.print(table("In one step, and all prefills", STEPS, facts["methods"]))
+    console.out.print(figure_table(title(facts), SPEED, facts["methods"]))
+    console.out.print(figure_table("In one step, and all prefills", STEPS, facts["methods"]))
     how = "replayed" if facts["replayed"] else "decided by the model"
     rounds = f"medians of {facts['rounds']} rounds in turn"
     console.out.print(f"{facts['samples']} texts, {how}, {rounds}; speed without the prefill", style="dim")
-    console.out.print(place(facts), style="dim")
+    console.out.print(machine_line(facts), style="dim")
 
 
 def is_kept(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:

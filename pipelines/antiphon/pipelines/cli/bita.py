@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.rendering.tables import FigureTable, figure_table
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.training.bita.evaluate import GuessFigures
 
 app = typer.Typer(no_args_is_help=True, help="Teach a model to guess ahead (BiTA), and examine what it learned.")
 
@@ -45,11 +49,10 @@ def train(
     from antiphon.accel.drafting.drafters import LEARNED_FILE
     from antiphon.pipelines.training.bita.answers import own_answers
     from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
-    from antiphon.pipelines.training.bita.train import Plan
-    from antiphon.pipelines.training.bita.train import train as run
+    from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
 
     console.quiet_libraries()
-    plan = Plan(
+    plan = BitaPlan(
         steps=steps, answers=answers, learning_rate=learning_rate, prefix=prefix, masks=masks, seed=seed
     )  # refused before anything is loaded
     asked = read_prompts(data) if data else written_prompts(prompts, seed=seed)
@@ -62,7 +65,7 @@ def train(
             max_new_tokens=max_new_tokens,
             report=partial(bar, "Answering"),
         )
-        run(
+        train_bita(
             language_model.model,
             own,
             out,
@@ -97,7 +100,7 @@ def evaluate(
     from antiphon.accel.engines.torch.learned import Learned, untrained
     from antiphon.pipelines.models.drafters import SHIPPED
     from antiphon.pipelines.training.bita.answers import own_answers
-    from antiphon.pipelines.training.bita.evaluate import figures
+    from antiphon.pipelines.training.bita.evaluate import guess_figures
     from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
 
     console.quiet_libraries()
@@ -116,16 +119,23 @@ def evaluate(
             report=partial(bar, "Answering"),
         )
         results = {
-            name: figures(language_model.model, each, said, report=partial(bar, name))
+            name: guess_figures(language_model.model, each, said, report=partial(bar, name))
             for name, each in {"trained": trained, "untrained": fresh}.items()
         }
     if as_json:
         typer.echo(json.dumps({name: asdict(each) for name, each in results.items()}))
         return
-    table = Table("", *results)
-    for shape in results["trained"].tokens_per_step:
-        table.add_row(f"tokens per step, {shape}", *(f"{each.tokens_per_step[shape]:.3f}" for each in results.values()))
-    for place in range(len(trained.masks)):
-        shares = (f"{each.best[place][0]:.2f} / {each.best[place][-1]:.2f}" for each in results.values())
-        table.add_row(f"mask {place + 1}, best / best 5", *shares)
-    console.out.print(table)
+    console.out.print(training_table(results))
+
+
+def training_table(results: Mapping[str, GuessFigures]) -> FigureTable:
+    """Tokens a step by the shape of the tree, and the shares of guesses that hold: trained, and before any training."""
+    first = next(iter(results.values()))
+    rows: list[Mapping[str, str | float]] = [
+        {"": f"tokens per step, {shape}"} | {name: each.tokens_per_step[shape] for name, each in results.items()}
+        for shape in first.tokens_per_step
+    ]
+    for mask in range(len(first.best)):
+        shares = {name: f"{each.best[mask][0]:.2f} / {each.best[mask][-1]:.2f}" for name, each in results.items()}
+        rows.append({"": f"mask {mask + 1}, best / best 5"} | shares)
+    return figure_table("", {"": "figure"} | {name: name for name in results}, rows)

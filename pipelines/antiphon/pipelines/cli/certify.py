@@ -1,17 +1,77 @@
-"""A greedy answer and its certificate: generated with drafts, proven in one plain forward."""
+"""The command that answers with drafts and proves the answer in one plain forward."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from antiphon.accel import Certificate, LanguageModel, Stream
-from antiphon.pipelines.answer import AnswerStream
-from antiphon.pipelines.rag import Rag, Searcher
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import (
+    DEFAULT_MODEL,
+    DRAFTER_HELP,
+    MODEL_HELP,
+    Device,
+    MaxNewTokens,
+    Precision,
+    Rows,
+)
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.models.embedded import STOPS
 
 if TYPE_CHECKING:
+    from antiphon.accel import Certificate, LanguageModel, Stream
     from antiphon.accel.text.messages import Message
+    from antiphon.pipelines.answer import AnswerStream
+    from antiphon.pipelines.rag import Searcher
+
+
+def certify(
+    prompt: Annotated[str, typer.Argument(help="A question to the index; without one, a text to continue.")],
+    index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    max_new_tokens: MaxNewTokens = 256,
+    dtype: Precision = "auto",
+    ulps: Annotated[
+        float | None,
+        typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    rows: Rows = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
+    ] = False,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and certificate as one JSON object.")] = False,
+) -> None:
+    """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
+
+    The exit code is 1 where the certificate does not hold.
+    """
+    from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.retrieval import Retriever
+
+    console.quiet_libraries()
+    factory = resolve_drafter(drafter)
+    retriever = None if index is None else Retriever.open(index, device=device)
+    settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
+    language_model = load_language_model(model, device=device, **settings)
+    if factory == "auto":
+        console.show_choice(language_model)
+    show = (lambda stream: None) if as_json else console.show_pieces
+    options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
+    proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)
+    if as_json:
+        typer.echo(json.dumps(proof.as_dict(), ensure_ascii=False))
+    else:
+        console.show_certificate(proof.certificate, proof.word)
+    if not proof.certificate.holds:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +104,8 @@ def proven(
     Raises:
         ValueError: an option is out of range, nothing was found or said, or the answer was sampled.
     """
+    from antiphon.pipelines.rag import Rag
+
     stream: AnswerStream | Stream
     said: str | tuple[Message, ...] = prompt
     if searcher is None:

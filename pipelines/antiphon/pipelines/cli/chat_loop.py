@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.chat import Chat
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 HINT = "Ask something. Ctrl-C ends an answer, Ctrl-D the conversation."
 
 
-def talk(chat: Chat, **generation: Any) -> None:
+def hold_conversation(chat: Chat, **generation: Any) -> None:
     """Answer what is asked until the end of input; a question that cannot be answered is no end."""
     if importlib.util.find_spec("readline") is not None:  # not on Windows
         import readline  # noqa: F401  # from now on the arrow keys edit the line and bring earlier ones back
@@ -28,7 +29,7 @@ def talk(chat: Chat, **generation: Any) -> None:
         except KeyboardInterrupt:  # before there was a word of it
             console.out.print()
         except ValueError as error:
-            console.err.print(f"antiphon: {error}", style="red", markup=False)
+            console.err.print(visible(f"antiphon: {error}"), style="red", markup=False)
 
 
 def _question() -> str | None:
@@ -44,7 +45,7 @@ def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:
     dropped = chat.dropped
     stream = chat.stream(question, **generation)
     if chat.searched != question:
-        console.out.print(Text(f"Searched for: {chat.searched}"), style="dim")
+        console.out.print(Text(visible(f"Searched for: {chat.searched}")), style="dim")
     if chat.dropped > dropped:
         console.out.print(
             f"The first {chat.dropped} turns no longer fit the model's context window; it does not see them any more.",

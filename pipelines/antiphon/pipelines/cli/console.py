@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBars
 from rich.text import Text
 
-from antiphon.pipelines.rendering.segments import CONTROLS, cost
+from antiphon.pipelines.progress import Progress
+from antiphon.pipelines.rendering.tables import fact_card
 from antiphon.pipelines.rendering.terminal import citation_lines
+from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.accel import Certificate, LanguageModel, Stream
@@ -27,8 +28,6 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 """Progress, notes and errors: standard error."""
 
-Report = Callable[[str, int, int], None]
-
 
 def quiet_libraries() -> None:
     """Keep the loading bars and advice of transformers out of the terminal, through its own switches."""
@@ -39,12 +38,12 @@ def quiet_libraries() -> None:
 
 
 @contextmanager
-def progress_bars(names: dict[str, str] | None = None) -> Iterator[Report]:
+def progress_bars(names: dict[str, str] | None = None) -> Iterator[Progress]:
     """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     own = Console(file=sys.stderr)  # the stream as it is now: what a library prints meanwhile may be sent elsewhere
-    with Progress(*columns, console=own) as bars:
+    with ProgressBars(*columns, console=own) as bars:
 
         def report(stage: str, done: int, total: int) -> None:
             if not total:
@@ -75,33 +74,33 @@ def show_pieces(stream: AnswerStream | Stream) -> None:
     """Print a text while it grows."""
     with stream:
         for piece in stream:
-            out.print(Text(piece.translate(CONTROLS)), end="")
+            out.print(Text(visible(piece)), end="")
             out.file.flush()
     out.print()
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:
     """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened."""
-    for line in citation_lines(answer, root):
+    for line in citation_lines(answer.citations, root):
         out.print(line)
 
 
 def show_cost(answer: Answer) -> None:
     """One line: what the answer cost."""
-    out.print(cost(answer), style="dim")
+    out.print(answer.caption, style="dim")
 
 
 def show_certificate(certificate: Certificate, word: str) -> None:
     """A card: whether it holds, and the figures that say so; ``word`` is how the token of the largest regret reads."""
-    card = Table(box=SIMPLE, show_header=False, title=_verdict(certificate))
-    card.add_row("tokens", f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}")
-    card.add_row("precision", certificate.dtype)
-    card.add_row("worst regret", f"{certificate.worst:.3g} ulp of {certificate.allowed:g} allowed")
-    card.add_row("above zero", f"{certificate.share:.1%} of tokens")
+    facts = {
+        "tokens": f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}",
+        "precision": certificate.dtype,
+        "worst regret": f"{certificate.worst:.3g} ulp of {certificate.allowed:g} allowed",
+        "above zero": f"{certificate.share:.1%} of tokens",
+    }
     if certificate.worst:
-        where = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
-        card.add_row("where", Text(where))
-    out.print(card)
+        facts["where"] = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
+    out.print(fact_card(_verdict(certificate), facts))
 
 
 def _verdict(certificate: Certificate) -> Text:

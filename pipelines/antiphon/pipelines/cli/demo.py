@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from platformdirs import user_cache_dir
-from rich.box import SIMPLE
-from rich.table import Table
+import typer
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP
 from antiphon.pipelines.cli.preparation import index_documents, load_language_model, show_index
+from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
 from antiphon.pipelines.models.embedded import EMBEDDED, STOPS
+from antiphon.pipelines.rendering.tables import FigureTable, figure_table
+from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
@@ -27,20 +29,18 @@ QUESTIONS = (
 K = 3
 MAX_NEW_TOKENS = 100
 
-_DOCUMENTS = Path(__file__).parents[1] / "data" / "python-docs"
+
+def demo(
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+) -> None:
+    """Index the documents that ship with antiphon, ask them questions, and compare with plain decoding."""
+    console.quiet_libraries()
+    is_same = run_demo(model)
+    if model in EMBEDDED and not is_same:
+        raise typer.Exit(1)
 
 
-def documents() -> list[Path]:
-    """The text files of the Python documentation that ship with the package, without their licence."""
-    return sorted(path for path in _DOCUMENTS.glob("*.txt") if path.name != "LICENSE.txt")
-
-
-def index_folder() -> Path:
-    """Where the index of these files is kept, in the user's cache."""
-    return Path(user_cache_dir("antiphon")) / "demo-index"
-
-
-def run(
+def run_demo(
     model: str,
     *,
     paths: Sequence[Path] | None = None,
@@ -53,8 +53,8 @@ def run(
     user's cache, and what it already embedded is not embedded again.
     """
     console.out.rule("Index")
-    folder = folder or index_folder()
-    show_index(index_documents(paths or documents(), folder, embedder="minilm"))
+    folder = folder or demo_index_folder()
+    show_index(index_documents(paths or demo_documents(), folder, embedder="minilm"))
     rag = _open(folder, model)
     console.out.rule(f"Ask {model}")
     if model in EMBEDDED:
@@ -90,9 +90,9 @@ def _open(folder: Path, model: str) -> Rag:
 
 def _ask(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
     console.out.print()
-    console.out.print(Text(question, style="bold"))
+    console.out.print(Text(visible(question), style="bold"))
     answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
-    console.show_citations(answer, root=_DOCUMENTS)
+    console.show_citations(answer, root=DOCUMENTS)
     console.show_cost(answer)
     return answer
 
@@ -104,14 +104,7 @@ def _decode_plainly(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
 
 def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
     """Show what drafting saved, question by question and in all; whether the texts were the same."""
-    table = Table("question", "tokens", "steps", "plain", "time", "plain", "same", box=SIMPLE)
-    for column in table.columns:
-        column.no_wrap = True
-    for column in table.columns[1:6]:
-        column.justify = "right"
-    for one, other in zip(drafted, plain, strict=True):
-        table.add_row(*_row(one, other))
-    console.out.print(table)
+    console.out.print(comparison_table(drafted, plain))
     is_same = all(one.text == other.text for one, other in zip(drafted, plain, strict=True))
     steps, plain_steps = (sum(answer.steps.steps for answer in answers) for answers in (drafted, plain))
     seconds, plain_seconds = (sum(answer.steps.seconds for answer in answers) for answers in (drafted, plain))
@@ -123,13 +116,30 @@ def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
     return is_same
 
 
-def _row(one: Answer, other: Answer) -> tuple[str, ...]:
-    return (
-        one.question,
-        str(one.usage.completion_tokens),
-        str(one.steps.steps),
-        str(other.steps.steps),
-        f"{one.steps.seconds:.1f}",
-        f"{other.steps.seconds:.1f}",
-        "yes" if one.text == other.text else "no",
-    )
+COLUMNS = {
+    "question": "question",
+    "tokens": "tokens",
+    "steps": "steps",
+    "plain_steps": "plain",
+    "seconds": "time",
+    "plain_seconds": "plain",
+    "is_same": "same",
+}
+
+
+def comparison_table(drafted: Sequence[Answer], plain: Sequence[Answer]) -> FigureTable:
+    """For each question the tokens, steps and seconds of its answers, drafted and plain, and whether they agree."""
+    pairs = zip(drafted, plain, strict=True)
+    return figure_table("", COLUMNS, [_comparison(one, other) for one, other in pairs], is_open=True)
+
+
+def _comparison(one: Answer, other: Answer) -> dict[str, Any]:
+    return {
+        "question": one.question,
+        "tokens": one.usage.completion_tokens,
+        "steps": one.steps.steps,
+        "plain_steps": other.steps.steps,
+        "seconds": f"{one.steps.seconds:.1f}",
+        "plain_seconds": f"{other.steps.seconds:.1f}",
+        "is_same": one.text == other.text,
+    }

@@ -1,182 +1,55 @@
-"""The doctor's reports: one model's diagnosis as a card, and the table of families for people and for the docs.
-
-Knows how they look; `antiphon.accel` examines.
-"""
+"""The command that examines a model, or a tiny one of every family. Knows how to start, and what to print."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from typing import Annotated
 
-from rich.box import SIMPLE
-from rich.table import Table
+import typer
 
 from antiphon.pipelines.cli import console
-
-if TYPE_CHECKING:
-    from antiphon.accel.engines.torch.traits import RopeSwitch
-    from antiphon.accel.testing.diagnosis import Diagnosis
-    from antiphon.accel.testing.trial import FamilyTrial
-
-COMMAND = "antiphon doctor --families --markdown"
-LEVELS = {
-    "tree": "any draft: branches share one forward",
-    "linear": "chains, by cropping the cache",
-    "replay": "chains; what is accepted of a draft that is not accepted whole is run again",
-    "plain": "nothing: plain decoding",
-}
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, Device
+from antiphon.pipelines.cli.preparation import load_language_model
 
 
-def show_diagnosis(name: str, diagnosis: Diagnosis) -> None:
-    """The card of one model: facts, measured costs, advice."""
-    card = Table(title=name, title_justify="left", box=SIMPLE, show_header=False)
-    card.add_column(style="cyan", no_wrap=True)
-    card.add_column(overflow="fold")
-    for fact, value in _facts(diagnosis).items():
-        card.add_row(fact, value)
-    console.out.print(card)
-    console.out.print(_costs(diagnosis))
-    for advice in diagnosis.advice or ("Nothing to mend.",):
-        console.out.print(f"→ {advice}", markup=False)
+def doctor(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
+    device: Device = None,
+    families: Annotated[
+        bool, typer.Option("--families", help="Try a tiny model of every known family instead (a minute).")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of families for the docs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a card.")] = False,
+) -> None:
+    """Say what a model can verify and why, what a forward of it costs, and what would help."""
+    console.quiet_libraries()
+    if families:
+        _try_families(markdown=markdown, as_json=as_json)
+        return
+    if markdown:
+        raise ValueError("--markdown is the table of families; give --families as well.")
+    from antiphon.accel.testing.diagnosis import diagnose
+    from antiphon.pipelines.cli.doctor_report import show_diagnosis
+
+    loaded = load_language_model(model, device=device).model
+    with console.err.status("Examining"):
+        diagnosis = diagnose(loaded)
+    if as_json:
+        typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
+        return
+    show_diagnosis(model, diagnosis)
 
 
-def _facts(diagnosis: Diagnosis) -> dict[str, str]:
-    positions, groups = diagnosis.positions, diagnosis.groups
-    return {
-        "level": f"{diagnosis.level} ({LEVELS[diagnosis.level]})",
-        "because": diagnosis.reason,
-        "model": f"{diagnosis.model}, {diagnosis.parameters:,} parameters, {diagnosis.dtype} on {diagnosis.device}",
-        "attention": f"{diagnosis.attention}; {diagnosis.mask}",
-        "layers": "\n".join(str(kind) for kind in diagnosis.layers),
-        "context": f"{positions:,} tokens" if positions else "its configuration sets no end",
-        "rotary": _rope(diagnosis.rope),
-        "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
-        "packing": f"no: {packing}" if (packing := diagnosis.packing) else "yes: their keys are read once, not copied",
-        "weights": f"as they are: {diagnosis.prepacking}" if diagnosis.prepacking else _copies(diagnosis.prepacked),
-        "drafter auto": diagnosis.auto,
-        "compiling": f"no: {why}" if (why := diagnosis.compiling) else "yes: steps of fixed shapes, by itself on a GPU",
-    }
+def _try_families(*, markdown: bool, as_json: bool) -> None:
+    """Print the table of families; it ends in failure where one of them is not exact."""
+    from antiphon.pipelines.cli.doctor_report import families_markdown, show_families, try_families
 
-
-def _copies(size: int) -> str:
-    return f"prepacked for this processor's kernels: copies of {size / 2**20:,.0f} MiB"
-
-
-def _rope(rope: RopeSwitch | None) -> str:
-    if rope is None:
-        return "the same frequencies at every length"
-    if rope.dynamic:
-        return f"frequencies change with every token from {rope.position:,} on: no draft goes there"
-    rebuilds = "; the cache is rebuilt there, once" if rope.rebuilds else ""
-    return f"frequencies change at {rope.position:,} tokens: no draft reaches over it{rebuilds}"
-
-
-def _costs(diagnosis: Diagnosis) -> Table:
-    measured = diagnosis.cost.seconds
-    contexts = " and ".join(f"{context:,}" for context in measured)
-    table = Table(title=f"One forward after {contexts} tokens", box=SIMPLE)
-    for heading in ("rows", *("ms", "plain steps") * len(measured)):
-        table.add_column(heading, justify="right")
-    for rows in sorted({count for row in measured.values() for count in row}):
-        costs = [
-            (f"{1000 * row[rows]:.2f}", f"{row[rows] / row[1]:.2f}") if rows in row else ("", "")
-            for row in measured.values()
-        ]
-        table.add_row(str(rows), *(figure for pair in costs for figure in pair))
-    table.caption = "A draft pays where it brings more tokens than its forward costs plain steps."
-    return table
-
-
-def try_families(names: Sequence[str] = ()) -> list[FamilyTrial]:
-    """Every family of the table (or those named) on trial, with a bar; sorted by what they can verify.
-
-    Raises:
-        ValueError: a family is not in the table.
-    """
-    from antiphon.accel.testing.families import ALL_FAMILIES
-    from antiphon.accel.testing.trial import try_family
-
-    chosen = list(names or ALL_FAMILIES)
-    trials = []
-    with console.progress_bars() as report:
-        for done, family in enumerate(chosen):
-            report("Trying families", done, len(chosen))
-            trials.append(try_family(family))
-        report("Trying families", len(chosen), len(chosen))
-    return sorted(trials, key=lambda trial: list(LEVELS).index(trial.traits.level))
-
-
-def show_families(trials: Sequence[FamilyTrial]) -> None:
-    """The table of families for the terminal, with the largest difference of a logit that was seen."""
-    table = Table("family", "level", "greedy", "sampled", "logits", "steps", "because", box=SIMPLE)
-    for trial in trials:
-        table.add_row(
-            trial.family,
-            trial.traits.level,
-            *(_held(trial, mode) for mode in ("greedy", "sampled")),
-            f"{trial.error:.0e}",
-            str(_oracle_steps(trial)),
-            trial.traits.reason,
-        )
-    console.out.print(table)
-
-
-def families_markdown(trials: Sequence[FamilyTrial]) -> str:
-    """The table of families for the docs: nothing in it differs from one machine to the next while all is well."""
-    from antiphon.accel.testing.trial import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
-
-    lines = [
-        HEAD.format(
-            command=COMMAND,
-            prompt=PROMPT_TOKENS,
-            new=NEW_TOKENS,
-            depth=ORACLE_DEPTH,
-            tolerance=f"{TOLERANCE:.0e}".replace("e-0", "e-"),
-            levels="\n".join(f"- **{level}**: {what}." for level, what in LEVELS.items()),
-        ),
-        "| family | level | layers | greedy | sampled | logits | steps | because |",
-        "|---|---|---|---|---|---|---|---|",
-        *map(_row, trials),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-HEAD = """\
-# Model families
-
-This page is what a command prints, and a test holds its families and levels against the probe:
-
-    {command} > docs/families.md
-
-It builds a tiny random model of every family with the code of transformers itself, as it is, asks it for {new} tokens
-after a prompt of {prompt} in float32, and decodes the same with drafts: random trees around the true text, the true
-text as a chain, and the default drafter; greedy, and sampled from the same random state. *greedy* and *sampled* say
-whether the tokens were those of `model.generate` and every logit behind them plain decoding's. *logits* is the bound
-on their difference ({tolerance} passes; a wrong mask or position moves them by tenths). *steps* is how many forwards
-the {new} tokens took where {depth} true ones were drafted in each; where rotary frequencies change with the length
-(longrope, dynamic), no draft reaches over the change.
-
-What one forward can verify is found out for each loaded model, from the kinds of its layers and then from numbers:
-
-{levels}
-
-A real model may have kinds of layers that its tiny one has not. `antiphon doctor MODEL` examines the real one.
-"""
-
-
-def _row(trial: FamilyTrial) -> str:
-    from antiphon.accel.testing.trial import TOLERANCE
-
-    bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
-    kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")
-    held = [_held(trial, mode) for mode in ("greedy", "sampled")]
-    cells = [trial.family, trial.traits.level, kinds, *held, bound, str(_oracle_steps(trial)), trial.traits.reason]
-    return f"| {' | '.join(cells)} |"
-
-
-def _held(trial: FamilyTrial, mode: str) -> str:
-    return "same" if trial.holds(mode) else "differs"
-
-
-def _oracle_steps(trial: FamilyTrial) -> int:
-    return trial.trials["greedy"]["oracle"].steps
+    trials = try_families()
+    if as_json:
+        typer.echo(json.dumps({"families": [trial.as_dict() for trial in trials]}))
+    elif markdown:
+        typer.echo(families_markdown(trials), nl=False)
+    else:
+        show_families(trials)
+    if not all(trial.holds(mode) for trial in trials for mode in trial.trials):
+        raise typer.Exit(1)

@@ -7,6 +7,13 @@ from typing import Annotated
 
 import typer
 
+DEFAULT_MODEL = "reader"
+MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+DRAFTER_HELP = (
+    "Who drafts: blend, trie, copying, recycling, lookahead, blend+lookahead, nothing; auto: what suits the model "
+    "here, with the reason; bita, blend+bita, blend+bita+lookahead: for smollm2; or a file that BiTA learned."
+)
+
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
 Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 STAGES = {"load": "Reading", "chunk": "Cutting into passages", "embed": "Embedding", "save": "Saving"}
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SHOWN_SKIPPED = 20
+
+
+def open_demo(*, device: str | None = None) -> Retriever:
+    """The index of the demo's documents, made first where it is not there, with a bar for each stage."""
+    from antiphon.pipelines.data.demo import demo_index
+    from antiphon.retrieval import Retriever
+
+    with console.progress_bars(STAGES) as report:
+        folder = demo_index(report)
+    return Retriever.open(folder, device=device)
 
 
 def index_documents(
@@ -35,13 +46,13 @@ def show_index(report: IndexReport) -> None:
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {report.folder}",
+        f"{report.seconds:.1f} s: {visible(str(report.folder))}",
         markup=False,
     )
     if report.skipped:
         console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
     for skipped in report.skipped[:_SHOWN_SKIPPED]:
-        console.err.print(f"  {skipped.path}: {skipped.reason}", style="yellow", markup=False)
+        console.err.print(visible(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
     if len(report.skipped) > _SHOWN_SKIPPED:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 

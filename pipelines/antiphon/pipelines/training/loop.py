@@ -37,7 +37,7 @@ class Course(Protocol):
         """The rate of update ``step``, from 0, as a share of the highest."""
 
 
-Report = Callable[[int, float], None]
+StepReport = Callable[[int, float], None]
 """Called after each update with its number, from 1, and its loss."""
 
 Parts = Callable[[Any, int, int, int], Iterator[torch.Tensor]]
@@ -51,7 +51,7 @@ def teach(
     out: Path,
     *,
     save: Callable[[Any, Path], None],
-    report: Report = lambda step, loss: None,
+    report: StepReport = lambda step, loss: None,
 ) -> Path:
     """Train the weights of a module that want a gradient, by AdamW, and ``save`` it in ``out`` at every checkpoint.
 

@@ -19,7 +19,7 @@ TOGETHER, SAVED = 16, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OwnAnswer:
     """A prompt and the model's own greedy answer, as token ids, the one that ends it included."""
 
     prompt: tuple[int, ...]
@@ -33,7 +33,7 @@ def own_answers(
     *,
     max_new_tokens: int = 192,
     report: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Answer]:
+) -> list[OwnAnswer]:
     """The model's answers to these prompts, of at most ``max_new_tokens`` tokens each, kept in ``file`` as JSON lines.
 
     What the file holds already is not made again: a run that was cut off goes on where it was.
@@ -58,7 +58,7 @@ def own_answers(
         asked = [as_prompt(language_model, prompt) for prompt in prompts[start : start + SAVED]]
         said = language_model.generate_batch(asked, batch_size=TOGETHER, max_new_tokens=max_new_tokens)
         for prompt, completion in zip(asked, said, strict=True):
-            answers.append(Answer(tuple(encode(prompt, language_model.tokenizer)), completion.tokens))
+            answers.append(OwnAnswer(tuple(encode(prompt, language_model.tokenizer)), completion.tokens))
         _write(file, made, answers)
         report(len(answers), len(prompts))
     return answers
@@ -69,16 +69,16 @@ def as_prompt(language_model: LanguageModel, prompt: str) -> str | list[dict[str
     return prompt if language_model.tokenizer.chat_template is None else [{"role": "user", "content": prompt}]
 
 
-def _read(file: Path, made: dict[str, Any]) -> list[Answer]:
+def _read(file: Path, made: dict[str, Any]) -> list[OwnAnswer]:
     if not file.is_file():
         return []
     first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     if first != made:
         raise ValueError(f"{file} was made by {first}, and this is {made}; give another file.")
-    return [Answer(tuple(line["prompt"]), tuple(line["answer"])) for line in lines]
+    return [OwnAnswer(tuple(line["prompt"]), tuple(line["answer"])) for line in lines]
 
 
-def _write(file: Path, made: dict[str, Any], answers: Sequence[Answer]) -> None:
+def _write(file: Path, made: dict[str, Any], answers: Sequence[OwnAnswer]) -> None:
     beside = file.with_name(f"{file.name}.part")
     lines = [made, *({"prompt": answer.prompt, "answer": answer.answer} for answer in answers)]
     with beside.open("w", encoding="utf-8") as out:

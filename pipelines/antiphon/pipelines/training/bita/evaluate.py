@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from antiphon.accel.drafting.drafters.bita import Shape, widths
-from antiphon.pipelines.training.bita.answers import Answer
-from antiphon.pipelines.training.bita.train import Lesson, mask_logits
+from antiphon.pipelines.training.bita.answers import OwnAnswer
+from antiphon.pipelines.training.bita.train import MaskLesson, mask_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +27,7 @@ Ranks = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class GuessFigures:
     """``tokens_per_step``, without the prefill, for each shape of tree, and how often the truth is among the ``best``.
 
     ``best[j][k]`` is the share of mask j's best k + 1 guesses that have the true token among them.
@@ -40,13 +40,13 @@ class Figures:
 
 
 @torch.no_grad()
-def figures(
+def guess_figures(
     model: PreTrainedModel,
     learned: Learned,
-    answers: Sequence[Answer],
+    answers: Sequence[OwnAnswer],
     *,
     report: Callable[[int, int], None] = lambda done, total: None,
-) -> Figures:
+) -> GuessFigures:
     """Follow greedy answers as decoding with `Bita` alone would have made them, with a budget that is never too small.
 
     Every group of masks is asked once, many in one forward: a group says the same whatever draft it stands in.
@@ -67,10 +67,10 @@ def figures(
     per_step = {
         shape: tokens / sum(steps(each, widths(WIDEST, shape, masks)) for each in said) for shape in get_args(Shape)
     }
-    return Figures(len(followed), tokens, per_step, [_best(said, place) for place in range(masks)])
+    return GuessFigures(len(followed), tokens, per_step, [_best(said, place) for place in range(masks)])
 
 
-def ranks(model: PreTrainedModel, learned: Learned, answer: Answer) -> Ranks:
+def ranks(model: PreTrainedModel, learned: Learned, answer: OwnAnswer) -> Ranks:
     """For the group after every token but the last, how many tokens each mask thinks likelier than the true one.
 
     The group after ``answer[:s]`` guesses from ``answer[s + 1]`` on, so at the answer's end some masks have no truth:
@@ -80,7 +80,7 @@ def ranks(model: PreTrainedModel, learned: Learned, answer: Answer) -> Ranks:
     masks, length = len(learned.masks), len(answer.answer)
     for first in range(0, length - 1, TOGETHER):
         count = min(TOGETHER, length - 1 - first)
-        logits = mask_logits(model, learned, Lesson(answer, first, count)).view(count, masks, -1)
+        logits = mask_logits(model, learned, MaskLesson(answer, first, count)).view(count, masks, -1)
         for start, group in enumerate(logits, first + 1):
             truth = torch.tensor(answer.answer[start : start + masks], device=group.device)
             lines = group[: len(truth)]

@@ -24,15 +24,15 @@ from antiphon.accel.drafting.tree import Tree, additive, mask
 from antiphon.accel.engines.torch.learned import Learned, embedded, untrained
 from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.accel.engines.torch.probe import traits_of
-from antiphon.pipelines.training.bita.answers import Answer
-from antiphon.pipelines.training.loop import Report, teach
+from antiphon.pipelines.training.bita.answers import OwnAnswer
+from antiphon.pipelines.training.loop import StepReport, teach
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BitaPlan:
     """How to train: ``steps`` updates on ``answers`` answers each, with up to ``starts`` consecutive starts of each.
 
     The paper has 16 prefix states a layer and 3 masks, and 0.1 of the prefix is dropped in training. The rate falls
@@ -60,25 +60,25 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class MaskLesson:
     """An answer, and where in it ``count`` groups of masks stand: group i sees the prompt and ``first + i`` tokens.
 
     The first mask of a group stands where the next token would. That one the model itself predicts, so the masks learn
     those after it: group i's masks j have the token ``first + i + 1 + j`` of the answer as their target.
     """
 
-    answer: Answer
+    answer: OwnAnswer
     first: int
     count: int
 
 
-def train(
+def train_bita(
     model: PreTrainedModel,
-    answers: Sequence[Answer],
+    answers: Sequence[OwnAnswer],
     out: Path,
-    plan: Plan,
+    plan: BitaPlan,
     *,
-    report: Report = lambda step, loss: None,
+    report: StepReport = lambda step, loss: None,
 ) -> Path:
     """Learn from the model's own answers; the file ``bita.safetensors`` in ``out`` has it, in bfloat16.
 
@@ -111,7 +111,7 @@ def train(
     return teach(learner, plan, parts, out, save=save, report=report)
 
 
-def lesson_of(answers: Sequence[Answer], number: int, plan: Plan) -> Lesson:
+def lesson_of(answers: Sequence[OwnAnswer], number: int, plan: BitaPlan) -> MaskLesson:
     """The lesson of a number: every answer has its turn before one comes again, with starts drawn at random."""
     turn, place = divmod(number, len(answers))
     order = list(range(len(answers)))
@@ -119,7 +119,7 @@ def lesson_of(answers: Sequence[Answer], number: int, plan: Plan) -> Lesson:
     answer = answers[order[place]]
     starts = len(answer.answer) - plan.masks
     count = min(starts, plan.starts)
-    return Lesson(answer, Random(f"{plan.seed} {number}").randrange(starts - count + 1), count)
+    return MaskLesson(answer, Random(f"{plan.seed} {number}").randrange(starts - count + 1), count)
 
 
 class Learner(torch.nn.Module):
@@ -138,7 +138,7 @@ class Learner(torch.nn.Module):
         keys, values, masks = (each.detach().cpu().bfloat16() for each in (self.keys, self.values, self.masks))
         return replace(self._learned, keys=keys, values=values, masks=masks, notes=notes)
 
-    def forward(self, lesson: Lesson, dropout: float = 0.0, seed: int = 0) -> Tensor:
+    def forward(self, lesson: MaskLesson, dropout: float = 0.0, seed: int = 0) -> Tensor:
         """The summed cross-entropy of a lesson's masks, in nats."""
         random = torch.Generator().manual_seed(seed)
         keys, values = (_dropped(each, dropout, random) for each in (self.keys, self.values))
@@ -149,7 +149,7 @@ class Learner(torch.nn.Module):
         return cross_entropy(logits.float(), targets.flatten(), reduction="sum")
 
 
-def mask_logits(model: PreTrainedModel, learned: Learned, lesson: Lesson) -> Tensor:
+def mask_logits(model: PreTrainedModel, learned: Learned, lesson: MaskLesson) -> Tensor:
     """What the masks of a lesson predict, group by group, of shape (count * masks, vocab).
 
     The tokens are read once and without gradients: nothing that is learned reaches them.

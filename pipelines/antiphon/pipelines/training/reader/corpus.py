@@ -27,10 +27,10 @@ def read_corpus(paths: Sequence[Path]) -> list[Passage]:
 
 def is_held_out(passage: Passage) -> bool:
     """Whether a passage's page is one of the 8 in 100 that no training sees; decided by its name alone."""
-    return int(hashlib.md5(page(passage).encode(), usedforsecurity=False).hexdigest(), 16) % 100 < _HELD_OUT
+    return int(hashlib.md5(page_name(passage).encode(), usedforsecurity=False).hexdigest(), 16) % 100 < _HELD_OUT
 
 
-def page(passage: Passage) -> str:
+def page_name(passage: Passage) -> str:
     """Folder and file of a passage's source, without its ending: what tells one page of a corpus from another."""
     return "/".join(passage.source.replace("\\", "/").rsplit(".", 1)[0].split("/")[-2:])
 

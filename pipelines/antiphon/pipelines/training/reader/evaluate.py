@@ -55,7 +55,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ReaderFigures:
     """Shares of 1 over many questions; ``answerable`` are those that a passage answers, ``unanswerable`` the others.
 
     ``verbatim``, ``right_passage`` and ``right_sentence`` are shares of the answerable questions that were not
@@ -74,7 +74,7 @@ class Figures:
     seconds: float
 
 
-def figures(judged: Sequence[Judged]) -> Figures:
+def reader_figures(judged: Sequence[Judged]) -> ReaderFigures:
     """The shares of many judged answers.
 
     Raises:
@@ -86,7 +86,7 @@ def figures(judged: Sequence[Judged]) -> Figures:
     others = [one for one in judged if not one.question.quotes]
     answered = [one for one in wanted if not one.is_declined]
     steps = [one.answer.steps for one in judged]
-    return Figures(
+    return ReaderFigures(
         answerable=len(wanted),
         unanswerable=len(others),
         verbatim=_share(one.is_verbatim for one in answered),

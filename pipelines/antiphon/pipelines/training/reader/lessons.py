@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from antiphon.pipelines.quotes import Quote, quotable_lines, quoted_form
-from antiphon.pipelines.training.reader.corpus import page
+from antiphon.pipelines.training.reader.corpus import page_name
 from antiphon.pipelines.training.reader.lesson import Lesson, Question
-from antiphon.pipelines.training.reader.questions import Asked, ask, quotable
+from antiphon.pipelines.training.reader.questions import Asked, questions_about, quotable
 from antiphon.pipelines.training.reader.written import Written
 from antiphon.retrieval import Passage
 from antiphon.retrieval.sentences import sentences
@@ -114,7 +114,7 @@ class Lessons:
         """Written questions first, then made ones, no two about the same sentences."""
         made: list[Question] = []
         for number, (index, passage) in enumerate(zip(chosen, passages, strict=True), start=1):
-            asked = ask(passage.text, random)
+            asked = questions_about(passage.text, random)
             random.shuffle(asked)
             lines = _lines_of(passage)
             known = [one for one in self._written.get(index, ()) if one.sentences and lines.issuperset(one.sentences)]
@@ -154,7 +154,7 @@ class Lessons:
     def _foreign(self, others: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
         """Questions that passages nearby answer and these do not."""
         written = [one for index in others for one in self._written.get(index, ()) if one.sentences]
-        asked = written + [one for index in others for one in ask(self.passages[index].text, random)[:2]]
+        asked = written + [one for index in others for one in questions_about(self.passages[index].text, random)[:2]]
         asked = [one for one in asked if one.kind != "list" and not _is_elsewhere(one, passages)]
         asked = [one for one in asked if not _is_covered(one.text, passages)]
         random.shuffle(asked)
@@ -166,7 +166,7 @@ def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapp
     """The written questions by the passage that holds all their sentences; those about other corpora are left out."""
     places: dict[str, list[int]] = defaultdict(list)
     for index, passage in enumerate(passages):
-        places[page(passage)].append(index)
+        places[page_name(passage)].append(index)
     found: dict[int, list[Asked]] = defaultdict(list)
     lines = {
         index: _lines_of(passages[index]) for name in {one.page for one in written} for index in places.get(name, ())
@@ -182,7 +182,7 @@ def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapp
 def _by_folder(passages: Sequence[Passage], anchors: Sequence[int]) -> list[list[int]]:
     folders: dict[str, list[int]] = defaultdict(list)
     for index in anchors:
-        folders[page(passages[index]).partition("/")[0]].append(index)
+        folders[page_name(passages[index]).partition("/")[0]].append(index)
     return list(folders.values())
 
 

@@ -51,7 +51,7 @@ def quotable(sentence: str) -> bool:
     )
 
 
-def ask(text: str, random: Random) -> list[Asked]:
+def questions_about(text: str, random: Random) -> list[Asked]:
     """Questions about one passage's text, at most two for each sentence and one for each list."""
     found = [text[start:end] for start, end in sentences(text)]
     asked = list(_about_lists(found, random))

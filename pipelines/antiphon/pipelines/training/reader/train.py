@@ -14,7 +14,7 @@ import torch
 
 from antiphon.pipelines.models.adapter import further, quiet_peft
 from antiphon.pipelines.models.embedded import resolve_model
-from antiphon.pipelines.training.loop import Report, teach
+from antiphon.pipelines.training.loop import StepReport, teach
 from antiphon.pipelines.training.reader.encoding import Encoded, encode_lesson
 from antiphon.pipelines.training.reader.lesson import Lesson
 
@@ -26,7 +26,7 @@ _WRITTEN = 4  # of so many lessons all but one are about passages that people as
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReaderPlan:
     """How to train: ``steps`` updates of ``lessons`` lessons each; ``rank`` and ``alpha`` of LoRA.
 
     The rate rises over ``warm_up`` steps to ``learning_rate`` and falls to zero over the last ``decay`` of the steps.
@@ -59,16 +59,16 @@ LessonOf = Callable[[int], Lesson]
 """Gives the lesson of a number, always the same."""
 
 
-def train(
+def train_reader(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     lesson: LessonOf,
     out: Path,
-    plan: Plan,
+    plan: ReaderPlan,
     *,
     base: str,
     start: Path | None = None,
-    report: Report = lambda step, loss: None,
+    report: StepReport = lambda step, loss: None,
 ) -> Path:
     """Train an adapter for ``model`` and save it in ``out``, in peft's format and bfloat16.
 
@@ -141,7 +141,7 @@ def save_adapter(adapted: Any, out: Path) -> None:
     adapted.peft_config["default"].save_pretrained(out)
 
 
-def _fresh(model: PreTrainedModel, plan: Plan, base: str) -> Any:
+def _fresh(model: PreTrainedModel, plan: ReaderPlan, base: str) -> Any:
     from peft import LoraConfig, TaskType, get_peft_model
 
     config = LoraConfig(
@@ -153,7 +153,7 @@ def _fresh(model: PreTrainedModel, plan: Plan, base: str) -> Any:
     return adapted
 
 
-def _numbers(step: int, plan: Plan, rank: int, processes: int) -> Iterator[int]:
+def _numbers(step: int, plan: ReaderPlan, rank: int, processes: int) -> Iterator[int]:
     """The lessons of one update for one of several processes."""
     first = step * plan.lessons * processes + rank
     yield from range(first, first + plan.lessons * processes, processes)
