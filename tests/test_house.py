@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import Import, circles, graph, module_name, room_of
+
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "accel": {"accel"},
@@ -19,6 +21,20 @@ MAY_IMPORT = {
     "pipelines": {"accel", "retrieval", "pipelines"},
     "integrations": {"accel", "retrieval", "pipelines", "integrations"},
 }
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "pipelines": {
+        "citations": set(),
+        "data": {"progress"},
+        "progress": set(),
+        "models": {"progress"},
+        "rendering": {"citations"},
+        ".": {"citations", "rendering"},
+        "training": {".", "data", "models", "progress"},
+        "benchmark": {".", "data", "models", "progress"},
+        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "training"},
+    },
+}
+"""The rooms of a part, and for each the rooms it may import; "." is what lies in no other."""
 FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in MAY_IMPORT}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = [path for paths in FILES.values() for path in paths]
@@ -39,11 +55,6 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 @pytest.mark.parametrize("part", MAY_IMPORT)
 def test_imports_run_one_way(part: str) -> None:
     wrong = [
@@ -54,6 +65,35 @@ def test_imports_run_one_way(part: str) -> None:
     ]
     assert FILES[part] or part == "integrations", f"{part} is empty"
     assert wrong == []
+
+
+def across_rooms(part: str) -> list[tuple[Import, tuple[str, str]]]:
+    """Every import that leads from one room of a part into another."""
+    found = [each for imports in graph(part).values() for each in imports]
+    pairs = [(each, (room_of(each.importer, ROOMS[part]), room_of(each.imported, ROOMS[part]))) for each in found]
+    return [(each, (room, other)) for each, (room, other) in pairs if room != other]
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_a_room_imports_only_what_it_may(part: str) -> None:
+    wrong = [
+        f"{each.importer}:{each.line} imports {each.imported}"
+        for each, (room, other) in across_rooms(part)
+        if other not in ROOMS[part][room]
+    ]
+    assert wrong == []
+    assert circles(ROOMS[part]) == [], "rooms that may import each other are one room"
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_no_file_imports_itself_by_way_of_others(part: str) -> None:
+    """Not in functions and not for type checking either: of two files one can always be read without the other."""
+    assert circles({file: [each.imported for each in found] for file, found in graph(part).items()}) == []
+
+
+def test_a_circle_is_found_and_a_way_round_is_none() -> None:
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": [], "e": ["a", "d"]}) == [["a", "b", "c"]]
+    assert circles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
 
 
 def test_every_library_that_is_imported_is_declared_and_pinned() -> None:

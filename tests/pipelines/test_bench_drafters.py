@@ -10,7 +10,7 @@ import pytest
 from antiphon.pipelines.benchmark import drafters_cli
 from antiphon.pipelines.benchmark.page import page_of, read_results
 from antiphon.pipelines.benchmark.recording import as_line
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.samples import RecordedSample
 from tests.pipelines.recorded import SAMPLES, antiphon
 
 METHODS = ["hf-greedy", "blend", "blend+lookahead", "auto"]
@@ -52,7 +52,7 @@ def test_without_summaries_of_their_own_the_passages_of_questions_are_summarised
     assert [len(kinds[kind]) for kind in ("rag", "summarization", "chat")] == [2, 2, 5]
     assert {each.query for each in kinds["summarization"]} == {drafters_cli.SUMMARIZE}
     assert [each.references for each in kinds["summarization"]] == [each.references for each in kinds["rag"]]
-    own = Sample("4", "summarization", "Sum it up.", ("Long.",), "Long. Sum it up.", "Long.")
+    own = RecordedSample("4", "summarization", "Sum it up.", ("Long.",), "Long. Sum it up.", "Long.")
     with file.open("a", encoding="utf-8") as lines:
         lines.write(as_line(own) + "\n")
     assert [each.references for each in drafters_cli.samples_of(str(file), 5)["summarization"]] == [("Long.",)]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.cases import Case
+from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.accel.certify import Certificate
-
-
-Report = Callable[[str, int, int], None]
-"""Called as ``report(dtype, done, total)`` before each prompt and after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +82,14 @@ class Exactness:
         return round(sum(regret > 0 for regret in regrets) / len(regrets), 6) if regrets else None
 
 
-def measure(
+def measure_exactness(
     language_model: LanguageModel,
     cases: Sequence[Case],
     *,
     max_new_tokens: int,
     rows: int = 32,
     deterministic: bool = True,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Exactness:
     """Decode every prompt in every way, with the model in the dtype that it has, and certify each output.
 

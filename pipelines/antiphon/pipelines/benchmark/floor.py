@@ -56,7 +56,7 @@ class Floor:
         }
 
 
-def measure(
+def measure_floor(
     model: PreTrainedModel, *, rows: Sequence[int] = ROWS, context: int = 1024, copied: int | None = None
 ) -> Floor:
     """Measure the device and the model.
