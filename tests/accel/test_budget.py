@@ -14,8 +14,8 @@ from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.experience import budget_for
-from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.adversary import Liar, Oracle
 from antiphon.accel.testing.tiny import tiny_model

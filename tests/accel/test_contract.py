@@ -14,7 +14,7 @@ from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Look
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.trie import Trie
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model

@@ -11,9 +11,9 @@ import torch
 from antiphon.accel.drafting.running_cost import RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch import cost_store
-from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save, step_cost
+from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.measuring import measure
-from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.testing.tiny import tiny_model
 
 COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
@@ -107,14 +107,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_cost_is_measured_once_for_all_processes(cache: Path) -> None:
-    first = step_cost(tiny_model())
+    first = engine_of(tiny_model()).step_cost()
     (path,) = (cache / "antiphon" / "step-costs").iterdir()
     model = tiny_model()  # another object, as in another process
     fed: list[object] = []
     model.register_forward_hook(lambda *call: fed.append(call))
-    assert step_cost(model).seconds == first.seconds
+    assert engine_of(model).step_cost().seconds == first.seconds
     assert fed == []
-    assert step_cost(model, anew=True).seconds != first.seconds
+    assert engine_of(model).step_cost(anew=True).seconds != first.seconds
     assert load(path, describe(model)) is not None
     assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
 
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_whole_is_measured_again(cache: Path, content: str) -
     path = file_of(describe(model))
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    cost = step_cost(model)
+    cost = engine_of(model).step_cost()
     assert 1 in cost.seconds[64]
     assert json.loads(path.read_text())["key"] == describe(model)
 
@@ -150,13 +150,13 @@ def test_the_cost_of_another_model_machine_or_setting_is_never_taken(
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self")
-    assert 1 in step_cost(tiny_model()).seconds[64]
+    assert 1 in engine_of(tiny_model()).step_cost().seconds[64]
 
 
 def test_a_cost_given_by_hand_is_believed() -> None:
     model = tiny_model()
     cost_store.assume(model, COST)
-    assert step_cost(model) is COST
+    assert engine_of(model).step_cost() is COST
 
 
 def running() -> RunningCost:

@@ -12,7 +12,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCr
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Drafter
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Witness
 from antiphon.accel.testing.tiny import PAD

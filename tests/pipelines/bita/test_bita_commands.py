@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from antiphon.accel import LanguageModel, choose_drafter
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
-from antiphon.pipelines.training.bita.answers import SAVED, own_answers
-from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
+from antiphon.pipelines.training.bita.answers import SAVED, own_answers
+from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
 
 def run(*words: Any) -> Any:
@@ -87,7 +87,10 @@ def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: Langua
     learned = BitaWeights.load(SHIPPED)
     assert SHIPPED.stat().st_size < 1_000_000
     assert learned.model.startswith("smollm2")
-    for factory, kind in ((resolve_drafter("bita"), Bita), (resolve_drafter("blend", bita="smollm2", window=(5, 3, 5)), Blend)):
+    for factory, kind in (
+        (resolve_drafter("bita"), Bita),
+        (resolve_drafter("blend", bita="smollm2", window=(5, 3, 5)), Blend),
+    ):
         assert factory != "auto"
         drafter = factory()
         assert isinstance(drafter, kind)

@@ -43,16 +43,17 @@ class Choice:
         return f"{self.name}: {self.reason}"
 
 
-def choose_drafter(model: PreTrainedModel) -> Choice:
+def choose_drafter(model: PreTrainedModel, cost: StepCost | None = None) -> Choice:
     """`Blend`, with BiTA's masks beside it where they were learned for this model and pay on this device.
 
     They pay where BiTA's full draft makes more tokens than its forward costs plain steps; below that a budget would
     leave most masks out, and asking costs time. On a GPU whose steps would be compiled they are not chosen: masks
     forfeit that. `Lookahead` is never chosen, neither alone nor in one tree: the runners-up that `Blend` keeps make
     longer steps of the same rows, and its window added a few hundredths to these; the reason says what it would cost.
+    ``cost`` is what forwards cost, where it is not to be measured.
     """
     engine = engine_of(model)
-    return engine.lock.take(lambda: _chosen(engine))
+    return engine.lock.take(lambda: _chosen(engine, cost))
 
 
 def check_drafter(drafter: str | DrafterFactory) -> None:
@@ -65,7 +66,7 @@ def check_drafter(drafter: str | DrafterFactory) -> None:
         make_drafter(drafter)
 
 
-def factory_of(drafter: str | DrafterFactory, engine: TorchEngine) -> DrafterFactory:
+def factory_of(drafter: str | DrafterFactory, engine: TorchEngine, cost: StepCost | None = None) -> DrafterFactory:
     """What makes the drafters of a name, and for `AUTO` those that suit the engine's model.
 
     Raises:
@@ -73,14 +74,14 @@ def factory_of(drafter: str | DrafterFactory, engine: TorchEngine) -> DrafterFac
     """
     if not isinstance(drafter, str):
         return drafter
-    return _chosen(engine).drafter if drafter == AUTO else make_drafter(drafter)
+    return _chosen(engine, cost).drafter if drafter == AUTO else make_drafter(drafter)
 
 
-def _chosen(engine: TorchEngine) -> Choice:
+def _chosen(engine: TorchEngine, cost: StepCost | None) -> Choice:
     if engine.traits.level == "plain":
         return Choice(Blend, "blend", f"drafts do not help this model: {engine.traits.reason}")
     weights, lack = engine.own_bita
-    cost = engine.step_cost()
+    cost = cost or engine.step_cost()
     rows = window_rows(*WINDOW[:2])
     lookahead = (
         f"lookahead's window, {rows} rows for some {_LOOKAHEAD} tokens, would cost "

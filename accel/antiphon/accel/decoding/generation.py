@@ -49,7 +49,7 @@ class Generation:
         vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
         self.request = request
         self.engine = engine
-        drafter = factory_of(options.drafter, engine)()
+        drafter = factory_of(options.drafter, engine, options.cost)()
         table = runners_up_of(drafter)
         if table is not None and options.draft_rows != 0:
             table.prior = engine.bigrams
@@ -75,7 +75,7 @@ class Generation:
             drafter,
             self.chooser,
             self.stop,
-            engine.budget(drafter, options.draft_rows),
+            engine.budget(drafter, options.draft_rows, options.cost),
             reference_tokens(references, tokenizer, vocabulary),
             config.prefill_chunk_size,
         )

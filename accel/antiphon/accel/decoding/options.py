@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.step_cost import StepCost
 
 GRAIN = 8
 """Forwards of a fixed number of rows have a multiple of so many."""
@@ -21,6 +22,7 @@ class DecodingKeywords(TypedDict, total=False):
     rows: int | None
     deterministic: bool | int
     compiled: bool | None
+    cost: StepCost | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class DecodingOptions:
     ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, where they have
     been tried and are faster, False never, and True on any device, out of code that `torch.compile` has made.
 
+    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock:
+    the rows of a request depend on its text alone.
+
     Raises:
         ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward.
     """
@@ -51,6 +56,7 @@ class DecodingOptions:
     rows: int | None = None
     deterministic: bool | int = False
     compiled: bool | None = None
+    cost: StepCost | None = None
 
     def __post_init__(self) -> None:
         if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):

@@ -113,10 +113,11 @@ def measure_exactness(
 
 def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     """Why the model cannot be decoded deterministically, if it cannot."""
-    from antiphon.accel.engines.torch.determinism import bucket_of, settled
+    from antiphon.accel.decoding.options import DecodingOptions
 
+    engine, fixed_rows = language_model.engine, DecodingOptions(rows=rows, deterministic=True).fixed_rows
     try:
-        settled(language_model.model, bucket_of(True, rows))
+        engine.lock.take(lambda: engine.deterministic_traits(fixed_rows))
     except ValueError as error:
         return str(error)
     return None

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
-from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli import bench_drafters, bench_index, bench_speed
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay_samples

@@ -12,9 +12,10 @@ import typer
 from antiphon.pipelines.benchmark.machine import facts_of
 from antiphon.pipelines.benchmark.page import machine_line
 from antiphon.pipelines.benchmark.samples import SHIPPED, RecordedSample, load_samples
+from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench_speed import is_kept
-from antiphon.pipelines.rendering.tables import figure_table
 from antiphon.pipelines.cli.options import AsJson, Device, Precision
+from antiphon.pipelines.rendering.tables import figure_table
 
 BITA = ("bita", "blend+bita", "blend+bita+lookahead")
 """Those with BiTA's weights, which are SmolLM2's."""

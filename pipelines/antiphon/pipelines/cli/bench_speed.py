@@ -67,7 +67,7 @@ def speed(
     tokenizer: TokenizerName = None,
     device: Device = None,
     chart: Annotated[list[Path] | None, typer.Option(help="Draw a .png or .svg; may be repeated.")] = None,
-    as_json: JsonToo = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decode the same prompts by transformers and by every drafter in turn, and compare their time.
 
@@ -115,7 +115,7 @@ def floor(
     context: Annotated[int, typer.Option(help="Measure them after so many tokens.")] = 1024,
     tokenizer: TokenizerName = None,
     device: Device = None,
-    as_json: JsonToo = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare what a step takes, by its rows, with reading weights and cache once at the device's copy rate."""
     from antiphon.pipelines.benchmark.floor import ROWS, measure_floor

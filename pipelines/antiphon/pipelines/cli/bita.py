@@ -98,10 +98,10 @@ def evaluate(
     from tempfile import TemporaryDirectory
 
     from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+    from antiphon.pipelines.models.drafters import SHIPPED
     from antiphon.pipelines.training.bita.answers import own_answers
     from antiphon.pipelines.training.bita.evaluate import guess_figures
     from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
-    from antiphon.pipelines.models.drafters import SHIPPED
 
     console.quiet_libraries()
     trained = BitaWeights.load(learned or SHIPPED)

@@ -54,12 +54,10 @@ class TorchEngine:
 
     ``is_owned`` says that nobody else changes the model's weights, as where `LanguageModel.from_pretrained` has loaded
     it. Only then, or where `prepack` asks for it, linear layers are computed by prepacked copies of their weights.
-    With ``cost`` nothing is measured or learned: forwards are taken to cost that.
     """
 
-    def __init__(self, model: PreTrainedModel, *, cost: StepCost | None = None) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model = ref(model)
-        self._assumed = cost
         self.lock = FairLock()
         self.loop: object | None = None
         self.is_owned = False
@@ -135,8 +133,6 @@ class TorchEngine:
 
         It is kept as long as the model lives, and in a file for the next process. ``anew`` measures in any case.
         """
-        if self._assumed is not None:
-            return self._assumed
         setting = (*self._setting, torch.get_num_threads(), self._prepack_wanted, self._is_prepack_asked)
         if anew or setting not in self._costs:
             key = cost_store.describe(self.model, len(self.prepacked))
@@ -155,8 +151,7 @@ class TorchEngine:
             return None
         cost = self.step_cost()
         if cost not in self._experience:
-            make = FixedCost if cost is self._assumed else RunningCost
-            self._experience[cost] = Experience(make(cost), make(cost))
+            self._experience[cost] = Experience(RunningCost(cost), RunningCost(cost))
         return self._experience[cost]
 
     @property
@@ -164,14 +159,17 @@ class TorchEngine:
         """Seconds of forwards over several texts; None where there are none."""
         return None if self.sharing is None or self.experience is None else self.experience.shared_cost
 
-    def budget(self, drafter: Drafter, rows: int | None) -> Budget:
-        """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost."""
-        if rows is not None:
-            return Fixed(rows)
-        experience = self.experience
-        if experience is None:
-            return Fixed(0)
-        return experience.budget(drafter)
+    def budget(self, drafter: Drafter, rows: int | None, cost: StepCost | None = None) -> Budget:
+        """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost.
+
+        With a ``cost`` nothing is measured, and nothing learned from the clock: forwards are taken to cost that.
+        """
+        if rows is not None or self.traits.level == "plain":
+            return Fixed(rows or 0)
+        if cost is not None:
+            return Measured(FixedCost(cost), Calibration())
+        assert self.experience is not None
+        return self.experience.budget(drafter)
 
     @property
     def bigrams(self) -> Bigrams | None:

@@ -22,9 +22,9 @@ from transformers import DynamicCache
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.drafting.tree import Tree
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded, untrained
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.prefixed import Prefixed
-from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.pipelines.training.bita.answers import OwnAnswer
 from antiphon.pipelines.training.loop import StepReport, teach
 
