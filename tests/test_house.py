@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import architecture
 from tests.imports import Import, circles, graph, module_name, room_of
+from tests.rooms import ROOMS
 
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
@@ -21,20 +23,6 @@ MAY_IMPORT = {
     "pipelines": {"accel", "retrieval", "pipelines"},
     "integrations": {"accel", "retrieval", "pipelines", "integrations"},
 }
-ROOMS: dict[str, dict[str, set[str]]] = {
-    "pipelines": {
-        "citations": set(),
-        "data": {"progress"},
-        "progress": set(),
-        "models": {"progress"},
-        "rendering": {"citations"},
-        ".": {"citations", "rendering"},
-        "training": {".", "data", "models", "progress"},
-        "benchmark": {".", "data", "models", "progress"},
-        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "training"},
-    },
-}
-"""The rooms of a part, and for each the rooms it may import; "." is what lies in no other."""
 FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in MAY_IMPORT}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = [path for paths in FILES.values() for path in paths]
@@ -89,6 +77,12 @@ def test_a_room_imports_only_what_it_may(part: str) -> None:
 def test_no_file_imports_itself_by_way_of_others(part: str) -> None:
     """Not in functions and not for type checking either: of two files one can always be read without the other."""
     assert circles({file: [each.imported for each in found] for file, found in graph(part).items()}) == []
+
+
+def test_the_architecture_page_is_drawn_from_the_code() -> None:
+    assert f"{architecture.BEGIN}{architecture.drawn()}{architecture.END}" in architecture.PAGE.read_text("utf-8"), (
+        "run: make architecture"
+    )
 
 
 def test_a_circle_is_found_and_a_way_round_is_none() -> None:

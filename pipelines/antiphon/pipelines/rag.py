@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from antiphon.accel import Completion, LanguageModel, PrefixCache
 from antiphon.accel.text.messages import encode
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format
+from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import Passage
@@ -78,8 +78,9 @@ class Rag:
         """The passages for a question, best first.
 
         Raises:
-            ValueError: nothing was found.
+            ValueError: nothing was found, or the question is no text.
         """
+        check_text(question)
         found = self.retriever.search(question, self.k if k is None else k)
         if not found:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")

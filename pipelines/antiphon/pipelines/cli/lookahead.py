@@ -32,7 +32,9 @@ def lookahead(
     from antiphon.accel.drafting.drafters import Lookahead
     from antiphon.accel.text.messages import encode
     from antiphon.pipelines.benchmark.cases import asked
+    from antiphon.pipelines.prompt import check_text
 
+    check_text(prompt)
     console.quiet_libraries()
     drafter = Lookahead(window, ngram, guesses, reads=not unread)
     with process_group() as own:

@@ -76,6 +76,8 @@ def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
     """The earlier answers of a file, found by the embedder of the index; none where no file was named."""
     if file is None:
         return None
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(file.parent)!r} for {file.name!r}; make it, or give another.")
     from antiphon.pipelines.sessions import SessionStore
 
     return SessionStore(file, embedder=retriever.embedder)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.engines.torch.bita_weights import name_of
+from antiphon.accel.files import write
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -79,10 +79,5 @@ def _read(file: Path, made: dict[str, Any]) -> list[OwnAnswer]:
 
 
 def _write(file: Path, made: dict[str, Any], answers: Sequence[OwnAnswer]) -> None:
-    beside = file.with_name(f"{file.name}.part")
     lines = [made, *({"prompt": answer.prompt, "answer": answer.answer} for answer in answers)]
-    with beside.open("w", encoding="utf-8") as out:
-        out.writelines(f"{json.dumps(line)}\n" for line in lines)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)
+    write(file, "".join(f"{json.dumps(line)}\n" for line in lines).encode(), is_needed=True, is_private=False)
