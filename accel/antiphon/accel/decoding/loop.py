@@ -108,6 +108,11 @@ class Loop:
         self._asks: dict[_Ask, None] = {}
         self._running: dict[Text, None] = {}
 
+    @property
+    def running(self) -> Sequence[Text]:
+        """The texts that have begun, and neither ended nor been given up."""
+        return tuple(self._running)
+
     def steps(self, text: Text) -> Iterator[Step]:
         """One Step per forward until the text ends; closing the iterator gives the text up.
 

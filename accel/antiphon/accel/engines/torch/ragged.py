@@ -19,12 +19,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.tree import plant
 from antiphon.accel.engines.torch.attention import Attention, accepts, implementation_of, lent
-from antiphon.accel.engines.torch.packed import packed_attention
+from antiphon.accel.engines.torch.packed import RAGGED, packed_attention
 from antiphon.accel.engines.torch.sequence import TorchSequence, Weights
 from antiphon.accel.engines.torch.traits import Traits
-
-RAGGED = "antiphon_ragged"
-"""The name under which transformers knows this attention."""
 
 Sharing: TypeAlias = Literal["ragged", "concatenated"]
 """How the rows of several texts attend: text by text, or by one mask over the joined keys of all texts, for models that
