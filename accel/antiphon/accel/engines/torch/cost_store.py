@@ -22,8 +22,8 @@ from antiphon.accel.engines.torch.measuring import STEPS
 from antiphon.accel.files import write
 
 
-def describe(model: PreTrainedModel, prepacked: int) -> dict[str, str]:
-    """All that a cost depends on; ``prepacked`` layers have prepacked weights."""
+def describe(model: PreTrainedModel, prepacked: int, *, steps: int = STEPS) -> dict[str, str]:
+    """All that a cost depends on; ``prepacked`` layers have prepacked weights, and ``steps`` are run in this way."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     return {
         "config": hashlib.sha256(model.config.to_json_string().encode()).hexdigest(),
@@ -34,7 +34,7 @@ def describe(model: PreTrainedModel, prepacked: int) -> dict[str, str]:
         "prepacked": str(prepacked),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
-        "steps": str(STEPS),
+        "steps": str(steps),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
