@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Conversation", "Message", "Prompt", "TokenizedPrompt", "call_opening", "tokenize"]
+__all__ = ["Conversation", "Message", "Prompt", "TokenizedPrompt", "call_opening", "prompt_tokens", "tokenize"]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""
@@ -74,6 +74,11 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenizedPro
         raise ValueError("The prompt has no tokens; give a text of at least one character, or messages.")
     offsets = ((start, end) for start, end in found["offset_mapping"]) if says else ()
     return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
+
+
+def prompt_tokens(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token ids of a prompt; see `tokenize`."""
+    return list(tokenize(prompt, tokenizer).tokens)
 
 
 def call_opening(
