@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
 from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, Fixed, Measured, share_rows
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterFactory, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
@@ -114,6 +117,15 @@ def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], lis
     return output[0].tolist(), steps
 
 
+def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[Step]:
+    """The steps of one request that has this budget."""
+    request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
+    options = DecodingOptions(drafter=drafter)
+    generation = engine_of(model).lock.take(lambda: Generation(request, options=options))
+    generation.text.budget = budget
+    return list(generation.steps())
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2"])
 def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
     model = tiny_model(family)
@@ -131,11 +143,12 @@ def test_a_liar_is_believed_less_and_less_and_an_oracle_always() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
     text, _ = steps_of(model, cost, rows=0)
-    _, lies = steps_of(model, cost, drafter=lambda: Liar(text, 5))
+    known = Calibration()
+    lies = steps_within(measured(cost, known), model, lambda: Liar(text, 5))
     drafted = [step.drafted for step in lies]
     assert max(drafted[1:4]) == 5
     assert drafted[20:] == [0] * len(drafted[20:])
-    _, again = steps_of(model, cost, drafter=lambda: Liar(text, 5))
+    again = steps_within(measured(cost, known), model, lambda: Liar(text, 5))
     assert sum(step.drafted for step in again) == 0, "the next request knows what it was worth"
     said, truths = steps_of(model, cost, drafter=lambda: Oracle(text, 5))
     assert said == text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
@@ -97,8 +97,7 @@ class LanguageModel:
             name_or_path, device=device, dtype=dtype, device_map=device_map, **(model_kwargs or {}), **arguments
         )
         engine_of(model).own()
-        keywords = cast(DecodingKeywords, asdict(options))
-        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, **keywords)
+        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, **options.keywords)
 
     @property
     def context_window(self) -> int | None:
@@ -192,14 +191,16 @@ class LanguageModel:
             **settings.arguments,
             **self._ends(),
         )
-        options = replace(self.options.with_rows(settings.rows), drafter=self._factory(settings))
+        options = self.options.with_rows(settings.rows)
+        if settings.drafter is not None:
+            options = replace(options, drafter=settings.drafter)
+        options = replace(options, drafter=self._factory(options, settings.recycling))
         return Generation(request, sources, self.tokenizer, generator, options)
 
-    def _factory(self, settings: Settings) -> DrafterFactory:
+    def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""
-        given = settings.recycling
         table = self.runners_up if given is None or given is True else self._own(given)
-        factory = factory_of(self.options.drafter if settings.drafter is None else settings.drafter, self.engine)
+        factory = factory_of(asked, self.engine)
         if factory is Recycling:
             return partial(Recycling, table)
         options = factory.keywords if isinstance(factory, partial) else dict[str, Any]()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import WINDOW, Bita, Blend, make_drafter
 from antiphon.accel.drafting.drafters.bita import acceptance
@@ -43,17 +44,19 @@ class Choice:
         return f"{self.name}: {self.reason}"
 
 
-def choose_drafter(model: PreTrainedModel, cost: StepCost | None = None) -> Choice:
+def choose_drafter(
+    model: PreTrainedModel, cost: StepCost | None = None, *, deterministic: bool | int = False
+) -> Choice:
     """`Blend`, with BiTA's masks beside it where they were learned for this model and pay on this device.
 
     They pay where BiTA's full draft makes more tokens than its forward costs plain steps; below that a budget would
     leave most masks out, and asking costs time. On a GPU whose steps would be compiled they are not chosen: masks
     forfeit that. `Lookahead` is never chosen, neither alone nor in one tree: the runners-up that `Blend` keeps make
     longer steps of the same rows, and its window added a few hundredths to these; the reason says what it would cost.
-    ``cost`` is what forwards cost, where it is not to be measured.
+    ``cost`` is what forwards cost, where it is not to be measured. Masks are not decoded ``deterministic``-ally.
     """
-    engine = engine_of(model)
-    return engine.lock.take(lambda: _chosen(engine, cost))
+    engine, options = engine_of(model), DecodingOptions(cost=cost, deterministic=deterministic)
+    return engine.lock.take(lambda: _chosen(engine, options))
 
 
 def check_drafter(drafter: str | DrafterFactory) -> None:
@@ -66,37 +69,38 @@ def check_drafter(drafter: str | DrafterFactory) -> None:
         make_drafter(drafter)
 
 
-def factory_of(drafter: str | DrafterFactory, engine: TorchEngine, cost: StepCost | None = None) -> DrafterFactory:
-    """What makes the drafters of a name, and for `AUTO` those that suit the engine's model.
+def factory_of(options: DecodingOptions, engine: TorchEngine) -> DrafterFactory:
+    """What makes the drafters of a name, and for `AUTO` those that suit the engine's model and the other options.
 
     Raises:
         ValueError: there is no drafter of that name.
     """
+    drafter = options.drafter
     if not isinstance(drafter, str):
         return drafter
-    return _chosen(engine, cost).drafter if drafter == AUTO else make_drafter(drafter)
+    return _chosen(engine, options).drafter if drafter == AUTO else make_drafter(drafter)
 
 
-def _chosen(engine: TorchEngine, cost: StepCost | None) -> Choice:
+def _chosen(engine: TorchEngine, options: DecodingOptions) -> Choice:
     if engine.traits.level == "plain":
         return Choice(Blend, "blend", f"drafts do not help this model: {engine.traits.reason}")
     weights, lack = engine.own_bita
-    cost = cost or engine.step_cost()
+    cost = options.cost or engine.step_cost()
     rows = window_rows(*WINDOW[:2])
     lookahead = (
         f"lookahead's window, {rows} rows for some {_LOOKAHEAD} tokens, would cost "
         f"{cost.ratio(1 + rows, _CONTEXT) - 1:.2f} plain steps"
     )
-    pays, bita = (False, lack) if weights is None else _weighed(engine, weights, cost)
+    pays, bita = (False, lack) if weights is None else _weighed(engine, weights, cost, options.fixed_rows)
     if pays:
         return Choice(partial(Blend, weights), "blend with bita", f"{bita}; {lookahead}")
     return Choice(Blend, "blend", f"{bita}; {lookahead}")
 
 
-def _weighed(engine: TorchEngine, weights: BitaWeights, cost: StepCost) -> tuple[bool, str]:
+def _weighed(engine: TorchEngine, weights: BitaWeights, cost: StepCost, fixed_rows: int) -> tuple[bool, str]:
     """Whether masks pay, and why."""
     try:
-        engine.check_bita(weights)
+        engine.check_bita(weights, fixed_rows=fixed_rows)
     except ValueError as error:
         return False, str(error).rstrip(".")
     if engine.model.device.type == "cuda" and not engine.why_not_compiled():

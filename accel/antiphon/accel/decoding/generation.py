@@ -49,7 +49,7 @@ class Generation:
         vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
         self.request = request
         self.engine = engine
-        drafter = factory_of(options.drafter, engine, options.cost)()
+        drafter = factory_of(options, engine)()
         table = runners_up_of(drafter)
         if table is not None and options.draft_rows != 0:
             table.prior = engine.bigrams

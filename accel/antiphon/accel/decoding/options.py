@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.step_cost import StepCost
@@ -84,6 +84,11 @@ class DecodingOptions:
         """How many rows a draft has at most; None: those that pay."""
         fixed = self.fixed_rows
         return min(DETERMINISTIC_ROWS, fixed - 1) if fixed and self.rows is None else self.rows
+
+    @property
+    def keywords(self) -> DecodingKeywords:
+        """The same as keyword arguments."""
+        return cast(DecodingKeywords, {field.name: getattr(self, field.name) for field in fields(self)})
 
     def with_rows(self, rows: int | None) -> DecodingOptions:
         """The same with another number of rows, unless None is given."""
