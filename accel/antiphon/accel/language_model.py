@@ -24,7 +24,7 @@ from antiphon.accel.engines.torch.attention import EXACT
 from antiphon.accel.engines.torch.determinism import bucket_of, settled
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Turns, Usage
-from antiphon.accel.text.messages import Conversation, Message, Prompt, encode
+from antiphon.accel.text.messages import Conversation, Message, PromptInput, encode
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class LanguageModel:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -140,7 +140,7 @@ class LanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -173,7 +173,7 @@ class LanguageModel:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -200,7 +200,7 @@ class LanguageModel:
         return self._turns.take(begin)
 
     def _run(
-        self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
+        self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
     ) -> Run:
         """One request, ready to be decoded."""
         sources = texts("references", references)
@@ -258,7 +258,7 @@ class LanguageModel:
 
     def certify(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,

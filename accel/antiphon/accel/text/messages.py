@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Conversation", "Message", "Prompt", "call_opening", "encode"]
+__all__ = ["Conversation", "Message", "PromptInput", "call_opening", "encode"]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""
@@ -27,11 +27,11 @@ class Conversation:
     opening: str = ""
 
 
-Prompt = str | Sequence[Message] | Conversation
+PromptInput = str | Sequence[Message] | Conversation
 """What a model is asked to continue or to answer."""
 
 
-def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token ids of a prompt.
 
     A text gets the special tokens that the tokenizer puts around any text. Messages are written by the chat template,

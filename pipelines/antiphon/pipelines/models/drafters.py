@@ -1,4 +1,4 @@
-"""Who drafts, by the name that a command line gives: accel's drafters, and BiTA for the embedded SmolLM2."""
+"""Drafters by the names of the command line: those of accel, and BiTA for the embedded SmolLM2."""
 
 from __future__ import annotations
 
