@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.families import ALL_FAMILIES
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.accel.testing.trial import FamilyTrial, Trial

@@ -113,10 +113,11 @@ def measure_exactness(
 
 def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     """Why the model cannot be decoded deterministically, if it cannot."""
-    from antiphon.accel.engines.torch.determinism import bucket_of, settled
+    from antiphon.accel.decoding.options import DecodingOptions
 
+    engine, fixed_rows = language_model.engine, DecodingOptions(rows=rows, deterministic=True).fixed_rows
     try:
-        settled(language_model.model, bucket_of(True, rows))
+        engine.lock.take(lambda: engine.deterministic_traits(fixed_rows))
     except ValueError as error:
         return str(error)
     return None
@@ -146,9 +147,9 @@ class _Prompt:
     def __init__(self, language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int) -> None:
         import torch
 
-        from antiphon.accel.text.messages import encode
+        from antiphon.accel.text.messages import prompt_tokens
 
-        tokens = encode(case.prompt, language_model.tokenizer)
+        tokens = prompt_tokens(case.prompt, language_model.tokenizer)
         window = language_model.context_window
         if window is not None and len(tokens) + max_new_tokens > window:
             raise ValueError(

@@ -158,7 +158,7 @@ def _decoding(
     language_model: LanguageModel, jobs: Sequence[Job], limit: int
 ) -> Iterator[Callable[[Method, Job], MethodRun]]:
     """How to decode one job by one method; where there are answers, the model follows them until the end."""
-    from antiphon.accel.engines.torch.probe import traits_of
+    from antiphon.accel.engines.torch.engine import traits_of
 
     traits_of(language_model.model)  # found out before the model is led by anything
     end = language_model.tokenizer.eos_token_id

@@ -12,11 +12,13 @@ from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
     MODEL_HELP,
+    Bita,
     Device,
     Index,
     MaxNewTokens,
     Rows,
     Sessions,
+    Window,
 )
 from antiphon.pipelines.cli.preparation import load_language_model, sessions_in
 from antiphon.pipelines.models.embedded import STOPS
@@ -29,6 +31,8 @@ def ask(
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    bita: Bita = None,
+    window: Window = None,
     rows: Rows = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
@@ -45,14 +49,15 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
-    from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
     check_text(question)
     console.quiet_libraries()
-    factory = resolve_drafter("nothing" if plain else drafter)
+    size = window_size(window) if window else None
+    factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
     language_model = load_language_model(model, device=device, drafter=factory)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.accel.drafting.drafters import DRAFTERS, drafter_named
+from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay_samples
@@ -45,7 +45,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
-    factories = {drafter: drafter_named(drafter)} if drafter else DRAFTERS
+    factories = {drafter: make_drafter(drafter)} if drafter else DRAFTERS
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_tokenizer(tokenizer)
     figures = [

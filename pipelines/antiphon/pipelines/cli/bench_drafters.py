@@ -15,8 +15,10 @@ from antiphon.pipelines.benchmark.samples import SHIPPED, RecordedSample, load_s
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench_speed import is_kept
 from antiphon.pipelines.cli.options import AsJson, Device, Precision
-from antiphon.pipelines.models.drafters import LEARNED
 from antiphon.pipelines.rendering.tables import figure_table
+
+BITA = ("bita", "blend+bita", "blend+bita+lookahead")
+"""Those with BiTA's weights, which are SmolLM2's."""
 
 METHODS = ("hf-lookup", "copying", "trie", "recycling", "lookahead", "blend", "blend+lookahead")
 SUMMARIZE = "Summarize the passages above in a few sentences."
@@ -80,7 +82,7 @@ def drafters(
 
 def methods_of(model: str) -> tuple[str, ...]:
     """What is compared where no method is named: all that drafts for this model."""
-    return (*METHODS, *(LEARNED if model == "smollm2" else ()), "auto")
+    return (*METHODS, *(BITA if model == "smollm2" else ()), "auto")
 
 
 def samples_of(file: str, limit: int) -> dict[str, list[RecordedSample]]:

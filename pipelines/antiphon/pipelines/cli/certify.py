@@ -15,10 +15,12 @@ from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     DRAFTER_HELP,
     MODEL_HELP,
+    Bita,
     Device,
     MaxNewTokens,
     Precision,
     Rows,
+    Window,
 )
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.embedded import STOPS
@@ -42,6 +44,8 @@ def certify(
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    bita: Bita = None,
+    window: Window = None,
     rows: Rows = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
@@ -53,13 +57,13 @@ def certify(
 
     The exit code is 1 where the certificate does not hold.
     """
-    from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text
     from antiphon.retrieval import Retriever
 
     check_text(prompt)
     console.quiet_libraries()
-    factory = resolve_drafter(drafter)
+    factory = resolve_drafter(drafter, bita=bita, window=window_size(window) if window else None)
     retriever = None if index is None else Retriever.open(index, device=device)
     settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
     language_model = load_language_model(model, device=device, **settings)

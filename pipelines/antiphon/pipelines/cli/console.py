@@ -66,7 +66,7 @@ def show_choice(language_model: LanguageModel) -> None:
     from antiphon.accel import choose_drafter
 
     with err.status("Measuring"):
-        choice = choose_drafter(language_model.model)
+        choice = choose_drafter(language_model.model, deterministic=language_model.options.deterministic)
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 

@@ -77,11 +77,11 @@ _CONVERTING = "Converting the language model, once"
 
 def _put_learned_beside(folder: Path) -> None:
     """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there."""
-    from antiphon.accel.drafting.drafters import LEARNED_FILE
+    from antiphon.accel.drafting.drafters import BITA_FILE
     from antiphon.accel.files import write
     from antiphon.pipelines.models.drafters import SHIPPED
 
-    target = folder / LEARNED_FILE
+    target = folder / BITA_FILE
     if target.exists():  # whoever put another one there knows why
         return
     write(target, SHIPPED.read_bytes())  # a cache that cannot be written still has a model that can be read

@@ -15,7 +15,7 @@ from antiphon.pipelines.training.bita.train import MaskLesson, mask_logits
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from antiphon.accel.engines.torch.learned import Learned
+    from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 TOGETHER = 64
 """So many groups of masks are asked in one forward."""
@@ -42,7 +42,7 @@ class GuessFigures:
 @torch.no_grad()
 def guess_figures(
     model: PreTrainedModel,
-    learned: Learned,
+    learned: BitaWeights,
     answers: Sequence[OwnAnswer],
     *,
     report: Callable[[int, int], None] = lambda done, total: None,
@@ -70,7 +70,7 @@ def guess_figures(
     return GuessFigures(len(followed), tokens, per_step, [_best(said, place) for place in range(masks)])
 
 
-def ranks(model: PreTrainedModel, learned: Learned, answer: OwnAnswer) -> Ranks:
+def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ranks:
     """For the group after every token but the last, how many tokens each mask thinks likelier than the true one.
 
     The group after ``answer[:s]`` guesses from ``answer[s + 1]`` on, so at the answer's end some masks have no truth:

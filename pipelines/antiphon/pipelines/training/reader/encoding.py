@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.training.reader.lesson import Lesson, Question
 
@@ -45,7 +45,7 @@ class Encoded:
 def encode_lesson(lesson: Lesson, tokenizer: PreTrainedTokenizerBase) -> Encoded:
     """The lesson's tree of tokens; see the module."""
     prompts = [
-        encode(reader_prompt(question.text, lesson.passages).content, tokenizer) for question in lesson.questions
+        prompt_tokens(reader_prompt(question.text, lesson.passages).content, tokenizer) for question in lesson.questions
     ]
     shared = _shared(prompts)
     branches = [

@@ -1,4 +1,4 @@
-"""What BiTA learns of a model: embeddings for mask tokens, and keys and values that these alone see. Knows no drafts.
+"""BiTA's weights for a model: embeddings of mask tokens, and keys and values that these alone see. Knows no drafts.
 
 Lin et al. 2024, "BiTA: Bi-Directional Tuning for Lossless Acceleration in Large Language Models", section 3.1.
 """
@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+
+from antiphon.accel.drafting.drafters import BITA_FILE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,16 +28,14 @@ _TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
 _SAMPLED = 8
 _NEAR, _NEARER = 0.01, 1e-4  # relative and absolute: bfloat16 rounds by 0.004, and adapters change most by more
 
-_checked: WeakKeyDictionary[PreTrainedModel, object] = WeakKeyDictionary()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
-    """A learned prefix and learned mask tokens, of one model.
+class BitaWeights:
+    """A trained prefix and trained mask tokens, of one model.
 
-    ``keys`` and ``values`` have shape (layers, key heads, prefix, size): they are a cache's states, after rotation and
-    norm. ``masks`` has shape (masks, hidden). ``model`` is the name of the model that they were learned for and
-    ``sample`` some numbers of its weights; ``notes`` says how they were learned.
+    ``keys`` and ``values`` have shape (layers, key heads, prefix, size), as in a cache: after rotation and norm.
+    ``masks`` has shape (masks, hidden). ``model`` is the name of the model that they were trained for and ``sample``
+    some numbers of its weights, by which it is known again; ``notes`` says how they were trained.
     """
 
     keys: Tensor
@@ -51,7 +50,7 @@ class Learned:
         """How many keys and values every layer has."""
         return self.keys.shape[2]
 
-    def on(self, model: PreTrainedModel) -> Learned:
+    def on(self, model: PreTrainedModel) -> BitaWeights:
         """The same where the model computes, and in its precision."""
         keys, values, masks = (each.to(model.device, model.dtype) for each in (self.keys, self.values, self.masks))
         return replace(self, keys=keys, values=values, masks=masks)
@@ -62,8 +61,6 @@ class Learned:
         Raises:
             ValueError: it is another one, and which one was wanted.
         """
-        if _checked.get(model) is self.sample:
-            return
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = shape_of(model).tensors(self.prefix, len(self.masks))
         remedy = "train it for this one: antiphon bita train"
@@ -78,7 +75,6 @@ class Learned:
                 f"What BiTA learned belongs to {self.model!r}, and the weights of {name_of(model)!r} are others; "
                 f"{remedy}."
             )
-        _checked[model] = self.sample
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
@@ -97,7 +93,7 @@ class Learned:
         beside.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Learned:
+    def load(cls, path: str | Path) -> BitaWeights:
         """What was saved there.
 
         Raises:
@@ -150,7 +146,7 @@ def shape_of(model: PreTrainedModel) -> Shape:
     return Shape(len(cache.layers), heads, key, value, embeddings.weight.shape[1])
 
 
-def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> Learned:
+def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> BitaWeights:
     """Where training begins, in float32: a random prefix, and masks that are the mean embedding and a little noise.
 
     Raises:
@@ -163,7 +159,7 @@ def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed:
     keys, values, noise = (NOISE * torch.randn(shape, generator=random) for shape in shapes)
     embeddings: Any = model.get_input_embeddings()
     mean = embeddings.weight.detach().float().mean(0).cpu()
-    return Learned(keys, values, mean + noise, sample_of(model), name_of(model))
+    return BitaWeights(keys, values, mean + noise, sample_of(model), name_of(model))
 
 
 def sample_of(model: PreTrainedModel) -> Tensor:
@@ -172,9 +168,9 @@ def sample_of(model: PreTrainedModel) -> Tensor:
     return torch.cat([row.float().cpu() for row in rows])
 
 
-def learned_of(drafter: object) -> Learned | None:
-    """What a drafter brings along for its mask tokens; None where it drafts without."""
-    return getattr(drafter, "learned", None)
+def bita_weights_of(drafter: object) -> BitaWeights | None:
+    """The weights that a drafter needs the model to be shown; None where it has no mask tokens."""
+    return getattr(drafter, "bita_weights", None)
 
 
 def name_of(model: PreTrainedModel) -> str:
@@ -182,7 +178,19 @@ def name_of(model: PreTrainedModel) -> str:
     return Path(str(model.config.name_or_path or model.config.model_type)).name
 
 
-def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: Learned) -> Tensor:
+def found_beside(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
+    """What BiTA learned for this model, from the file in its folder or in the hub's cache; or None, and why."""
+    from transformers.utils.hub import cached_file
+
+    try:
+        return BitaWeights.load(str(cached_file(str(model.config.name_or_path), BITA_FILE, local_files_only=True))), ""
+    except OSError:
+        return None, f"no {BITA_FILE} lies in the model's folder"
+    except ValueError as error:
+        return None, str(error).rstrip(".")
+
+
+def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: BitaWeights) -> Tensor:
     """What tokens are fed as, of shape (1, tokens, hidden); -1 is the first mask token, -2 the second, and so on."""
     ids = torch.tensor(tokens, device=model.device)
     states: Tensor = model.get_input_embeddings()(ids.clamp(min=0))

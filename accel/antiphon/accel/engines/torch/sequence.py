@@ -1,13 +1,13 @@
-"""The model and its memory: one forward over confirmed and drafted tokens, then keep what held. Knows no drafters."""
+"""The memory of one text in torch: confirmed and drafted tokens go in, and what held is kept. Knows no drafters."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,28 +15,35 @@ from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
-from antiphon.accel.drafting.tree import Tree, additive, mask, plant
-from antiphon.accel.engines.torch.attention import lent
-from antiphon.accel.engines.torch.commit import capacity, commit, recorders, rewindable, settle
-from antiphon.accel.engines.torch.growing import let_grow
-from antiphon.accel.engines.torch.learned import Learned, embedded
+from antiphon.accel.drafting.tree import Tree, plant
+from antiphon.accel.engines.torch.attention import EXACT, lent
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded
+from antiphon.accel.engines.torch.commit import capacity, commit, end_recording, recorders, rewindable
+from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers, let_grow
+from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone
 from antiphon.accel.engines.torch.prefixed import Prefixed
-from antiphon.accel.engines.torch.prepacked import prepacked
-from antiphon.accel.engines.torch.traits import Traits
+from antiphon.accel.engines.torch.traits import TREE_LAYERS, Traits
 
 
-class CachedModel:
-    """An unmodified model with the cache of one request.
+class Weights(Protocol):
+    """What stands in for a model's layers during a forward."""
+
+    def applied(self) -> AbstractContextManager[None]:
+        """In here they do."""
+
+
+class TorchSequence:
+    """An unmodified model with the cache of one text.
 
     ``forward`` feeds confirmed tokens that have no keys and values yet, and a draft below the last of them; ``keep``
     then makes the accepted rows permanent and drops the rest. Between the two the cache holds every row; after
     ``keep`` it holds exactly the confirmed tokens but the last.
 
-    With a ``bucket``, every forward after the prefill is filled up to so many rows, so that its shape says nothing of
-    the draft; this takes attention that skips rows which see nothing (`antiphon.accel.engines.torch.attention`).
+    With ``fixed_rows``, every forward after the prefill is filled up to so many rows, so that its shape says nothing
+    of the draft, and attends to each row by itself (`antiphon.accel.engines.torch.attention`).
 
-    Rows of negative tokens are the mask tokens of ``learned``: they are fed as its embeddings, and see its prefix.
+    Rows of negative tokens are the mask tokens of ``bita``: they are fed as its embeddings, and see its prefix.
     """
 
     def __init__(
@@ -46,43 +53,57 @@ class CachedModel:
         cache: Cache | None = None,
         *,
         padding: int = 0,
-        bucket: int = 0,
-        learned: Learned | None = None,
+        fixed_rows: int = 0,
+        bita: BitaWeights | None = None,
+        weights: Weights | None = None,
+        shares: Callable[[], bool] = lambda: True,
     ) -> None:
         self.model = model
         self.traits = traits
         self.cache = DynamicCache(config=model.config) if cache is None else cache
         let_grow(self.cache)
         self.padding = padding
-        self.bucket = bucket
-        self.learned = learned and learned.on(model)
-        # A row of a bucket has to round alike beside any others, which is known of torch's own products alone.
-        self.applied = nullcontext if bucket else prepacked(model).applied
+        self.fixed_rows = fixed_rows
+        self.bita = bita and bita.on(model)
+        # A row of a fixed shape has to round alike beside any others, which is known of torch's own products alone.
+        self.applied = nullcontext if fixed_rows or weights is None else weights.applied
+        self._shares = shares
+        self._is_simple = not fixed_rows and bita is None and _grows(self.cache)
+        self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
+        self.is_open = False  # nothing of the text has been read in here yet
         self.level = traits.level
         self.length = held(self.cache)
         self.capacity = capacity(self.cache)
-        self.best: Tensor | None = None  # nobody has taken the argmax of the logits yet
         self._fed: tuple[Tokens, Draft, int] = ((), EMPTY, 0)
         self._snapshot: list[dict[str, Any]] | None = None
         self._recorders = recorders(self.cache, self.level)
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether this text may be one of several in a forward: not under the caller's autocast."""
+        device = self.model.device.type
+        is_tree = self._is_simple and self.level == "tree"
+        return is_tree and not torch.is_autocast_enabled(device) and self._shares()
 
     def can_open(self, context: Tokens) -> bool:
         """Whether the last token of a prompt may be read with a draft beside it, after all the others.
 
         Not where the prompt's own shape is part of what is promised: in a bucket, or at a switch of frequencies.
         """
-        return self.level == "tree" and not self.bucket and self.traits.rope is None and len(context) > self.length + 1
+        return (
+            self.level == "tree" and not self.fixed_rows and self.traits.rope is None and len(context) > self.length + 1
+        )
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
         """Read the prompt, ``chunk`` tokens at a time where given; the logits after its last token, (1, vocab)."""
-        settle(self.cache.layers)
+        end_recording(self.cache.layers)
         size = chunk or max(len(prompt), 1)
         last = (len(prompt) - 1) // size * size
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.length += size
         logits = self._feed(prompt[last:], EMPTY, pads=0)  # the same for every draft as it is
-        self._inspect_cache()
+        self.inspect_cache()
         return logits
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
@@ -94,13 +115,13 @@ class CachedModel:
             return EMPTY
         draft = draft if self.level == "tree" else likeliest_chain(draft)
         free = sys.maxsize if self.capacity is None else self.capacity - self.length
-        free -= pending + (self.learned.prefix if self.learned else 0)
+        free -= pending + (self.bita.prefix if self.bita else 0)
         reach = max(self._reachable() - (pending - 1), 0)
         return trim(draft, min(rows, free), min(depth, reach), reach)
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row, of shape (1 + rows, vocab)."""
-        return self._feed(pending, draft, pads=max(self.bucket - len(pending) - len(draft), 0))
+        return self._feed(pending, draft, pads=max(self.fixed_rows - len(pending) - len(draft), 0))
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the pending tokens and the rows of ``path`` permanent; forget the other rows."""
@@ -111,24 +132,42 @@ class CachedModel:
         elif kept < fed and self.level in ("tree", "linear"):
             rows = [*range(len(pending)), *(len(pending) + row for row in path)]
             commit(self.cache, rows, held=self.length, fed=fed)
-        settle(self._recorders)
+        end_recording(self._recorders)
         self.length += kept
 
-    def rebuild(self, context: Tokens) -> Tensor:
-        """Forget everything and read ``context`` again; the logits after its last token, of shape (1, vocab)."""
+    def advance(self, tokens: int) -> None:
+        """Count tokens that were read elsewhere, and are kept there for now."""
+        self.length += tokens
+
+    def take_layers(self) -> list[Any]:
+        """Give away what is held; fresh layers stand in its place."""
+        layers: list[Any] = self.cache.layers
+        self.cache.layers = [*growing_layers(len(layers))]
+        return layers
+
+    def put_states(self, states: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Hold the keys and values of every layer again, each of shape (1, heads, tokens, size)."""
+        for layer, (keys, values) in zip(self._layers, states, strict=True):
+            layer.update(keys, values)
+
+    def restart(self) -> None:
+        """Forget everything, after a forward that failed half-way or when the cache has become void."""
         self.cache = DynamicCache(config=self.model.config)
         let_grow(self.cache)
         self.length = 0
         self.capacity = None
-        return self.prefill(context)
+        self.is_open = False
+        self._snapshot = None
+        self._recorders = recorders(self.cache, self.level)
 
-    def must_rebuild(self, context: Tokens) -> bool:
+    def is_void(self, context: Tokens) -> bool:
         """Whether the text has just outgrown short-context rotary frequencies, so that the cache is void."""
         rope = self.traits.rope
         return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
 
-    def _inspect_cache(self) -> None:
-        """Settle the level, now that the cache has its layers; a warning says what the caller's own one costs."""
+    def inspect_cache(self) -> None:
+        """Find out the level, now that the cache has its layers; a warning says what the caller's own one costs."""
+        self.is_open = True
         self.level, reason = rewindable(self.cache, self.traits.level)
         self._recorders = recorders(self.cache, self.level)
         if self.level == "plain" != self.traits.level:
@@ -142,12 +181,16 @@ class CachedModel:
     def _layers(self) -> list[Any]:
         return list(self.cache.layers)
 
-    def _feed(self, pending: Tokens, draft: Draft, pads: int) -> Tensor:
+    def record(self, pending: Tokens, draft: Draft, pads: int = 0) -> None:
+        """Note what the next forward is fed, so that ``keep`` can take rows of it back."""
         self._fed = (pending, draft, pads + self._shown(draft.tokens))
         if len(draft) or pads:
             for layer in self._recorders:  # until `keep`: prompts and plain steps have nothing to take back
                 layer.activate_past_recording()
         self._snapshot = _recurrent(self.cache) if self.level == "replay" and len(draft) else None
+
+    def _feed(self, pending: Tokens, draft: Draft, pads: int) -> Tensor:
+        self.record(pending, draft, pads)
         return self._run(pending, draft, pads)
 
     def _run(self, pending: Tokens, draft: Draft, pads: int = 0) -> Tensor:
@@ -160,13 +203,22 @@ class CachedModel:
         if self.traits.keeps_logits:
             arguments["logits_to_keep"] = rows
         if self.traits.takes_positions:
-            positions = depths + (self.length - self.padding)
-            arguments["position_ids"] = positions.clamp_(min=0)[None].to(self.model.device)
+            arguments["position_ids"] = self.positions(depths)[None].to(self.model.device)
         seen = self._mask(tree, tokens)
-        with self.applied(), lent(self.model, PACKED) if self._packs(tree, len(tokens)) else nullcontext():
+        with self.applied(), self._attending(tree, len(tokens)):
             outputs = self.model(attention_mask=seen, **arguments)
         logits: Tensor = outputs.logits[0, -rows:][: rows - pads]
         return logits
+
+    def positions(self, depths: Tensor) -> Tensor:
+        """The positions of rows that are so far from the first pending token."""
+        return (depths + (self.length - self.padding)).clamp_(min=0)
+
+    def _attending(self, tree: Tree | None, rows: int) -> AbstractContextManager[None]:
+        """The attention of this forward: the model's own, unless exact or packed attention stands in for it."""
+        if self.fixed_rows:
+            return lent(self.model, EXACT)
+        return lent(self.model, PACKED) if self._packs(tree, rows) else nullcontext()
 
     def _packs(self, tree: Tree | None, rows: int) -> bool:
         """Whether this forward is attended packed: with a draft, or where a plain step is far faster so."""
@@ -177,18 +229,18 @@ class CachedModel:
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         """What is fed, and the cache that it goes to; mask tokens come with what was learned for them."""
         name = self.traits.cache_argument or "past_key_values"
-        if self.learned is not None and min(tokens) < 0:
-            embeddings = embedded(self.model, tokens, self.learned)
-            return {"inputs_embeds": embeddings, name: Prefixed(self.cache, self.learned), "use_cache": True}
+        if self.bita is not None and min(tokens) < 0:
+            embeddings = embedded(self.model, tokens, self.bita)
+            return {"inputs_embeds": embeddings, name: Prefixed(self.cache, self.bita), "use_cache": True}
         return {"input_ids": torch.tensor([tokens], device=self.model.device), name: self.cache, "use_cache": True}
 
     def _shown(self, tokens: Tokens) -> int:
         """How many learned keys and values lie behind the rows: all of them where a mask token looks."""
-        return self.learned.prefix if self.learned is not None and min(tokens, default=0) < 0 else 0
+        return self.bita.prefix if self.bita is not None and min(tokens, default=0) < 0 else 0
 
     def _mask(self, tree: Tree | None, tokens: Tokens) -> Tensor | dict[str, Tensor] | None:
         if tree is not None and self.level == "tree":
-            masks = {kind: self._tree_mask(tree, kind, tokens) for kind in self.traits.reaches}
+            masks = {kind: self.tree_mask(tree, kind, tokens) for kind in self.traits.reaches}
             return masks if len(masks) > 1 else next(iter(masks.values()))
         if not self.padding:
             return None  # the causal fast path of transformers
@@ -197,7 +249,8 @@ class CachedModel:
         # Models of recurrent state alone multiply what they are fed by their mask, and remember nothing of the rest.
         return seen[:, self.length :] if self.traits.cache_argument == "cache_params" else seen
 
-    def _tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
+    def tree_mask(self, tree: Tree, kind: str, tokens: Tokens) -> Tensor:
+        """Who sees what in the layers of one kind, of shape (1, 1, rows, slots), in the form that they take."""
         shown = self._shown(tokens)
         first: Any = self.cache.layers[self.traits.first[kind]]
         width, offset = first.get_mask_sizes(len(tree) + shown)
@@ -226,7 +279,7 @@ class CachedModel:
                 layer.crop(-fed)
             elif getattr(layer, "keys", None) is not None:  # its own crop would want to crop the state as well
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
-        settle(self._recorders)
+        end_recording(self._recorders)
         self._run(tokens, EMPTY)
 
 
@@ -242,6 +295,12 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
 def held(cache: Cache) -> int:
     """How many tokens a cache holds; 0 where it keeps recurrent state alone, which does not count them."""
     return int(cache.get_seq_length()) if any(hasattr(layer, "keys") for layer in cache.layers) else 0
+
+
+def _grows(cache: Cache) -> bool:
+    """Whether it is a cache of one text, all of whose layers append in memory of their own."""
+    kinds = {type(layer).__name__ for layer in cache.layers}
+    return kinds <= TREE_LAYERS | {GrowingLayer.__name__} and not getattr(cache, "offloading", False)
 
 
 def _recurrent(cache: Cache) -> list[dict[str, Any]]:
