@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import Prompt, prompt_tokens
+from antiphon.accel.text.messages import PromptInput, prompt_tokens
 from antiphon.accel.text.parameters import Parameters, Settings
 
 HERMES = """\
@@ -57,7 +57,7 @@ class Scripted(LanguageModel):
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,

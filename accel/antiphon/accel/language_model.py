@@ -23,7 +23,7 @@ from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
-from antiphon.accel.text.messages import Conversation, Message, Prompt, TokenizedPrompt, prompt_tokens, tokenize
+from antiphon.accel.text.messages import Conversation, Message, PromptInput, TokenizedPrompt, prompt_tokens, tokenize
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LanguageModel:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -118,7 +118,7 @@ class LanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -151,7 +151,7 @@ class LanguageModel:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -175,7 +175,7 @@ class LanguageModel:
         return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
 
     def _generation(
-        self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
+        self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
     ) -> Generation:
         """One request, ready to be decoded."""
         given = texts("references", references)
@@ -230,7 +230,7 @@ class LanguageModel:
             chosen=(settings.temperature, settings.repetition_penalty),
         )
 
-    def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
+    def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """The prompt as the model reads it: whoever counts its tokens first hands it on in place of the prompt.
 
         Raises:
@@ -240,7 +240,7 @@ class LanguageModel:
 
     def certify(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,

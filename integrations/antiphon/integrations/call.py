@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.accel import Completion, LanguageModel, Stream
-from antiphon.accel.text.messages import Prompt
+from antiphon.accel.text.messages import PromptInput
 from antiphon.integrations.reading import Timed
 from antiphon.integrations.tool_calls import Said, read, shown
 from antiphon.pipelines import Citation, cite, passage_references
@@ -24,7 +24,7 @@ class Call:
 
     language_model: LanguageModel
     model: str
-    prompt: Prompt
+    prompt: PromptInput
     passages: tuple[Passage, ...]
     parameters: Mapping[str, Any]
     timeout: float | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Conversation", "Message", "Prompt", "TokenizedPrompt", "call_opening", "prompt_tokens", "tokenize"]
+__all__ = ["Conversation", "Message", "PromptInput", "TokenizedPrompt", "call_opening", "prompt_tokens", "tokenize"]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""
@@ -49,11 +49,11 @@ class TokenizedPrompt:
         return self.tokens[inside[0] : inside[-1] + 1] if inside else ()
 
 
-Prompt = str | Sequence[Message] | Conversation | TokenizedPrompt
+PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt
 """What a model is asked to continue or to answer."""
 
 
-def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
+def tokenize(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """The text and token ids of a prompt; one that is tokenized already stays as it is.
 
     A text gets the special tokens that the tokenizer puts around any text. Messages are written by the chat template,
@@ -76,7 +76,7 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenizedPro
     return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
 
 
-def prompt_tokens(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def prompt_tokens(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token ids of a prompt; see `tokenize`."""
     return list(tokenize(prompt, tokenizer).tokens)
 

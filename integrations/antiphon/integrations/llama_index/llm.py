@@ -25,7 +25,7 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.messages import Prompt, prompt_tokens
+from antiphon.accel.text.messages import PromptInput, prompt_tokens
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
@@ -160,20 +160,20 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         choice = "any" if tool_required else kwargs.pop("tool_choice", None)
         return {"messages": messages, "tools": offered, "tool_choice": choice, **kwargs}
 
-    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> Prompt:
+    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
         """The prompt of messages: by the chat template, or where there is none as one text."""
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
         return Conversation(chat_messages(messages), *offer(self.language_model.tokenizer, wanted, choice))
 
-    def _text(self, prompt: str, formatted: bool) -> Prompt:
+    def _text(self, prompt: str, formatted: bool) -> PromptInput:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
         if self._takes_messages and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
-    def _call(self, prompt: Prompt, given: dict[str, Any]) -> Call:
+    def _call(self, prompt: PromptInput, given: dict[str, Any]) -> Call:
         passages = getattr(given.get(REFERENCES), "passages", ())
         stop = given.get("stop")
         kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop")}

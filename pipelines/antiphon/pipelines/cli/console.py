@@ -1,4 +1,4 @@
-"""The terminal: answers as they stream, citations, costs and progress. Knows how things look and does none of them."""
+"""The terminal: prints streaming answers, citations, costs and progress. Computes none of them."""
 
 from __future__ import annotations
 

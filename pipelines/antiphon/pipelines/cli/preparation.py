@@ -1,4 +1,4 @@
-"""What has to be there before a question: an index, and a language model; with progress on the terminal."""
+"""What commands need before they begin: an index, a language model, sessions; with progress on the terminal."""
 
 from __future__ import annotations
 

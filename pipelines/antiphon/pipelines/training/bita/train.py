@@ -1,4 +1,4 @@
-"""Training: a prefix and mask tokens that let a model guess what it says next but one. Knows nothing of prompts.
+"""Trains BiTA's prefix and mask tokens, with which a model guesses several tokens ahead. Knows nothing of prompts.
 
 BiTA (Lin et al. 2024), section 3.1: the model is frozen, and learns from answers of its own.
 """
