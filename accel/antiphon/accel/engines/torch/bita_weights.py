@@ -84,7 +84,8 @@ class BitaWeights:
         tensors = dict(zip(_TENSORS, (self.keys, self.values, self.masks, self.sample), strict=True))
         facts = {"version": VERSION, "model": self.model, "notes": self.notes}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write(path, save(tensors, {"bita": json.dumps(facts)}), is_needed=True)  # one entry: of several the order varies
+        # One entry of metadata: the order of several is random.
+        write(path, save(tensors, {"bita": json.dumps(facts)}), is_needed=True)
 
     @classmethod
     def load(cls, path: str | Path) -> BitaWeights:
