@@ -4,6 +4,7 @@ from .collection import Collection as Collection
 from .collection import EngineUnavailable as EngineUnavailable
 from .collection import PassageIndex as PassageIndex
 from .collection import Where as Where
+from .cross_encoder import CrossEncoderReranker as CrossEncoderReranker
 from .description import Description as Description
 from .document import Document as Document
 from .document import Heading as Heading
@@ -11,7 +12,7 @@ from .embed import Embedder as Embedder
 from .embed import HashEmbedder as HashEmbedder
 from .embed import TokenEmbedder as TokenEmbedder
 from .embed import TokenVectors as TokenVectors
-from .embed import resolve as resolve
+from .embedders import resolve as resolve
 from .fuse import Fusion as Fusion
 from .fuse import convex as convex
 from .fuse import reciprocal_rank as reciprocal_rank
@@ -30,13 +31,12 @@ from .load import read_document as read_document
 from .local_index import LocalIndex as LocalIndex
 from .m3 import M3Embedder as M3Embedder
 from .m3 import lexical_score as lexical_score
+from .maxsim import MaxSim as MaxSim
 from .minilm import MiniLMEmbedder as MiniLMEmbedder
 from .passage import Passage as Passage
 from .ray_embedder import RayEmbedder as RayEmbedder
-from .rerank import CrossEncoderReranker as CrossEncoderReranker
-from .rerank import MaxSim as MaxSim
 from .rerank import Reranker as Reranker
-from .rerank import resolve_reranker as resolve_reranker
+from .rerankers import resolve_reranker as resolve_reranker
 from .retriever import Retriever as Retriever
 from .sentence_transformer import SentenceTransformerEmbedder as SentenceTransformerEmbedder
 from .settings import Setting as Setting

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.collection import latest, require_same_embedder
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
+from antiphon.retrieval.embed import Embedder, TokenEmbedder
+from antiphon.retrieval.embedders import resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
 from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
 from antiphon.retrieval.passage import Passage

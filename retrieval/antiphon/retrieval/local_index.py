@@ -10,7 +10,8 @@ from dataclasses import replace
 from threading import Lock
 
 from antiphon.retrieval.collection import Where
-from antiphon.retrieval.embed import Embedder, resolve
+from antiphon.retrieval.embed import Embedder
+from antiphon.retrieval.embedders import resolve
 from antiphon.retrieval.generation import IndexMismatch
 from antiphon.retrieval.index import update_index
 from antiphon.retrieval.passage import Passage

@@ -10,7 +10,8 @@ from antiphon.retrieval.embed import Embedder
 from antiphon.retrieval.fuse import Fusion, convex
 from antiphon.retrieval.local_index import LocalIndex, same_embedder
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.rerank import Reranker, resolve_reranker
+from antiphon.retrieval.rerank import Reranker
+from antiphon.retrieval.rerankers import resolve_reranker
 from antiphon.retrieval.store import read_store
 
 CANDIDATES = 100
