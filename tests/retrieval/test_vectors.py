@@ -118,12 +118,12 @@ def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path:
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
-from antiphon.retrieval.vector_files import prepared, vector_index
+from antiphon.retrieval.vector_files import checked_setting, vector_index
 assert len(vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
-prepared("auto", 50_000, 1)
+checked_setting("auto", 50_000, 1)
 for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
     try:
-        prepared(setting, count, dim)
+        checked_setting(setting, count, dim)
     except ImportError as error:
         print(error)
 """

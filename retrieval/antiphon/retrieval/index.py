@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
-from antiphon.retrieval.collection import latest, require_same_embedder
+from antiphon.retrieval.collection import last_of_each_id, require_same_embedder
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.embed import Embedder, TokenEmbedder
 from antiphon.retrieval.embedders import resolve
@@ -22,7 +22,13 @@ from antiphon.retrieval.load import Progress, Skipped, find_files, load_document
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.store import Store, read_store, write_store
-from antiphon.retrieval.vector_files import describe, prepared, rebuilt, remembered, vector_index
+from antiphon.retrieval.vector_files import (
+    checked_setting,
+    description_of,
+    index_of_normalized,
+    rebuilt_index,
+    saved_setting,
+)
 from antiphon.retrieval.vectors import Vectors, normalized
 
 _BLOCK = 128  # passages between two calls of progress, unless an embedder has a `block` of its own
@@ -114,18 +120,19 @@ def index_passages(
     identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
     if times > 1:
         raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
-    suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
+    # What cannot be done is said before hours of embedding.
+    suited = checked_setting(setting, len(passages), embedder.dim)
     texts = [passage.text for passage in passages]
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
     vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
     counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
-    index = vector_index(vectors, suited)
+    index = index_of_normalized(vectors, suited)
     write_store(
         out,
         passages,
         index,
-        description=describe(index, suited),
+        description=description_of(index, suited),
         embedder=embedder.name,
         fingerprint=embedder.fingerprint,
         token_counts=counts,
@@ -165,19 +172,21 @@ def update_index(
     if vectors is None:
         texts = [passage.text for passage in put]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
-    put, vectors = latest(put, vectors, embedder.dim)
+    else:
+        vectors = normalized(vectors, dim=embedder.dim)
+    put, vectors = last_of_each_id(put, vectors)
     gone = {*remove, *(passage.id for passage in put)}
     before = list(store.passages)
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
     report("save", 0, 1)
-    suited = remembered(store.description, max(1, len(old) + len(vectors)))
-    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), suited)
+    suited = saved_setting(store.description, max(1, len(old) + len(vectors)))
+    index = rebuilt_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
     write_store(
         Path(folder),
         [*(before[row] for row in kept), *put],
         index,
-        description=describe(index, suited),
+        description=description_of(index, suited),
         embedder=store.embedder,
         fingerprint=store.fingerprint,
         token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], put, embedder),

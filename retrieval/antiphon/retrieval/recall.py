@@ -56,7 +56,7 @@ def sample(
     if queries is None:
         own = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
         queries = np.ascontiguousarray(vectors[own])
-    hits = FlatIndex(vectors, faiss=faiss).search(queries, DEPTH + 1)
+    hits = FlatIndex(vectors, faiss=faiss, are_normalized=True).search(queries, DEPTH + 1)
     nearest = tuple(_others(hit.rows, row) for hit, row in zip(hits, own, strict=True))
     return Sample(queries, own, nearest)
 

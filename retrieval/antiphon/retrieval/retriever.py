@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.retrieval.collection import Collection, PassageIndex, Where
+from antiphon.retrieval.collection import Collection, FusingIndex, PassageIndex, Where
 from antiphon.retrieval.embed import Embedder
 from antiphon.retrieval.fuse import Fusion, convex
 from antiphon.retrieval.local_index import LocalIndex, same_embedder
@@ -112,6 +112,8 @@ class Retriever:
         if self.fusion is None:
             return self.index.nearest(vector, count, where)
         many = max(count, CANDIDATES)
+        if isinstance(self.index, FusingIndex):
+            return self.index.fused(vector, question, count, fusion=self.fusion, candidates=many, where=where)
         return self.fusion(self.index.nearest(vector, many, where), self.index.matching(question, many, where))[:count]
 
 

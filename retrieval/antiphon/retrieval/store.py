@@ -33,6 +33,7 @@ create table passages (
 )
 """
 _COLUMNS = 'row, id, text, source, start, "end", metadata'
+_FETCH = f"select {_COLUMNS} from passages where row in (select value from json_each(?))"
 _WORDS = "create virtual table words using fts5 (title, text, content = '', tokenize = 'porter unicode61')"
 _ROWS = "select row from passages where {allowed} order by row"
 _BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
@@ -88,12 +89,17 @@ class PassageTable:
         return (_passage(record) for record in self._query(f"select {_COLUMNS} from passages order by row"))
 
     def fetch(self, rows: Sequence[int]) -> list[Passage]:
-        """The passages of these rows, in this order.
+        """The passages of these rows, in this order, read in one statement.
 
         Raises:
             IndexError: there is no such row.
         """
-        return [_passage(self._one(int(row))) for row in rows]
+        asked = json.dumps([int(row) for row in rows])
+        found = {record[0]: _passage(record) for record in self._query(_FETCH, (asked,))}
+        missing = next((row for row in rows if int(row) not in found), None)
+        if missing is not None:
+            raise IndexError(f"There is no passage {missing}; rows are 0 to {len(self) - 1}.")
+        return [found[int(row)] for row in rows]
 
     def allowed(self, where: Where) -> NDArray[np.bool_]:
         """Of each row, whether its passage may be found; of shape (passages,)."""
@@ -115,12 +121,6 @@ class PassageTable:
         allowed = f"rowid in (select row from passages where {sql})" if sql else "true"
         asked = " OR ".join(f'"{word}"' for word in words)
         return self._query(_BM25.format(allowed=allowed), (asked, *values, k))
-
-    def _one(self, row: int) -> tuple[Any, ...]:
-        found = self._query(f"select {_COLUMNS} from passages where row = ?", (row,))
-        if not found:
-            raise IndexError(f"There is no passage {row}; rows are 0 to {len(self) - 1}.")
-        return found[0]
 
     def _query(self, sql: str, values: tuple[int | str, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:

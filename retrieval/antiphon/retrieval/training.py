@@ -27,7 +27,7 @@ _BLOCK = 65_536
 _PER_LIST, _TRAINED = 64, 65_536  # vectors to train on: enough for each list, and for the quantiser
 
 
-def train(
+def train_index(
     vectors: Vectors,
     setting: Setting,
     *,

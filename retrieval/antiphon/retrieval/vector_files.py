@@ -14,7 +14,7 @@ from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, NAMES, Setting, choose
-from antiphon.retrieval.training import TARGET, train
+from antiphon.retrieval.training import TARGET, train_index
 from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Rows, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex
@@ -48,13 +48,30 @@ def vector_index(
     queries = None if queries is None else normalized(queries, dim=vectors.shape[1])
     if not 0 < target <= 1:
         raise ValueError(f"target is {target}; a recall is above 0 and at most 1.")
-    suited = prepared(setting, *vectors.shape, gpu=gpu)
-    if suited.is_flat:
-        return FlatIndex(vectors, gpu=gpu)
-    return train(vectors, suited, target=target, queries=queries, gpu=gpu)
+    suited = checked_setting(setting, *vectors.shape, gpu=gpu)
+    return index_of_normalized(vectors, suited, target=target, queries=queries, gpu=gpu)
 
 
-def remembered(description: Description, count: int) -> Setting:
+def index_of_normalized(
+    vectors: Vectors,
+    setting: Setting,
+    *,
+    target: float = TARGET,
+    queries: Vectors | None = None,
+    gpu: bool = False,
+) -> LocalVectors:
+    """The same as `vector_index`, for a setting from `checked_setting` and vectors from `normalized`: checks nothing.
+
+    Raises:
+        ImportError: FAISS is needed and not installed; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
+    """
+    if setting.is_flat:
+        return FlatIndex(vectors, gpu=gpu, are_normalized=True)
+    return train_index(vectors, setting, target=target, queries=queries, gpu=gpu)
+
+
+def saved_setting(description: Description, count: int) -> Setting:
     """The setting of an index that was written, for ``count`` vectors: one of ours by its name, else as it was given.
 
     Raises:
@@ -72,21 +89,23 @@ def remembered(description: Description, count: int) -> Setting:
     )
 
 
-def rebuilt(old: LocalVectors, vectors: Vectors, setting: Setting) -> LocalVectors:
-    """An index of other vectors by the same setting; trained anew only where that would have more lists now.
+def rebuilt_index(old: LocalVectors, vectors: Vectors, setting: Setting) -> LocalVectors:
+    """An index of other vectors, from `normalized`, by the same setting.
+
+    It is trained anew only where the setting would have more lists now.
 
     Raises:
         ValueError: there are too few vectors to train the setting.
         ImportError: FAISS is needed and not installed; says the command.
     """
     if setting.is_flat:
-        return FlatIndex(vectors)
+        return FlatIndex(vectors, are_normalized=True)
     if isinstance(old, FaissIndex) and _lists(setting.factory) <= _lists(old.description.factory):
         return old.refilled(vectors)
-    return vector_index(vectors, setting)
+    return index_of_normalized(vectors, checked_setting(setting, *vectors.shape))
 
 
-def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
+def checked_setting(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
     """What the setting means here, once it is known that it can be had; nothing is trained.
 
     Raises:
@@ -116,7 +135,7 @@ def _lists(factory: str) -> int:
     return int(match[1]) if match else 1
 
 
-def describe(index: LocalVectors, setting: Setting) -> Description:
+def description_of(index: LocalVectors, setting: Setting) -> Description:
     """What the index is, and why."""
     if isinstance(index, FaissIndex):
         return index.description
@@ -159,5 +178,5 @@ def open_vectors(folder: Path, vectors: Rows, description: Description, *, gpu: 
         IndexCorrupt: the files disagree.
     """
     if description.factory == "Flat":
-        return FlatIndex(cast(Vectors, vectors), gpu=gpu)
+        return FlatIndex(cast(Vectors, vectors), gpu=gpu, are_normalized=True)
     return load_faiss(folder / _ANN, vectors, description, gpu=gpu)

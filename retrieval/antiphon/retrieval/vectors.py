@@ -53,15 +53,18 @@ class VectorIndex(Protocol):
 class FlatIndex:
     """Exact search: in numpy up to 50,000 vectors, where equal scores keep the order of rows; by FAISS above.
 
-    The vectors are searched where they lie, in memory or in a memory-mapped file. ``faiss`` names the one or the other.
+    The vectors are searched where they lie, in memory or in a memory-mapped file. They are checked and normalized first
+    unless ``are_normalized`` says that they are already. ``faiss`` forces (True) or forbids (False) FAISS.
 
     Raises:
         ImportError: FAISS is needed and not installed, or two packages of it are; says the command.
         RuntimeError: a GPU is asked for and FAISS finds none.
     """
 
-    def __init__(self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False) -> None:
-        self.vectors = normalized(vectors)
+    def __init__(
+        self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False, are_normalized: bool = False
+    ) -> None:
+        self.vectors = vectors if are_normalized else normalized(vectors)
         by_faiss = gpu or (len(vectors) > NUMPY_LIMIT if faiss is None else faiss)
         if not by_faiss and len(vectors) > NUMPY_LIMIT:
             raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FAISS.")

@@ -95,14 +95,14 @@ def measure(
 
 
 def _measured(vectors: Vectors, truth: Sample, setting: Setting) -> IndexFigures:
-    from antiphon.retrieval.vector_files import describe, open_vectors, read_vectors, vector_index, write_vectors
+    from antiphon.retrieval.vector_files import description_of, open_vectors, read_vectors, vector_index, write_vectors
 
     with TemporaryDirectory() as folder:
         began = time.perf_counter()
         index = vector_index(vectors, setting)
         build_seconds = time.perf_counter() - began
         write_vectors(Path(folder), index)
-        description = describe(index, setting)
+        description = description_of(index, setting)
         del index
         opened = open_vectors(Path(folder), read_vectors(Path(folder)), description)
         at_10, at_100 = truth.recalls(opened.search, 10, 100)

@@ -17,8 +17,8 @@ from antiphon.retrieval.collection import (
     batches,
     checked_where,
     closed_if_it_fails,
-    latest,
-    record,
+    last_of_each_id,
+    passage_fields,
     require_same_embedder,
 )
 from antiphon.retrieval.passage import Passage
@@ -84,10 +84,10 @@ class MilvusIndex:
 
     def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Put passages in, or replace them; 500 at a time."""
-        passages, vectors = latest(passages, vectors, self._dim)
+        passages, vectors = last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._answering():
             for block in batches(list(zip(passages, vectors, strict=True)), _BATCH):
-                rows = [record(passage) | {"vector": vector} for passage, vector in block]
+                rows = [passage_fields(passage) | {"vector": vector} for passage, vector in block]
                 self._client.upsert(self._name, rows, timeout=self._timeout)
 
     def remove(self, ids: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from antiphon.retrieval.collection import (
     answering,
     checked_where,
     closed_if_it_fails,
-    latest,
+    last_of_each_id,
     require_same_embedder,
 )
 from antiphon.retrieval.passage import Passage
@@ -114,7 +114,7 @@ class PgvectorIndex:
         from pgvector import HalfVector
         from psycopg.types.json import Jsonb
 
-        passages, vectors = latest(passages, vectors, self._dim)
+        passages, vectors = last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._connection() as connection, connection.transaction():
             connection.execute(_UNHURRIED)  # many passages are one statement, which may take its time, but not to begin
             connection.execute(self._sql(_BESIDE))

@@ -17,8 +17,8 @@ from antiphon.retrieval.collection import (
     batches,
     checked_where,
     closed_if_it_fails,
-    latest,
-    record,
+    last_of_each_id,
+    passage_fields,
     require_same_embedder,
 )
 from antiphon.retrieval.passage import Passage
@@ -87,7 +87,7 @@ class QdrantIndex:
         """Put passages in, or replace them; 500 at a time."""
         from qdrant_client.models import PointStruct
 
-        passages, vectors = latest(passages, vectors, self._dim)
+        passages, vectors = last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._answering():
             for block in batches(list(zip(passages, vectors, strict=True)), _BATCH):
                 points = [PointStruct(id=_id(p.id), vector=v.tolist(), payload=_payload(p)) for p, v in block]
@@ -134,7 +134,7 @@ def _filter(where: Where | None) -> Any:
 
 def _payload(passage: Passage) -> dict[str, Any]:
     facts = {**passage.metadata, "source": passage.source}
-    return {"passage": record(passage), "facts": [_fact(*each) for each in facts.items()]}
+    return {"passage": passage_fields(passage), "facts": [_fact(*each) for each in facts.items()]}
 
 
 def _fact(name: str, value: str) -> str:
