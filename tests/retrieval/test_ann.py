@@ -254,13 +254,10 @@ def test_files_that_disagree_are_refused(made: dict[str, LocalVectors], tmp_path
         read_vectors(tmp_path)
 
 
-def test_many_vectors_are_mapped_and_few_are_read(
-    made: dict[str, LocalVectors], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_vectors_are_mapped_and_few_are_read(made: dict[str, LocalVectors], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     assert not isinstance(read_vectors(tmp_path), np.memmap)
-    monkeypatch.setattr("antiphon.retrieval.vector_files.FLAT_NUMBERS", VECTORS.size - 1)
-    mapped = read_vectors(tmp_path)
+    mapped = read_vectors(tmp_path, in_memory=VECTORS.size - 1)
     assert isinstance(mapped, np.memmap)
     assert mapped.dtype == np.float16
     hits = open_vectors(tmp_path, mapped, description).search(QUERIES, 10)

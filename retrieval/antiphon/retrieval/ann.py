@@ -17,7 +17,6 @@ from antiphon.retrieval.vectors import Allowed, Hits, Rows, Vectors, best, check
 
 _BLOCK = 65_536
 _LEAST = 100  # a second look is taken at as many as for 100 hits, for whoever asks for few
-_FEW = 16_384  # so many allowed rows are scored one by one: faster than looking for them in lists, and exact
 _GPU_DEPTH = 2048  # more hits FAISS does not give there
 
 
@@ -55,7 +54,7 @@ class FaissIndex:
         queries = normalized(queries, dim=self.dim)
         if allowed is None and not len(self):
             allowed = np.zeros(0, np.bool_)  # FAISS wants to find at least one
-        if allowed is not None and np.count_nonzero(allowed) <= _FEW:
+        if allowed is not None and np.count_nonzero(allowed) <= self.description.exact_rows:
             return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if not self.description.rescored:
             return self._estimated(queries, k, allowed)

@@ -177,7 +177,8 @@ def read_store(folder: str | Path) -> Store:
     generation = current(Path(folder))
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
-    vectors = read_vectors(generation.folder)
+    description = Description.from_dict(facts["search"])
+    vectors = read_vectors(generation.folder, in_memory=description.in_memory)
     tokens = generation.folder / _TOKENS
     expected = (facts["passages"], facts["dim"])
     if vectors.shape != expected or len(passages) != facts["passages"]:
@@ -194,7 +195,7 @@ def read_store(folder: str | Path) -> Store:
         passages=passages,
         vectors=vectors,
         token_counts=counts,
-        description=Description.from_dict(facts["search"]),
+        description=description,
         files=generation.folder,
     )
 

@@ -137,6 +137,8 @@ def _described(index: Any, vectors: Vectors, setting: Setting, trained_on: int) 
         rescored=setting.rescored,
         trained_on=trained_on,
         faiss=import_faiss().__version__,
+        exact_rows=setting.exact_rows,
+        in_memory=setting.in_memory,
     )
 
 

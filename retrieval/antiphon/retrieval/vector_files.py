@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -77,8 +78,9 @@ def saved_setting(description: Description, count: int) -> Setting:
     Raises:
         ValueError: there is no such setting for vectors of so many numbers.
     """
+    limits = {"exact_rows": description.exact_rows, "in_memory": description.in_memory}
     if description.setting in NAMES:
-        return choose(description.setting, count, description.dim)
+        return replace(choose(description.setting, count, description.dim), **limits)
     return Setting(
         description.setting,
         description.factory,
@@ -86,6 +88,7 @@ def saved_setting(description: Description, count: int) -> Setting:
         description.probes,
         description.rescored,
         description.why,
+        **limits,
     )
 
 
@@ -139,7 +142,9 @@ def description_of(index: LocalVectors, setting: Setting) -> Description:
     """What the index is, and why."""
     if isinstance(index, FaissIndex):
         return index.description
-    return Description(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)
+    return Description(
+        setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim, in_memory=setting.in_memory
+    )
 
 
 def write_vectors(folder: Path, index: LocalVectors) -> None:
@@ -155,8 +160,8 @@ def write_vectors(folder: Path, index: LocalVectors) -> None:
             file.write(index.vectors[first : first + _BLOCK].astype("<f2").tobytes())
 
 
-def read_vectors(folder: Path) -> Rows:
-    """The vectors that `write_vectors` wrote, of shape (n, dim): many are mapped into memory, few are read.
+def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> Rows:
+    """The vectors that `write_vectors` wrote, of shape (n, dim): read up to ``in_memory`` numbers, mapped above.
 
     Raises:
         IndexCorrupt: there are none.
@@ -165,7 +170,7 @@ def read_vectors(folder: Path) -> Rows:
     if not path.is_file():
         raise IndexCorrupt(f"The index is damaged: {folder} holds no vectors. Make it again.")
     mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    return cast(Rows, mapped if mapped.size > FLAT_NUMBERS else np.array(mapped))
+    return cast(Rows, mapped if mapped.size > in_memory else np.array(mapped))
 
 
 def open_vectors(folder: Path, vectors: Rows, description: Description, *, gpu: bool = False) -> LocalVectors:
