@@ -68,8 +68,14 @@ class FaissIndex:
         return other
 
     def save(self, path: Path) -> None:
-        """Write the FAISS index; the vectors are not in it."""
-        import_faiss().write_index(self._index, str(path))
+        """Write the FAISS index; the vectors are not in it.
+
+        Raises:
+            OSError: it cannot be written. FAISS's own files miss what goes wrong when they are closed.
+        """
+        faiss = import_faiss()
+        with path.open("wb") as file:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write, 1 << 20))
 
     def refilled(self, vectors: Vectors) -> FaissIndex:
         """An index of other vectors by what was learned from these; nothing is trained."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.collection import last_of_each_id, require_same_embedder
 from antiphon.retrieval.document import Document
+from antiphon.retrieval.durable import require_room
 from antiphon.retrieval.embed import Embedder, TokenEmbedder
 from antiphon.retrieval.embedders import resolve
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
@@ -30,6 +31,7 @@ from antiphon.retrieval.vector_files import (
     saved_setting,
 )
 from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval.write_lock import HeldLock, locked_for_writing
 
 _BLOCK = 128  # passages between two calls of progress, unless an embedder has a `block` of its own
 
@@ -70,7 +72,8 @@ def build_index(
         ValueError: nothing can be read, ``out`` is not a place for an index, the embedder is unknown, or a number is
             out of range.
         ImportError: a package that is needed is not installed; says the command.
-        BlockingIOError: another process is writing to ``out``.
+        BlockingIOError: another process is writing to ``out``; said before anything is read or embedded.
+        OSError: there is no room for the index.
     """
     began = time.perf_counter()
     out = Path(out)
@@ -79,9 +82,10 @@ def build_index(
     find_files(paths, [out])  # a wrong path is said before a model is loaded, a wrong model before files are read
     model = resolve(embedder, device) if isinstance(embedder, str) else embedder
     limit = _limit(max_tokens, model)
-    loaded = load_documents(paths, exclude=[out], progress=report)
-    passages = _chunk(loaded.documents, model, limit, overlap, report)
-    reused = index_passages(passages, out, model, setting=setting, progress=report)
+    with locked_for_writing(out) as held:
+        loaded = load_documents(paths, exclude=[out], progress=report)
+        passages = _chunk(loaded.documents, model, limit, overlap, report)
+        reused = _write_index(passages, out, model, None, setting, report, held)
     return IndexReport(
         files=len(loaded.documents),
         passages=len(passages),
@@ -111,10 +115,25 @@ def index_passages(
         ValueError: there is no passage, two have one id, a vector is not a number or zero, there is no such setting,
             or there are too few passages for it.
         ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
-        BlockingIOError: another process is writing to ``out``.
+        BlockingIOError: another process is writing to ``out``; said before anything is read or embedded.
+        OSError: there is no room for the index.
     """
-    report: Progress = progress or _silent
     out = Path(out)
+    require_index_folder(out)
+    with locked_for_writing(out) as held:
+        return _write_index(passages, out, embedder, vectors, setting, progress or _silent, held)
+
+
+def _write_index(
+    passages: Sequence[Passage],
+    out: Path,
+    embedder: Embedder,
+    vectors: Vectors | None,
+    setting: str | Setting,
+    report: Progress,
+    held: HeldLock,
+) -> int:
+    """Check, embed and save; returns how many passages an earlier index had embedded."""
     if not passages:
         raise ValueError("There is no passage to index.")
     identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
@@ -123,6 +142,7 @@ def index_passages(
     # What cannot be done is said before hours of embedding.
     suited = checked_setting(setting, len(passages), embedder.dim)
     texts = [passage.text for passage in passages]
+    require_room(out, _least_bytes(texts, embedder.dim, suited))
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
     vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
@@ -136,6 +156,7 @@ def index_passages(
         embedder=embedder.name,
         fingerprint=embedder.fingerprint,
         token_counts=counts,
+        held=held,
     )
     report("save", 1, 1)
     return sum(text in known for text in texts)
@@ -196,7 +217,12 @@ def update_index(
 
 
 def _silent(stage: str, done: int, total: int) -> None:
-    """Nobody wants to know."""
+    """Progress that is reported to nobody."""
+
+
+def _least_bytes(texts: Sequence[str], dim: int, setting: Setting) -> int:
+    """What an index of these texts takes on disk at least: its vectors and the texts themselves."""
+    return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
 def _limit(max_tokens: int | None, embedder: Embedder) -> int:

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from antiphon.retrieval.collection import Where, checked_where
 from antiphon.retrieval.description import Description
-from antiphon.retrieval.generation import IndexCorrupt, commit, current
+from antiphon.retrieval.durable import write_array
+from antiphon.retrieval.generation import IndexCorrupt, read_generation, write_generation
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_files import LocalVectors, open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vectors import Rows
+from antiphon.retrieval.write_lock import HeldLock
 
 _PASSAGES = "passages.sqlite"
 _TOKENS = "token_counts.npy"
@@ -137,14 +139,17 @@ def write_store(
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
     after: Store | None = None,
+    held: HeldLock | None = None,
 ) -> None:
     """Save an index, all of it or nothing; the one that was there is replaced at the very end.
 
-    ``after`` is the content that it was made of, if it was: it must be what is there still.
+    ``after`` is the content that it was made of, if it was: it must be what is there still. ``held`` is
+    the lock of a caller that has it already.
 
     Raises:
         ValueError: passages and vectors differ in number, or the folder holds other things than an index.
         BlockingIOError: another process is writing to it, or has written to it since.
+        OSError: there is no room for it.
     """
     if len(passages) != len(vectors):
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
@@ -153,7 +158,7 @@ def write_store(
         _write_passages(beside / _PASSAGES, passages)
         write_vectors(beside, vectors)
         if token_counts is not None:
-            np.save(beside / _TOKENS, token_counts, allow_pickle=False)
+            write_array(beside / _TOKENS, token_counts, np.int64)
 
     facts = {
         "embedder": embedder,
@@ -163,7 +168,7 @@ def write_store(
         "search": description.as_dict(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    commit(folder, write, facts, after=None if after is None else after.files.name)
+    write_generation(folder, write, facts, after=None if after is None else after.files.name, held=held)
 
 
 def read_store(folder: str | Path) -> Store:
@@ -174,7 +179,7 @@ def read_store(folder: str | Path) -> Store:
         IndexCorrupt: a file is missing or damaged, or the files disagree; names it.
         IndexMismatch: its format is one that this version does not read.
     """
-    generation = current(Path(folder))
+    generation = read_generation(Path(folder))
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
     description = Description.from_dict(facts["search"])

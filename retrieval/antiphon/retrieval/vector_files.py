@@ -12,6 +12,7 @@ import numpy as np
 from antiphon.retrieval._faiss import import_faiss, require_gpu
 from antiphon.retrieval.ann import FaissIndex, load_faiss
 from antiphon.retrieval.description import Description
+from antiphon.retrieval.durable import write_array
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, NAMES, Setting, choose
@@ -22,7 +23,6 @@ LocalVectors = FlatIndex | FaissIndex
 """An index of this machine: exact, or trained."""
 
 _EXACT, _ROUGH, _ANN = "vectors.npy", "vectors.f16.npy", "ann.faiss"
-_BLOCK = 65_536
 
 
 def vector_index(
@@ -150,14 +150,10 @@ def description_of(index: LocalVectors, setting: Setting) -> Description:
 def write_vectors(folder: Path, index: LocalVectors) -> None:
     """Float32 vectors where they are what is searched; else FAISS's index, and float16 vectors beside it."""
     if isinstance(index, FlatIndex):
-        np.save(folder / _EXACT, index.vectors, allow_pickle=False)
+        write_array(folder / _EXACT, index.vectors, np.float32)
         return
     index.save(folder / _ANN)
-    with (folder / _ROUGH).open("wb") as file:
-        shape = {"descr": "<f2", "fortran_order": False, "shape": index.vectors.shape}
-        np.lib.format.write_array_header_1_0(file, shape)
-        for first in range(0, len(index.vectors), _BLOCK):  # as a whole it would be a second copy in memory
-            file.write(index.vectors[first : first + _BLOCK].astype("<f2").tobytes())
+    write_array(folder / _ROUGH, index.vectors, np.float16)
 
 
 def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> Rows:
