@@ -6,13 +6,14 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from antiphon.retrieval import HashEmbedder, Passage, build_index, index_passages, read_store, update_index
+from antiphon.retrieval.vectors import Vectors
 
 SLOW = """
 import sys
@@ -31,7 +32,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX
 
 
 class Unused(HashEmbedder):
-    def embed_documents(self, texts: object) -> None:  # type: ignore[override]
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
         raise AssertionError("nothing is to be embedded")
 
 
@@ -74,7 +75,7 @@ def test_threads_of_one_process_are_told_as_well(docs: Path, tmp_path: Path) -> 
     begun, go_on = threading.Event(), threading.Event()
 
     class Waiting(HashEmbedder):
-        def embed_documents(self, texts):  # type: ignore[no-untyped-def]
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
             begun.set()
             assert go_on.wait(60)
             return super().embed_documents(texts)

@@ -78,9 +78,9 @@ def saved_setting(description: Description, count: int) -> Setting:
     Raises:
         ValueError: there is no such setting for vectors of so many numbers.
     """
-    limits = {"exact_rows": description.exact_rows, "in_memory": description.in_memory}
     if description.setting in NAMES:
-        return replace(choose(description.setting, count, description.dim), **limits)
+        chosen = choose(description.setting, count, description.dim)
+        return replace(chosen, exact_rows=description.exact_rows, in_memory=description.in_memory)
     return Setting(
         description.setting,
         description.factory,
@@ -88,7 +88,8 @@ def saved_setting(description: Description, count: int) -> Setting:
         description.probes,
         description.rescored,
         description.why,
-        **limits,
+        description.exact_rows,
+        description.in_memory,
     )
 
 
