@@ -17,6 +17,7 @@ from antiphon.pipelines.lookahead_cli import lookahead
 from antiphon.pipelines.options import Device, Index, MaxNewTokens, Precision, Rows, Sessions
 from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, sessions_in, show_index
 from antiphon.pipelines.reader.cli import app as reader
+from antiphon.pipelines.rendering.segments import CONTROLS
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
@@ -38,7 +39,7 @@ class Commands(TyperGroup):
         except (ValueError, TypeError, OSError, ImportError) as error:
             if ctx.params.get("traceback"):
                 raise
-            console.err.print(f"antiphon: {error}", style="red", markup=False)
+            console.err.print(f"antiphon: {str(error).translate(CONTROLS)}", style="red", markup=False)
             ctx.exit(BAD_INPUT)
 
 
@@ -91,6 +92,9 @@ def index(
     setting: Annotated[
         str, typer.Option(help="How vectors are searched: auto, flat, compact, paper, or a FAISS factory string.")
     ] = "auto",
+    follow_links: Annotated[
+        bool, typer.Option("--follow-links", help="Read what links in the folders lead to, outside of them too.")
+    ] = False,
     describe: Annotated[
         Path | None,
         typer.Option(
@@ -100,7 +104,8 @@ def index(
 ) -> None:
     """Index documents, so that questions can be asked. What an earlier index embedded is not embedded again."""
     console.quiet_libraries()
-    show_index(index_documents(paths, out, embedder=embedder, device=device, setting=setting))
+    report = index_documents(paths, out, embedder=embedder, device=device, setting=setting, follow_links=follow_links)
+    show_index(report)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines import console
+from antiphon.pipelines.rendering.segments import CONTROLS
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -21,13 +22,20 @@ _SHOWN_SKIPPED = 20
 
 
 def index_documents(
-    paths: Sequence[Path], out: Path, *, embedder: str = "auto", device: str | None = None, setting: str = "auto"
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    embedder: str = "auto",
+    device: str | None = None,
+    setting: str = "auto",
+    follow_links: bool = False,
 ) -> IndexReport:
     """Index files and folders into the folder ``out``, with one bar for each stage; see `build_index` for errors."""
     from antiphon.retrieval import build_index
 
     with console.progress_bars(STAGES) as report:
-        return build_index(paths, out, embedder=embedder, device=device, setting=setting, progress=report)
+        options = {"setting": setting, "follow_links": follow_links}
+        return build_index(paths, out, embedder=embedder, device=device, progress=report, **options)  # type: ignore[arg-type]
 
 
 def show_index(report: IndexReport) -> None:
@@ -35,15 +43,20 @@ def show_index(report: IndexReport) -> None:
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {report.folder}",
+        f"{report.seconds:.1f} s: {_shown(report.folder)}",
         markup=False,
     )
     if report.skipped:
         console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
     for skipped in report.skipped[:_SHOWN_SKIPPED]:
-        console.err.print(f"  {skipped.path}: {skipped.reason}", style="yellow", markup=False)
+        console.err.print(f"  {_shown(skipped.path)}: {_shown(skipped.reason)}", style="yellow", markup=False)
     if len(report.skipped) > _SHOWN_SKIPPED:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
+
+
+def _shown(name: str | Path) -> str:
+    """A name from the file system, with which nobody can steer the terminal or begin a line of his own."""
+    return str(name).translate(CONTROLS | {ord("\n"): "\N{SYMBOL FOR LINE FEED}", ord("\t"): " "})
 
 
 def load_language_model(name: str, *, device: str | None = None, dtype: Any = "auto", **settings: Any) -> LanguageModel:

@@ -13,6 +13,7 @@ from .embed import HashEmbedder as HashEmbedder
 from .embed import TokenEmbedder as TokenEmbedder
 from .embed import TokenVectors as TokenVectors
 from .embedders import resolve as resolve
+from .find import Skipped as Skipped
 from .fuse import Fusion as Fusion
 from .fuse import convex as convex
 from .fuse import reciprocal_rank as reciprocal_rank
@@ -25,7 +26,6 @@ from .index import index_passages as index_passages
 from .index import update_index as update_index
 from .load import Loaded as Loaded
 from .load import Progress as Progress
-from .load import Skipped as Skipped
 from .load import load_documents as load_documents
 from .load import read_document as read_document
 from .local_index import LocalIndex as LocalIndex

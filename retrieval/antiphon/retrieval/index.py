@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.collection import last_of_each_id, require_same_embedder
-from antiphon.retrieval.document import Document
+from antiphon.retrieval.document import HALF_CHARACTER, Document
 from antiphon.retrieval.durable import require_room
 from antiphon.retrieval.embed import Embedder, TokenEmbedder
 from antiphon.retrieval.embedders import resolve
+from antiphon.retrieval.find import Skipped
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
-from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
+from antiphon.retrieval.load import Progress, load_documents, required_files
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.store import Store, read_store, write_store
@@ -59,13 +60,16 @@ def build_index(
     max_tokens: int | None = None,
     overlap: int = 0,
     setting: str | Setting = "auto",
+    follow_links: bool = False,
     progress: Progress | None = None,
 ) -> IndexReport:
     """Index files and folders into the folder ``out``; what is there stays as it is until the new index is whole.
 
     ``max_tokens`` (128 by default) is the longest passage, in the embedder's own tokens, so that none is cut off;
     ``overlap`` counts sentences. ``setting`` says how vectors are searched: auto, flat, compact, paper or a factory
-    string of FAISS (see `choose`). Stages of ``progress`` are ``load``, ``chunk``, ``embed`` and ``save``.
+    string of FAISS (see `choose`). Links in folders that lead out of ``paths`` are left out unless ``follow_links``. A
+    new folder ``out`` is its owner's alone; in one that is there, files get its permissions. Stages of ``progress`` are
+    ``load``, ``chunk``, ``embed`` and ``save``.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -79,11 +83,13 @@ def build_index(
     out = Path(out)
     require_index_folder(out)
     report: Progress = progress or _silent
-    find_files(paths, [out])  # a wrong path is said before a model is loaded, a wrong model before files are read
+    required_files(
+        paths, [out], follow_links=follow_links
+    )  # a wrong path is said before a model is loaded, a wrong model before files are read
     model = resolve(embedder, device) if isinstance(embedder, str) else embedder
     limit = _limit(max_tokens, model)
     with locked_for_writing(out) as held:
-        loaded = load_documents(paths, exclude=[out], progress=report)
+        loaded = load_documents(paths, exclude=[out], follow_links=follow_links, progress=report)
         passages = _chunk(loaded.documents, model, limit, overlap, report)
         reused = _write_index(passages, out, model, None, setting, report, held)
     return IndexReport(
@@ -140,6 +146,7 @@ def _write_index(
     if times > 1:
         raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
     # What cannot be done is said before hours of embedding.
+    _require_whole(passages)
     suited = checked_setting(setting, len(passages), embedder.dim)
     texts = [passage.text for passage in passages]
     require_room(out, _least_bytes(texts, embedder.dim, suited))
@@ -187,6 +194,7 @@ def update_index(
         BlockingIOError: another process is writing to the folder, or has written to it meanwhile.
     """
     report: Progress = progress or _silent
+    _require_whole(put)
     store = read_store(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
     _require_tokens(store, embedder)
@@ -218,6 +226,19 @@ def update_index(
 
 def _silent(stage: str, done: int, total: int) -> None:
     """Progress that is reported to nobody."""
+
+
+def _require_whole(passages: Sequence[Passage]) -> None:
+    """Refuse what UTF-8 cannot hold, and so no file, before anything is embedded."""
+    for passage in passages:
+        facts = {"text": passage.text, "id": passage.id, "source": passage.source}
+        facts |= {f"metadata {name!r}": f"{name}{value}" for name, value in passage.metadata.items()}
+        broken = next((name for name, value in facts.items() if HALF_CHARACTER.search(value)), None)
+        if broken:
+            raise ValueError(
+                f"The passage {passage.id!r} of {passage.source!r} holds half a character (a lone surrogate) in its "
+                f"{broken}, which cannot be saved; replace it."
+            )
 
 
 def _least_bytes(texts: Sequence[str], dim: int, setting: Setting) -> int:
