@@ -21,6 +21,7 @@ from antiphon.retrieval.collection import (
     passage_fields,
     require_same_embedder,
 )
+from antiphon.retrieval.engines.address import is_address, shown_address
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vectors import Vectors, checked_k, normalized
 
@@ -42,6 +43,7 @@ class QdrantIndex:
 
     Raises:
         ImportError: qdrant-client is not installed; says the command.
+        ValueError: ``location`` is a mistaken address; the message does not repeat it.
         EngineUnavailable: the server does not answer, now or later.
         IndexMismatch: the collection holds vectors of another embedder.
     """
@@ -56,13 +58,14 @@ class QdrantIndex:
         timeout: float = TIMEOUT,
     ) -> None:
         client = _import()
-        self._location = location
+        is_url = location != ":memory:" and is_address(location)
+        self._place = shown_address("Qdrant", location, ("http", "https")) if is_url else location
         self._name = collection
         self._dim = embedder.dim
+        kind = "location" if is_url or location == ":memory:" else "path"
+        options = {kind: location, "api_key": api_key, "timeout": round(timeout), "check_compatibility": False}
         with self._answering():
-            self._client = client(
-                **_place(location), api_key=api_key, timeout=round(timeout), check_compatibility=False
-            )
+            self._client = client(**options)
             with closed_if_it_fails(self):
                 self._make(embedder.fingerprint)
 
@@ -116,13 +119,7 @@ class QdrantIndex:
     def _answering(self) -> AbstractContextManager[None]:
         from qdrant_client.http.exceptions import ResponseHandlingException
 
-        return answering(f"Qdrant at {self._location}", (ResponseHandlingException,))
-
-
-def _place(location: str) -> dict[str, str]:
-    if location == ":memory:" or location.startswith(("http://", "https://")):
-        return {"location": location}
-    return {"path": location}
+        return answering(f"Qdrant at {self._place}", (ResponseHandlingException,))
 
 
 def _filter(where: Where | None) -> Any:
