@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antiphon.retrieval import FaissIndex, FlatIndex, IndexCorrupt, IndexMismatch, Setting, choose, vector_index
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
-from antiphon.retrieval.recall import sample
+from antiphon.retrieval.recall import ground_truth
 from antiphon.retrieval.rotation import principal_rotation
 from antiphon.retrieval.vector_files import LocalVectors, description_of, open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vectors import Vectors
@@ -66,7 +66,7 @@ def opened(folder: Path, description: Description) -> LocalVectors:
 
 
 def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectors], name: str) -> None:
-    truth = sample(VECTORS, 0, queries=QUERIES)
+    truth = ground_truth(VECTORS, 0, queries=QUERIES)
     description = description_of(made[name], choose(name, *VECTORS.shape))
     assert truth.recall(made[name].search, 100) >= FLOORS[name]
     assert description.recall_100 >= FLOORS[name]
@@ -111,7 +111,7 @@ def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: d
 
 def test_more_second_looks_find_more_and_none_finds_less() -> None:
     compact = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
-    truth = sample(VECTORS, 0, queries=QUERIES)
+    truth = ground_truth(VECTORS, 0, queries=QUERIES)
     found = [
         truth.recall(vector_index(VECTORS, replace(compact, rescored=times)).search, 100) for times in (0, 1, 3, 20)
     ]
@@ -284,7 +284,7 @@ def test_an_empty_index_is_made_before_anything_is_trained() -> None:
 
 
 def test_recall_counts_shares_and_no_query_finds_itself() -> None:
-    truth = sample(VECTORS, 30, faiss=False)
+    truth = ground_truth(VECTORS, 30, faiss=False)
     assert truth.recall(FlatIndex(VECTORS).search, 100) == 1
     assert all(row not in near for row, near in zip(truth.own, truth.nearest, strict=True))
     half = truth.recalls(lambda queries, k: FlatIndex(VECTORS).search(queries, 51), 100)[0]

@@ -30,7 +30,7 @@ from antiphon.retrieval import (
     update_index,
     vector_index,
 )
-from antiphon.retrieval.recall import sample
+from antiphon.retrieval.recall import ground_truth
 from antiphon.retrieval.vectors import FlatIndex, Vectors
 from tests.retrieval.test_ann import FLOORS, QUERIES, VECTORS
 
@@ -205,7 +205,7 @@ def test_many_allowed_rows_are_found_inside_the_index_and_no_other(setting: str)
     chosen = choose(setting, *VECTORS.shape)
     index = vector_index(VECTORS, replace(chosen, exact_rows=0))  # so that 700 rows are many
     allowed = np.arange(len(VECTORS)) % 3 == 1
-    truth = sample(VECTORS[allowed], 0, queries=QUERIES)
+    truth = ground_truth(VECTORS[allowed], 0, queries=QUERIES)
     hits = index.search(QUERIES, 100, allowed)
     assert all(allowed[hit.rows].all() and len(hit.rows) for hit in hits)
     renumbered = np.cumsum(allowed) - 1

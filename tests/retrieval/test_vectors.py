@@ -61,7 +61,7 @@ def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[
 
 def test_what_faiss_fills_up_with_is_no_hit() -> None:
     lowest = float(np.finfo(np.float32).min)
-    hits = room.found(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
+    hits = room.without_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
     assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 

@@ -114,7 +114,7 @@ def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:
     """
     if made_by != embedder:
         raise IndexMismatch(
-            f"{collection} holds vectors of the embedder {made_by or 'that nobody named'}, which is not {embedder}. "
+            f"{collection} holds vectors of the embedder {made_by or 'without a name'}, which is not {embedder}. "
             "Give that one, or another name for the collection."
         )
 
@@ -138,9 +138,9 @@ def closed_if_it_fails(collection: Collection) -> Iterator[None]:
 def answering(
     server: str, failures: tuple[type[Exception], ...], is_gone: Callable[[Exception], bool] = lambda error: True
 ) -> Iterator[None]:
-    """Turn what a client raises when its server is gone or slow into one error that names the server.
+    """Turn what a client raises when its server cannot be reached in time into one error that names the server.
 
-    What is secret in an address is not said.
+    Names and passwords in addresses are removed from the message.
 
     Raises:
         EngineUnavailable: one of ``failures`` was raised, and ``is_gone`` says that it means this.

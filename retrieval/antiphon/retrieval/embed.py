@@ -15,7 +15,7 @@ from antiphon.retrieval.vectors import Vectors, normalized
 
 
 class Embedder(Protocol):
-    """Whoever turns texts into vectors whose inner product says how near they are in meaning.
+    """Turns texts into vectors whose inner product measures how similar their meaning is.
 
     Vectors are float32, of length 1 and of shape (n, dim); no texts give shape (0, dim). ``fingerprint`` says which
     weights, pooling and length limit made them: vectors of equal fingerprints may be compared, others not.

@@ -10,7 +10,7 @@ from antiphon.retrieval.passage import Passage
 
 
 class Reranker(Protocol):
-    """Whoever puts passages into a better order. ``depth`` is how many candidates it wants to see."""
+    """Puts the candidates of a search into a better order; ``depth`` is how many candidates it reads."""
 
     @property
     def name(self) -> str:

@@ -86,12 +86,12 @@ class FlatIndex:
         if allowed is not None:
             return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if self._faiss is None:
-            return [best(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
+            return [top_k(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
         if self._gpu is not None:
             scores, rows = self._gpu.search(queries, k)
         else:
             scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
-        return [found(row, score) for row, score in zip(rows, scores, strict=True)]
+        return [without_padding(row, score) for row, score in zip(rows, scores, strict=True)]
 
 
 def exact_among(vectors: Rows, queries: Vectors, rows: NDArray[np.int64], k: int) -> list[Hits]:
@@ -101,7 +101,7 @@ def exact_among(vectors: Rows, queries: Vectors, rows: NDArray[np.int64], k: int
         block = rows[first : first + _BLOCK]
         scores = queries @ vectors[block].astype(np.float32).T
         hits = [
-            best(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
+            top_k(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
             for hit, new in zip(hits, scores, strict=True)
         ]
     return hits
@@ -130,15 +130,15 @@ def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:
     return np.ascontiguousarray(wide / lengths[:, None].astype(np.float32))
 
 
-def best(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
+def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
     """The ``k`` best of these rows by their scores; equal scores by their rows."""
     kept = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
     order = kept[np.lexsort((rows[kept], -scores[kept]))]
     return Hits(rows[order].astype(np.int64), scores[order])
 
 
-def found(rows: NDArray[np.int64], scores: Vectors) -> Hits:
-    """Without the rows -1 with which FAISS fills up where it found fewer."""
+def without_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
+    """The hits of one query, without the rows -1 that FAISS returns where it found fewer than were asked for."""
     keep = rows >= 0
     return Hits(rows[keep], scores[keep])
 

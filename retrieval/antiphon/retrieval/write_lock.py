@@ -27,7 +27,7 @@ class HeldLock:
 def locked_for_writing(folder: Path) -> Iterator[HeldLock]:
     """Make the folder if it is not there, and keep other writers out of it; the system frees a dead process's lock.
 
-    A folder that is made here is readable by its owner alone, and is removed again if nothing was written into it.
+    A folder that is made here is readable by its owner alone, and is removed again if nothing was written into it; so is the lock.
 
     Raises:
         BlockingIOError: another process is writing to it.
@@ -47,7 +47,7 @@ def locked_for_writing(folder: Path) -> Iterator[HeldLock]:
     try:
         yield HeldLock(folder)
     finally:
-        if made and [path.name for path in folder.iterdir()] == [LOCK]:
+        if [path.name for path in folder.iterdir()] == [LOCK]:
             _remove(made, folder / LOCK)
         lock.release()
 

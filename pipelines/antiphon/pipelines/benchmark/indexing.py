@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from antiphon.retrieval.recall import Sample, sample
+from antiphon.retrieval.recall import GroundTruth, ground_truth
 from antiphon.retrieval.settings import Setting, choose
 from antiphon.retrieval.vectors import Vectors
 
@@ -85,7 +85,7 @@ def measure(
 ) -> list[IndexFigures]:
     """Every setting over the same vectors, by the same held-out queries, of shape (n, dim)."""
     tell = report or (lambda stage, done, total: None)
-    truth = sample(vectors, 0, queries=queries)
+    truth = ground_truth(vectors, 0, queries=queries)
     figures = []
     for done, setting in enumerate(chosen):
         tell("measure", done, len(chosen))
@@ -94,7 +94,7 @@ def measure(
     return figures
 
 
-def _measured(vectors: Vectors, truth: Sample, setting: Setting) -> IndexFigures:
+def _measured(vectors: Vectors, truth: GroundTruth, setting: Setting) -> IndexFigures:
     from antiphon.retrieval.vector_files import description_of, open_vectors, read_vectors, vector_index, write_vectors
 
     with TemporaryDirectory() as folder:
