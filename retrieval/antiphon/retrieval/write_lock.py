@@ -27,7 +27,7 @@ class HeldLock:
 def locked_for_writing(folder: Path) -> Iterator[HeldLock]:
     """Make the folder if it is not there, and keep other writers out of it; the system frees a dead process's lock.
 
-    A folder that is made here is readable by its owner alone, and is removed again if nothing was written into it; so is the lock.
+    A folder that is made here is its owner's alone. If nothing is written into it, folder and lock are removed again.
 
     Raises:
         BlockingIOError: another process is writing to it.
