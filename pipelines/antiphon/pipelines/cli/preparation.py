@@ -32,13 +32,20 @@ def open_demo(*, device: str | None = None) -> Retriever:
 
 
 def index_documents(
-    paths: Sequence[Path], out: Path, *, embedder: str = "auto", device: str | None = None, setting: str = "auto"
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    embedder: str = "auto",
+    device: str | None = None,
+    setting: str = "auto",
+    follow_links: bool = False,
 ) -> IndexReport:
     """Index files and folders into the folder ``out``, with one bar for each stage; see `build_index` for errors."""
     from antiphon.retrieval import build_index
 
     with console.progress_bars(STAGES) as report:
-        return build_index(paths, out, embedder=embedder, device=device, setting=setting, progress=report)
+        options = {"setting": setting, "follow_links": follow_links}
+        return build_index(paths, out, embedder=embedder, device=device, progress=report, **options)  # type: ignore[arg-type]
 
 
 def show_index(report: IndexReport) -> None:
