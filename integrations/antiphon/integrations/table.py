@@ -38,6 +38,16 @@ class Table(Generic[Thing]):
         self._index: tuple[VectorIndex, list[str]] | None = None
         self._lock = RLock()
 
+    def __getstate__(self) -> tuple[dict[str, Thing], dict[str, Vectors]]:
+        """What it holds; its lock and its index are made anew."""
+        with self._lock:
+            return dict(self._things), dict(self._vectors)
+
+    def __setstate__(self, state: tuple[dict[str, Thing], dict[str, Vectors]]) -> None:
+        """The same table again."""
+        self.__init__()  # type: ignore[misc]
+        self._things, self._vectors = state
+
     def __len__(self) -> int:
         return len(self._things)
 

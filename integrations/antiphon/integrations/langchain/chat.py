@@ -19,9 +19,10 @@ from antiphon.accel import Conversation
 from antiphon.accel.text.messages import encode
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.langchain.answers import last_chunk, message
+from antiphon.integrations.langchain.cache_keys import keyed
 from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.messages import chat_messages
-from antiphon.integrations.langchain.references import hidden, references_of
+from antiphon.integrations.langchain.references import gathered, hidden, references_of
 from antiphon.integrations.langchain.structured import json_mode
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.tool_calls import names, offer
@@ -80,12 +81,32 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
-        kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's: neither a trace's nor a cache's
+        kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's, so in no trace
         return super()._get_invocation_params(stop=stop, **kwargs)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        kwargs.pop(REFERENCES, None)
-        return super()._get_llm_string(stop=stop, **kwargs)
+        passages = references_of((), kwargs.pop(REFERENCES, None))
+        return keyed(super()._get_llm_string(stop=stop, **kwargs), passages)
+
+    def _generate_with_cache(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        bare, given = gathered(messages, kwargs)
+        return super()._generate_with_cache(bare, stop, run_manager, **given)
+
+    async def _agenerate_with_cache(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        bare, given = gathered(messages, kwargs)
+        return await super()._agenerate_with_cache(bare, stop, run_manager, **given)
 
     def _generate(
         self,

@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 
 from antiphon.integrations.table import Table
 
@@ -29,6 +29,9 @@ class AntiphonVectorStore(BasePydanticVectorStore):
 
     stores_text: bool = True
     _table: Table[BaseNode] = PrivateAttr(default_factory=Table)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own would make an empty store
 
     @classmethod
     def class_name(cls) -> str:
