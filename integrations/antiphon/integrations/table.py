@@ -73,6 +73,11 @@ class Table(Generic[Thing]):
         with self._lock:
             return list(self._things.items())
 
+    def rows(self) -> list[tuple[Thing, Vectors]]:
+        """All things and their vectors, in the same order."""
+        with self._lock:
+            return [(thing, self._vectors[identifier]) for identifier, thing in self._things.items()]
+
     def get(self, ids: Iterable[str]) -> list[Thing]:
         """The things of these ids, as far as they are there."""
         with self._lock:

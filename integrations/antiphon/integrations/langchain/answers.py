@@ -10,6 +10,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import Citation, ContentBlock
 from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.utils.json import parse_partial_json
 
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
@@ -26,7 +27,9 @@ def message(call: Call, completion: Completion) -> AIMessage:
         content=said.content,
         tool_calls=[ToolCall(name=each.name, args=dict(each.arguments), id=each.id) for each in said.calls],
         invalid_tool_calls=[
-            InvalidToolCall(name=None, args=each.text, id=each.id, error=each.error, type="invalid_tool_call")
+            InvalidToolCall(
+                name=None, args=_unreadable(each.text), id=each.id, error=each.error, type="invalid_tool_call"
+            )
             for each in said.broken
         ],
         **_facts(call, said.content, completion),
@@ -37,7 +40,7 @@ def last_chunk(call: Call, completion: Completion, shown: str) -> AIMessageChunk
     """The end of a streamed answer, after what was ``shown``: all that is known only now, once."""
     said = call.said(completion)
     calls = [(each.name, json.dumps(each.arguments, ensure_ascii=False), each.id) for each in said.calls]
-    broken = [(None, each.text, each.id) for each in said.broken]
+    broken = [(None, _unreadable(each.text), each.id) for each in said.broken]
     return AIMessageChunk(
         content=said.content[len(shown) :],
         tool_call_chunks=[
@@ -92,6 +95,15 @@ def content_blocks(answer: AIMessage) -> list[ContentBlock]:
         text = next(block for block in blocks if block["type"] == "text")
         text["annotations"] = list(citations)
     return blocks
+
+
+def _unreadable(text: str) -> str:
+    """The text of a broken call, quoted where a merger of chunks would make it a call that names no tool."""
+    try:
+        is_call = not text or isinstance(parse_partial_json(text), dict)
+    except ValueError:
+        is_call = False
+    return json.dumps(text, ensure_ascii=False) if is_call else text
 
 
 register_translator(PROVIDER, content_blocks, content_blocks)

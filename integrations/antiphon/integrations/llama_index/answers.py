@@ -17,6 +17,9 @@ from llama_index.core.base.llms.types import (
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
 
+INVALID = "invalid_tool_calls"
+"""The key of an answer's ``additional_kwargs`` that holds calls which cannot be read: their text, and why."""
+
 
 def chat_response(call: Call, completion: Completion, delta: str | None = None) -> ChatResponse:
     """The whole answer, as a message of text, calls of tools and citations."""
@@ -27,6 +30,8 @@ def chat_response(call: Call, completion: Completion, delta: str | None = None) 
         for each in said.calls
     ]
     message.blocks += _citations(call, said.content)
+    if said.broken:
+        message.additional_kwargs[INVALID] = [{"text": each.text, "error": each.error} for each in said.broken]
     return ChatResponse(message=message, delta=delta, **_facts(call, completion))
 
 
