@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall
@@ -14,6 +15,8 @@ from langchain_core.utils.json import parse_partial_json
 
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
+from antiphon.pipelines import cite
+from antiphon.retrieval import Passage
 
 PROVIDER = "antiphon"
 CITATIONS = "citations"
@@ -54,6 +57,11 @@ def last_chunk(call: Call, completion: Completion, shown: str) -> AIMessageChunk
 
 def citations(call: Call, text: str) -> list[Citation]:
     """Which spans of the answer stand verbatim in a passage, as LangChain annotates text."""
+    return annotated(text, call.passages)
+
+
+def annotated(text: str, passages: Sequence[Passage]) -> list[Citation]:
+    """Which spans of any text stand verbatim in one of these passages, as LangChain annotates text."""
     return [
         Citation(
             type="citation",
@@ -62,13 +70,13 @@ def citations(call: Call, text: str) -> list[Citation]:
             end_index=found.end,
             cited_text=found.text,
             extras={
-                "document_id": call.passages[found.passage - 1].id,
+                "document_id": passages[found.passage - 1].id,
                 "passage": found.passage,
                 "source_start": found.source_start,
                 "source_end": found.source_end,
             },
         )
-        for found in call.cited(text)
+        for found in cite(text, passages)
     ]
 
 

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue
+from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -23,6 +25,7 @@ from antiphon.integrations.langchain.cache_keys import keyed
 from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.messages import chat_messages
 from antiphon.integrations.langchain.references import gathered, hidden, references_of
+from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import json_mode
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.tool_calls import names, offer
@@ -60,6 +63,12 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         tool's name. ``strict`` and ``parallel_tool_calls`` are hints that a local model has no use for.
         """
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
+
+    def with_retriever(
+        self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
+    ) -> Runnable[Question, dict[str, Any]]:
+        """A chain from a question to its "answer", "context" and "citations", streaming; see `retrieval_chain`."""
+        return retrieval_chain(self, retriever, prompt)
 
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
