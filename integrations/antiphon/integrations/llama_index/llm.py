@@ -30,6 +30,7 @@ from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
 from antiphon.integrations.llama_index.answers import (
+    INVALID,
     chat_piece,
     chat_response,
     completion_piece,
@@ -38,7 +39,7 @@ from antiphon.integrations.llama_index.answers import (
 from antiphon.integrations.llama_index.messages import arguments_of, chat_messages
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.tool_calls import names, offer
+from antiphon.integrations.tool_calls import FREE, NONE, names, offer
 from antiphon.integrations.unseen import REFERENCES
 
 Piece = tuple[str, str, Completion | None]
@@ -138,7 +139,9 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         """
         blocks = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if error_on_no_tool_call and not blocks:
-            raise ValueError(f"The answer calls no tool: {response.message.content!r}.")
+            broken = [each["text"] for each in response.message.additional_kwargs.get(INVALID, ())]
+            said = f"that can be read: {broken[0]!r}" if broken else f": {response.message.content!r}"
+            raise ValueError(f"The answer calls no tool{' ' if broken else ''}{said}.")
         return [
             ToolSelection(tool_id=each.tool_call_id or "", tool_name=each.tool_name, tool_kwargs=arguments_of(each))
             for each in blocks
@@ -157,7 +160,8 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         asked = ChatMessage(user_msg) if isinstance(user_msg, str) else user_msg
         messages = [*(chat_history or []), *([] if asked is None else [asked])]
         offered = [tool.metadata.to_openai_tool() for tool in tools]
-        choice = "any" if tool_required else kwargs.pop("tool_choice", None)
+        given = kwargs.pop("tool_choice", None)
+        choice = "any" if tool_required and given in (*FREE, NONE) else given
         return {"messages": messages, "tools": offered, "tool_choice": choice, **kwargs}
 
     def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
