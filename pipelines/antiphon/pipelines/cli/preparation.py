@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.rendering.visible import visible
+from antiphon.pipelines.rendering.visible import visible_line
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -53,13 +53,13 @@ def show_index(report: IndexReport) -> None:
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {visible(str(report.folder))}",
+        f"{report.seconds:.1f} s: {visible_line(str(report.folder))}",
         markup=False,
     )
     if report.skipped:
         console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
     for skipped in report.skipped[:_SHOWN_SKIPPED]:
-        console.err.print(visible(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
+        console.err.print(visible_line(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
     if len(report.skipped) > _SHOWN_SKIPPED:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 

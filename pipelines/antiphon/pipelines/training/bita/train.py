@@ -21,10 +21,10 @@ from transformers import DynamicCache
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.drafting.tree import Tree
+from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded, untrained
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.masks import additive, mask
-from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.pipelines.training.bita.answers import OwnAnswer
 from antiphon.pipelines.training.loop import StepReport, teach
 
