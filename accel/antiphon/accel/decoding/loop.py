@@ -15,6 +15,7 @@ from functools import partial
 from threading import get_ident
 from time import perf_counter, sleep
 from typing import Protocol, cast
+from weakref import ref
 
 from antiphon.accel.decoding.stats import FinishReason, Step
 from antiphon.accel.drafting.budget import Budget, share_rows
@@ -104,9 +105,17 @@ class Loop:
     """Decodes texts on one engine; see `loop_of`."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self._engine = ref(engine)  # which has this loop: with its model it has to end at once, and not in a circle
         self._asks: dict[_Ask, None] = {}
         self._running: dict[Text, None] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; the loop does not keep it alive."""
+        engine = self._engine()
+        if engine is None:
+            raise ReferenceError("The engine of this loop is gone.")
+        return engine
 
     @property
     def running(self) -> Sequence[Text]:
