@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import architecture
 from tests.imports import Import, circles, graph, module_name, room_of
+from tests.rooms import ROOMS
 
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
@@ -21,20 +23,6 @@ MAY_IMPORT = {
     "pipelines": {"accel", "retrieval", "pipelines"},
     "integrations": {"accel", "retrieval", "pipelines", "integrations"},
 }
-ROOMS: dict[str, dict[str, set[str]]] = {
-    "pipelines": {
-        "citations": set(),
-        "data": {"progress"},
-        "progress": set(),
-        "models": {"progress"},
-        "rendering": {"citations"},
-        ".": {"citations", "rendering"},
-        "training": {".", "data", "models", "progress"},
-        "benchmark": {".", "data", "models", "progress"},
-        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "training"},
-    },
-}
-"""The rooms of a part, and for each the rooms it may import; "." is what lies in no other."""
 FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in MAY_IMPORT}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = [path for paths in FILES.values() for path in paths]
@@ -91,9 +79,37 @@ def test_no_file_imports_itself_by_way_of_others(part: str) -> None:
     assert circles({file: [each.imported for each in found] for file, found in graph(part).items()}) == []
 
 
+def test_the_architecture_page_is_drawn_from_the_code() -> None:
+    assert f"{architecture.BEGIN}{architecture.drawn()}{architecture.END}" in architecture.PAGE.read_text("utf-8"), (
+        "run: make architecture"
+    )
+
+
 def test_a_circle_is_found_and_a_way_round_is_none() -> None:
     assert circles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": [], "e": ["a", "d"]}) == [["a", "b", "c"]]
     assert circles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
+
+
+def definitions(kind: type[ast.stmt]) -> dict[str, list[str]]:
+    """The files that define each public name at their top; commands, which are named for the user, are left out."""
+    found: dict[str, list[str]] = {}
+    for part in ("accel", "retrieval", "pipelines"):
+        for path in FILES[part]:
+            if path.is_relative_to(ROOT / "pipelines" / "antiphon" / "pipelines" / "cli"):
+                continue
+            for node in parse(path).body:
+                if isinstance(node, kind) and not (name := str(getattr(node, "name", "_"))).startswith("_"):
+                    found.setdefault(name, []).append(module_name(path))
+    return found
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    assert {name: files for name, files in definitions(ast.ClassDef).items() if len(files) > 1} == {}
+
+
+def test_a_function_of_pipelines_shares_its_name_with_none() -> None:
+    twice = {name: files for name, files in definitions(ast.FunctionDef).items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if "antiphon.pipelines" in " ".join(files)} == {}
 
 
 def test_every_library_that_is_imported_is_declared_and_pinned() -> None:

@@ -23,7 +23,7 @@ from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
-from antiphon.accel.text.messages import Conversation, Message, Prompt, encode
+from antiphon.accel.text.messages import Conversation, Message, PromptInput, TokenizedPrompt, prompt_tokens, tokenize
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LanguageModel:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -118,7 +118,7 @@ class LanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -151,7 +151,7 @@ class LanguageModel:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -175,11 +175,12 @@ class LanguageModel:
         return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
 
     def _generation(
-        self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
+        self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
     ) -> Generation:
         """One request, ready to be decoded."""
-        sources = texts("references", references)
-        tokens = encode(prompt, self.tokenizer)
+        given = texts("references", references)
+        read = tokenize(prompt, self.tokenizer)
+        tokens, sources = read.tokens, [read.tokens_of(each) or each for each in given]
         generator = self._generator(settings.seed) if settings.is_sampled else None
         room = self._room(len(tokens))
         request = prepare(
@@ -229,9 +230,17 @@ class LanguageModel:
             chosen=(settings.temperature, settings.repetition_penalty),
         )
 
+    def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
+        """The prompt as the model reads it: whoever counts its tokens first hands it on in place of the prompt.
+
+        Raises:
+            ValueError: the prompt is empty, a message is malformed, or the tokenizer has no chat template.
+        """
+        return tokenize(prompt, self.tokenizer)
+
     def certify(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,
@@ -256,7 +265,7 @@ class LanguageModel:
         emitted = _ids(completion, self.tokenizer)
 
         def prove() -> Certificate:
-            tokens = encode(prompt, self.tokenizer)
+            tokens = prompt_tokens(prompt, self.tokenizer)
             request = prepare(
                 self.model,
                 **self._inputs(tokens),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.training.loop import StepReport
@@ -48,7 +48,7 @@ def test_each_branch_has_the_logits_of_its_prompt_alone() -> None:
     ).logits[0]
     at = 0
     for question in LESSON.questions:
-        prompt = encode(reader_prompt(question.text, LESSON.passages).content, TOKENIZER)
+        prompt = prompt_tokens(reader_prompt(question.text, LESSON.passages).content, TOKENIZER)
         answer = [*TOKENIZER.encode(question.answer, add_special_tokens=False), EOS]
         plain = model(input_ids=torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
         assert encoded.targets[at : at + len(answer)].tolist() == answer

@@ -147,9 +147,9 @@ class _Prompt:
     def __init__(self, language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int) -> None:
         import torch
 
-        from antiphon.accel.text.messages import encode
+        from antiphon.accel.text.messages import prompt_tokens
 
-        tokens = encode(case.prompt, language_model.tokenizer)
+        tokens = prompt_tokens(case.prompt, language_model.tokenizer)
         window = language_model.context_window
         if window is not None and len(tokens) + max_new_tokens > window:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Recordings of one's own: questions asked of an index, written as the samples that benchmarks read."""
+"""Records answers of a model to questions, in the format that the other benchmarks read."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def as_line(sample: RecordedSample) -> str:
 
 
 def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
-    from antiphon.accel.text.messages import encode
+    from antiphon.accel.text.messages import prompt_tokens
 
     tokenizer = rag.language_model.tokenizer
     content = stream.prompt.content
     if isinstance(content, str):
         return content
-    tokens = encode(content, tokenizer)
+    tokens = prompt_tokens(content, tokenizer)
     written = str(tokenizer.decode(tokens))
     # The tokenizer puts a beginning of sequence before any text, and the chat template may have written one.
     for text in (written, written.removeprefix(tokenizer.bos_token or "")):
-        if encode(text, tokenizer) == tokens:
+        if prompt_tokens(text, tokenizer) == tokens:
             return text
     raise ValueError(
         f"The tokenizer of {rag.language_model.name!r} reads its own prompt in other tokens; a recording of it would "

@@ -1,4 +1,4 @@
-"""The vectors that indexes are compared on: synthetic ones, a file's, those of texts. Knows nothing of indexes."""
+"""The vectors that indexes are compared on: synthetic, from a file, of texts. Knows nothing of indexes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from antiphon.accel.files import write
 from antiphon.pipelines.progress import Progress
 from antiphon.retrieval.vectors import Vectors, normalized
 
@@ -38,7 +39,7 @@ def load_vectors(
 
     made = embedded_lines(texts, resolve(embedder), report=report)
     if file is not None:
-        np.save(file, made, allow_pickle=False)
+        write(file, lambda out: np.save(out, made, allow_pickle=False), is_needed=True, is_private=False)
     return made
 
 

@@ -50,9 +50,11 @@ def ask(
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+    from antiphon.pipelines.prompt import check_text
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
+    check_text(question)
     console.quiet_libraries()
     size = window_size(window) if window else None
     factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)

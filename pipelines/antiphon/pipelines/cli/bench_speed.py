@@ -150,6 +150,7 @@ def record(
     device: Device = None,
 ) -> None:
     """Ask the forty questions about the demo's documents, and write prompts, passages and answers as samples."""
+    from antiphon.accel.files import write
     from antiphon.pipelines.benchmark.recording import as_line, recorded
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model, open_demo
     from antiphon.pipelines.data.demo import demo_questions
@@ -161,7 +162,7 @@ def record(
     questions = [each.question for each in demo_questions()]
     with console.progress_bars() as report:
         lines = [as_line(sample) for sample in recorded(rag, questions, name=out.stem, report=report)]
-    out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write(out, "".join(f"{line}\n" for line in lines).encode(), is_needed=True, is_private=False)
 
 
 def page(

@@ -58,8 +58,10 @@ def certify(
     The exit code is 1 where the certificate does not hold.
     """
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+    from antiphon.pipelines.prompt import check_text
     from antiphon.retrieval import Retriever
 
+    check_text(prompt)
     console.quiet_libraries()
     factory = resolve_drafter(drafter, bita=bita, window=window_size(window) if window else None)
     retriever = None if index is None else Retriever.open(index, device=device)

@@ -39,6 +39,9 @@ def _question() -> str | None:
     except (EOFError, KeyboardInterrupt):
         console.out.print()
         return None
+    except UnicodeDecodeError as error:
+        console.err.print(f"antiphon: The question is not UTF-8 ({error.object!r}); type it in UTF-8.", style="red")
+        return ""
 
 
 def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:

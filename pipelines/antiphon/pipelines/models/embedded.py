@@ -6,10 +6,8 @@ Knows where models come from and nothing of how they are run.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -80,15 +78,13 @@ _CONVERTING = "Converting the language model, once"
 def _put_learned_beside(folder: Path) -> None:
     """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there."""
     from antiphon.accel.drafting.drafters import BITA_FILE
+    from antiphon.accel.files import write
     from antiphon.pipelines.models.drafters import SHIPPED
 
     target = folder / BITA_FILE
     if target.exists():  # whoever put another one there knows why
         return
-    with suppress(OSError):  # a cache that cannot be written still has a model that can be read
-        beside = folder / f".{BITA_FILE}.{os.getpid()}"
-        beside.write_bytes(SHIPPED.read_bytes())
-        beside.replace(target)
+    write(target, SHIPPED.read_bytes())  # a cache that cannot be written still has a model that can be read
 
 
 def _models(cache: Path | None) -> Path:

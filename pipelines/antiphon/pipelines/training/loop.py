@@ -1,14 +1,15 @@
-"""A course of training: updates, checkpoints, and going on where a run was cut off. Knows nothing of what is taught."""
+"""The training loop: updates, checkpoints, and resuming a run that was cut off. Knows nothing of what is trained."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
+
+from antiphon.accel.files import write
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -96,7 +97,6 @@ def _taught(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _checkpoint(out: Path, course: Course, step: int, module: torch.nn.Module, optimizer: Any, schedule: Any) -> None:
     """What the next update needs, whole or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
     state = {
         "weights": _taught(module),
         "optimizer": optimizer.state_dict(),
@@ -104,12 +104,7 @@ def _checkpoint(out: Path, course: Course, step: int, module: torch.nn.Module, o
         "step": step,
         "course": asdict(course),
     }
-    beside = out / f"{_STATE}.part"
-    with beside.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(out / _STATE)
+    write(out / _STATE, lambda file: torch.save(state, file), is_needed=True, is_private=False)
 
 
 def _restore(out: Path, course: Course, module: torch.nn.Module, optimizer: Any, schedule: Any) -> int:

@@ -38,7 +38,7 @@ APART = 0.05
 IDS, POSITIONS, PLACES, ANCESTORS = range(4)
 """The lines of a plan: each row's token, position and slot, and as bits the rows that it sees."""
 
-Step = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
+CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
 
 
 class Tenant(Protocol):
@@ -84,7 +84,7 @@ class Memory:
         self._seen = torch.zeros(size, dtype=torch.bool, device=model.device)
         layers: list[Any] = [SlotLayer(size, self._plan[PLACES]) for _ in traits.kinds]
         self.cache = Cache(layers=layers)
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, CompiledStep] = {}
         self._lock = Lock()
         self._tenant: Callable[[], Tenant | None] = lambda: None
 
@@ -147,9 +147,9 @@ class Memory:
                 self._steps[rows] = self._make(model, rows)
             return self._steps[rows](model)
 
-    def _make(self, model: PreTrainedModel, rows: int) -> Step:
+    def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
         """The step in its final form, which has just given what it gives as it is."""
-        step: Step = self._step(rows)
+        step: CompiledStep = self._step(rows)
         expected, _ = step(model)
         if self._compiles:
             step = torch.compile(step, fullgraph=True, dynamic=False, backend=self._backend)
@@ -160,7 +160,7 @@ class Memory:
             raise RuntimeError(f"A step of {rows} rows gave other logits ({apart:.3f} standard deviations apart).")
         return step
 
-    def _step(self, rows: int) -> Step:
+    def _step(self, rows: int) -> CompiledStep:
         shifts = torch.arange(rows, device=self._plan.device)
         plan, seen, cache = self._plan[:, :rows], self._seen, self.cache
 
@@ -185,7 +185,7 @@ class Memory:
         )
 
 
-def _captured(step: Step, model: PreTrainedModel) -> Step:
+def _captured(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
     """The step as a CUDA graph. Run again and again, a step writes the same states to the same slots."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())

@@ -1,15 +1,15 @@
-"""What a model says itself to prompts, greedily: what BiTA learns from. Knows nothing of training."""
+"""A model's own greedy answers to prompts, which BiTA is trained on. Knows nothing of training."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.engines.torch.bita_weights import name_of
+from antiphon.accel.files import write
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -41,7 +41,7 @@ def own_answers(
     Raises:
         ValueError: the file holds answers of another model, of another length, or to other prompts.
     """
-    from antiphon.accel.text.messages import encode
+    from antiphon.accel.text.messages import prompt_tokens
 
     made = {"model": name_of(language_model.model), "max_new_tokens": max_new_tokens}
     answers = _read(file, made)
@@ -50,7 +50,7 @@ def own_answers(
             f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file."
         )
     for number, (answer, given) in enumerate(zip(answers, prompts, strict=False), start=1):
-        if list(answer.prompt) != encode(as_prompt(language_model, given), language_model.tokenizer):
+        if list(answer.prompt) != prompt_tokens(as_prompt(language_model, given), language_model.tokenizer):
             raise ValueError(f"Answer {number} in {file} is to another prompt than {given!r}; give another file.")
     file.parent.mkdir(parents=True, exist_ok=True)
     report(len(answers), len(prompts))
@@ -58,7 +58,7 @@ def own_answers(
         asked = [as_prompt(language_model, prompt) for prompt in prompts[start : start + SAVED]]
         said = language_model.generate_batch(asked, batch_size=TOGETHER, max_new_tokens=max_new_tokens)
         for prompt, completion in zip(asked, said, strict=True):
-            answers.append(OwnAnswer(tuple(encode(prompt, language_model.tokenizer)), completion.tokens))
+            answers.append(OwnAnswer(tuple(prompt_tokens(prompt, language_model.tokenizer)), completion.tokens))
         _write(file, made, answers)
         report(len(answers), len(prompts))
     return answers
@@ -79,10 +79,5 @@ def _read(file: Path, made: dict[str, Any]) -> list[OwnAnswer]:
 
 
 def _write(file: Path, made: dict[str, Any], answers: Sequence[OwnAnswer]) -> None:
-    beside = file.with_name(f"{file.name}.part")
     lines = [made, *({"prompt": answer.prompt, "answer": answer.answer} for answer in answers)]
-    with beside.open("w", encoding="utf-8") as out:
-        out.writelines(f"{json.dumps(line)}\n" for line in lines)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)
+    write(file, "".join(f"{json.dumps(line)}\n" for line in lines).encode(), is_needed=True, is_private=False)

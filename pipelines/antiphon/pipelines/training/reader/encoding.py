@@ -1,4 +1,4 @@
-"""A lesson to tokens: the passages once, every question a branch behind them. Knows nothing of training.
+"""Tokens of a lesson: the passages once, and every question a branch behind them. Knows nothing of training.
 
 A branch sees the passages and itself, at the positions it has when it is asked alone: what the model computes for it
 is what it computes for the prompt of that question, so a lesson of eight questions costs its passages once.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.training.reader.lesson import Lesson, Question
 
@@ -45,7 +45,7 @@ class Encoded:
 def encode_lesson(lesson: Lesson, tokenizer: PreTrainedTokenizerBase) -> Encoded:
     """The lesson's tree of tokens; see the module."""
     prompts = [
-        encode(reader_prompt(question.text, lesson.passages).content, tokenizer) for question in lesson.questions
+        prompt_tokens(reader_prompt(question.text, lesson.passages).content, tokenizer) for question in lesson.questions
     ]
     shared = _shared(prompts)
     branches = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from antiphon.accel.files import write
 from antiphon.pipelines.models.adapter import further, quiet_peft
 from antiphon.pipelines.models.embedded import resolve_model
 from antiphon.pipelines.training.loop import StepReport, teach
@@ -128,16 +129,14 @@ def answer_loss(model: torch.nn.Module, encoded: Encoded, device: torch.device) 
 def save_adapter(adapted: Any, out: Path) -> None:
     """The adapter in bfloat16, in peft's format."""
     from peft import get_peft_model_state_dict
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    out.mkdir(parents=True, exist_ok=True)
     state = {
         name: weight.detach().cpu().to(torch.bfloat16).contiguous()
         for name, weight in get_peft_model_state_dict(adapted, save_embedding_layers=False).items()
     }
-    beside = out / "adapter_model.safetensors.part"
-    save_file(state, beside, metadata={"format": "pt"})
-    beside.replace(out / "adapter_model.safetensors")
+    written = save(state, metadata={"format": "pt"})
+    write(out / "adapter_model.safetensors", written, is_needed=True, is_private=False)
     adapted.peft_config["default"].save_pretrained(out)
 
 
