@@ -190,7 +190,7 @@ def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
 def test_every_drafter_with_a_table_is_given_them() -> None:
     model: Any = tiny_model(seed=11)
     for drafter in (SuffixMatch(), Recycling(), Blend()):
-        list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))  # type: ignore[misc]
+        list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))
         assert drafter.runners_up is not None
         assert drafter.runners_up.prior is bigrams_of(model)
 

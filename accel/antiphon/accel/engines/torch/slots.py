@@ -70,12 +70,16 @@ class Memory:
 
     On a GPU a step is captured as a CUDA graph, with ``compiles`` out of code that `torch.compile` has made, and every
     call after the first replays it. Whoever claims the memory has it until somebody else does between two steps.
+    ``backend`` is what `torch.compile` compiles with.
     """
 
-    def __init__(self, model: PreTrainedModel, traits: Traits, size: int, *, compiles: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, traits: Traits, size: int, *, compiles: bool, backend: Any = BACKEND
+    ) -> None:
         self.size = size
         self._traits = traits
         self._compiles = compiles
+        self._backend = backend
         self._plan = torch.zeros((4, BUCKETS[-1]), dtype=torch.long, device=model.device)
         self._seen = torch.zeros(size, dtype=torch.bool, device=model.device)
         layers: list[Any] = [SlotLayer(size, self._plan[PLACES]) for _ in traits.kinds]
@@ -148,7 +152,7 @@ class Memory:
         step: CompiledStep = self._step(rows)
         expected, _ = step(model)
         if self._compiles:
-            step = torch.compile(step, fullgraph=True, dynamic=False, backend=BACKEND)
+            step = torch.compile(step, fullgraph=True, dynamic=False, backend=self._backend)
         if self._plan.device.type == "cuda":
             step = _captured(step, model)
         apart = (step(model)[0].float() - expected.float()).abs().mean() / expected.float().std()
@@ -201,18 +205,28 @@ def _captured(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 
 
 class Memories:
-    """The memories of one model: every request is given the smallest one that will do, in turn with others."""
+    """The memories of one model: every request is given the smallest one that will do, in turn with others.
 
-    def __init__(self) -> None:
+    The ``smallest`` of all has so many slots.
+    """
+
+    def __init__(self, *, smallest: int = SMALLEST, backend: Any = BACKEND) -> None:
+        self._smallest = smallest
+        self._backend = backend
         self._known: dict[tuple[object, ...], Memory] = {}
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many slots each of them has that was needed until now."""
+        return sorted(memory.size for memory in self._known.values())
 
     @torch.inference_mode(False)  # it outlives the request that asks for it
     def for_tokens(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
         """The smallest memory for so many tokens."""
-        size = SMALLEST
+        size = self._smallest
         while size < tokens:
             size *= 2
         key = (size, traits.implementation, traits.packs, model.dtype, str(model.device), compiles)
         if key not in self._known:
-            self._known[key] = Memory(model, traits, size, compiles=compiles)
+            self._known[key] = Memory(model, traits, size, compiles=compiles, backend=self._backend)
         return self._known[key]
