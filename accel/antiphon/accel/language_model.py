@@ -14,6 +14,7 @@ from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.batch import steps_of
 from antiphon.accel.decoding.choice import choose_drafter
+from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.run import Run
@@ -76,6 +77,9 @@ class LanguageModel:
         self._drafter = _named(drafter)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         self._turns = Turns()
+        end = self._ends()["eos_token_id"]
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
         self._bucket = bucket_of(bool(deterministic), rows)
         if self._bucket:
             settled(model, self._bucket)
@@ -213,6 +217,9 @@ class LanguageModel:
             **self._inputs(tokens),
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
             max_new_tokens=min(settings.max_new_tokens, room),
+            logits_processor=self._json.processors(
+                settings.json_schema, len(tokens), min(settings.max_new_tokens, room)
+            ),
             **settings.arguments,
             **self._ends(),
         )
