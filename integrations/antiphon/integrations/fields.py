@@ -22,8 +22,11 @@ from antiphon.accel import LanguageModel
 from antiphon.integrations.pickled import shared
 from antiphon.pipelines import resolve_model
 
-NAMES = {"max_tokens": "max_new_tokens"}
-"""The frameworks' word for a parameter, and that of `Settings`; all others are the same."""
+NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
+"""The frameworks' words for a parameter, and that of `Settings`; all others are the same."""
+
+LENGTH = {*NAMES, *NAMES.values()}
+"""The words for how long an answer may be."""
 
 PARAMETERS = (
     "max_tokens",
@@ -81,6 +84,8 @@ class GenerationFields(BaseModel):
     @classmethod
     def _load(cls, values: dict[str, Any]) -> dict[str, Any]:
         values = dict(values)
+        if "max_completion_tokens" in values:
+            values.setdefault("max_tokens", values.pop("max_completion_tokens"))
         if values.get("language_model") is None:
             values["model"] = values.get("model") or os.environ.get(MODEL)
             if not values["model"]:
@@ -144,12 +149,17 @@ class GenerationFields(BaseModel):
         """The parameters of one call, as `LanguageModel` calls them, and its timeout.
 
         Raises:
-            TypeError: there is no parameter of a name.
+            TypeError: there is no parameter of a name, or the length is given twice.
         """
-        known = {*PARAMETERS, *NAMES.values(), "timeout"}
+        known = {*PARAMETERS, *NAMES, *NAMES.values(), "json_schema", "timeout"}
         if unknown := given.keys() - known:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(known))} and stop.")
-        told = {name: value for name, value in self.told().items() if name in PARAMETERS} | dict(given)
+        told = {name: value for name, value in self.told().items() if name in PARAMETERS}
+        if length := given.keys() & LENGTH:
+            told.pop("max_tokens", None)
+        if len(length) > 1:
+            raise TypeError(f"{' and '.join(sorted(length))} say the same; give one of them.")
+        told |= dict(given)
         timeout = told.pop("timeout", self.timeout)
         named = {NAMES.get(name, name): value for name, value in told.items()}
         named["stop"] = tuple(self.stop or ()) if stop is None else tuple(stop)
