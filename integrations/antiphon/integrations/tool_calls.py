@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from antiphon.accel.text.messages import Conversation, call_opening, encode
+from antiphon.accel.text.messages import Conversation, call_opening, prompt_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -76,7 +76,7 @@ def writes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
         return False
     tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
     try:
-        encode(Conversation([{"role": "user", "content": "?"}], [tool]), tokenizer)
+        prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), tokenizer)
     except ValueError:
         return False
     return True
