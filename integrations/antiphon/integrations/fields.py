@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from pydantic import (
 from antiphon.accel import LanguageModel
 from antiphon.integrations.pickled import shared
 from antiphon.pipelines import resolve_model
+from antiphon.pipelines.prompt import READER_SYSTEM
 
 NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
 """The frameworks' words for a parameter, and that of `Settings`; all others are the same."""
@@ -79,6 +81,7 @@ class GenerationFields(BaseModel):
 
     _others: dict[str, LanguageModel] = PrivateAttr(default_factory=dict)
     _is_loaded: bool = PrivateAttr(default=False)
+    _has_warned: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +142,18 @@ class GenerationFields(BaseModel):
             if model not in self._others:
                 self._others[model] = _loaded(model, self.model_kwargs)
             return self._others[model]
+
+    def check_prompt(self, texts: Iterable[str]) -> None:
+        """Warn, once, where a model that was made for one form of prompt is asked in another."""
+        form = getattr(self.language_model.model.config, "prompt_format", None)
+        if form == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
+            self._has_warned = True
+            warnings.warn(
+                f"The model {self.model!r} was made for the prompt format 'reader' and answers badly to any other: ask "
+                "it by with_retriever(retriever) in LangChain, with text_qa_template=llm.prompt_template() in "
+                "LlamaIndex, or take a model that follows instructions.",
+                stacklevel=2,
+            )
 
     def told(self) -> dict[str, Any]:
         """The model's name and the parameters that were given, as they were given: what a cache goes by."""

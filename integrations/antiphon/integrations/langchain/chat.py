@@ -180,6 +180,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         model = given.pop("model", self.model)
         language_model = self.named(model)
+        self.check_prompt(str(each.text) for each in messages)
         offer = offered(language_model.tokenizer, chat_messages(messages), wanted, choice)
         parameters, timeout = self.parameters(stop, given)
         if offer.schema is not None:

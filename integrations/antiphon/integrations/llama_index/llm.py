@@ -19,7 +19,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
-from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate
 from llama_index.core.tools.types import BaseTool
 from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
@@ -38,6 +38,7 @@ from antiphon.integrations.llama_index.answers import (
     completion_response,
 )
 from antiphon.integrations.llama_index.messages import arguments_of, chat_messages
+from antiphon.integrations.llama_index.prompt import prompt_template
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
 from antiphon.integrations.reading import AsyncReading
@@ -70,6 +71,10 @@ class _Answering(GenerationFields, FunctionCallingLLM):
             is_function_calling_model=writes_tools(self.language_model.tokenizer),
             model_name=self.model,
         )
+
+    def prompt_template(self) -> ChatPromptTemplate:
+        """The prompt that the model was made for, as the ``text_qa_template`` of a synthesizer."""
+        return prompt_template(self.language_model)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -235,6 +240,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
     def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> Prompt:
         """The prompt of messages: by the chat template, or where there is none as one text."""
+        self.check_prompt(message.content or "" for message in messages)
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
@@ -246,6 +252,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
     def _text(self, prompt: str, formatted: bool) -> Prompt:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
+        self.check_prompt([prompt])
         if self._takes_messages and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
