@@ -157,7 +157,8 @@ def test_a_model_that_was_loaded_here_keeps_its_prepacked_weights_and_a_plain_fo
     assert all(isinstance(vars(layer)["forward"], Product) for layer in copies)
     with torch.no_grad():
         assert torch.equal(owned.model(ids(PROMPTS[0])).logits, made(ids(PROMPTS[0])).logits)
-    owned.model.to(torch.bfloat16)
+    loaded: Any = owned.model
+    loaded.to(torch.bfloat16)
     assert owned.engine.prepacked is not copies, "weights that have moved are copied anew"
 
 
