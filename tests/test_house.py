@@ -227,6 +227,7 @@ def test_drafting_knows_no_engine_and_no_loop() -> None:
         for path in FILES["accel"]
         if "antiphon/accel/drafting" in path.as_posix()
         for name in imports(path)
-        if name.startswith("antiphon.") and not name.startswith("antiphon.accel.drafting.")
+        if name.startswith("antiphon.")
+        and not name.startswith(("antiphon.accel.drafting.", "antiphon.accel.files."))  # a leaf: it writes bytes
     ]
     assert wrong == []

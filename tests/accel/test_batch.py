@@ -11,10 +11,10 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, Sto
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.loop import Text, loop_of
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
@@ -58,7 +58,7 @@ def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: in
     """One request, as a batch takes it."""
     request = prepare(model, prompt, **(SETTINGS | options))
     decoding = DecodingOptions(drafter=drafter, rows=rows)
-    return engine_of(model).lock.take(lambda: Generation(request, options=decoding)).text
+    return engine_of(model).lock.take(lambda: TextGeneration(request, options=decoding)).text
 
 
 class Planted:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersUp, SuffixMatch
 from antiphon.accel.drafting.drafters.runners_up import Bigrams, K, runners_up_of
 from antiphon.accel.drafting.step_cost import StepCost
@@ -205,7 +205,7 @@ def test_they_save_forwards_and_change_no_text() -> None:
     for is_known in (True, False):
         request = prepare(model, PROMPT, **options)
         drafting = DecodingOptions(rows=8)
-        generation = engine_of(model).lock.take(lambda: Generation(request, options=drafting))  # noqa: B023
+        generation = engine_of(model).lock.take(lambda: TextGeneration(request, options=drafting))  # noqa: B023
         table = runners_up_of(generation.text.drafter)
         assert table is not None
         assert table.prior is bigrams_of(model)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
+from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, Fixed, Measured, share_rows
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterFactory, Tokens, chain
@@ -121,7 +121,7 @@ def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[St
     """The steps of one request that has this budget."""
     request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
     options = DecodingOptions(drafter=drafter)
-    generation = engine_of(model).lock.take(lambda: Generation(request, options=options))
+    generation = engine_of(model).lock.take(lambda: TextGeneration(request, options=options))
     generation.text.budget = budget
     return list(generation.steps())
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, PrefixCache, Summary, summarize
-from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.engine import engine_of
@@ -48,7 +48,7 @@ def decoded(
     )
     witness = Witness(drafter or Thicket(plain(family, tuple(prompt)), seed=1, vocabulary=VOCABULARY))
     options = DecodingOptions(drafter=lambda: witness, rows=32)
-    generation = engine_of(model).lock.take(lambda: Generation(request, options=options))
+    generation = engine_of(model).lock.take(lambda: TextGeneration(request, options=options))
     summary = summarize(prefix.keeping(generation, generation.steps()))
     text = generation.transcript.tokens
     assert text == plain(family, tuple(prompt))

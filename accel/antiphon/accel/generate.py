@@ -17,11 +17,11 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.decoding.generation import Generation, joined, steps_of
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.request import Reference, Request, prepare, refuse
 from antiphon.accel.decoding.split import share_out, split
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.text_generation import TextGeneration, joined, steps_of
 from antiphon.accel.engines.torch.engine import engine_of
 
 
@@ -85,7 +85,7 @@ def stream(
     if len(request.input_ids) > 1:
         raise ValueError(f"A stream is of one text, and these are {len(request.input_ids)}; use `generate`.")
     lock = engine_of(model).lock
-    return lock.take(lambda: Generation(request, references, tokenizer, generator, options)).steps()
+    return lock.take(lambda: TextGeneration(request, references, tokenizer, generator, options)).steps()
 
 
 def generate(
@@ -139,9 +139,9 @@ def _finish(
     shares = share_out(references, request)
     engine = engine_of(request.model)
 
-    def begin() -> list[Generation]:
+    def begin() -> list[TextGeneration]:
         parts = zip(split(request), shares, strict=True)
-        return [Generation(part, own, tokenizer, None, options) for part, own in parts]
+        return [TextGeneration(part, own, tokenizer, None, options) for part, own in parts]
 
     generations = engine.lock.take(begin)
     for steps in steps_of(engine, generations):

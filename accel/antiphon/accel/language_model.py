@@ -13,12 +13,12 @@ import torch
 from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.choice import check_drafter, factory_of
-from antiphon.accel.decoding.generation import Generation, steps_of
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.text_generation import TextGeneration, steps_of
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
 from antiphon.accel.engines.torch.engine import engine_of
@@ -146,7 +146,7 @@ class LanguageModel:
             count = f"{len(prompts)}, one for each prompt"
             check(f"The number of {name}", len(given), len(given) == len(prompts), count)
 
-        def begin() -> list[Generation]:
+        def begin() -> list[TextGeneration]:
             return [self._generation(*one) for one in zip(prompts, shares, each, strict=True)]
 
         generations = self.engine.lock.take(begin)
@@ -180,7 +180,7 @@ class LanguageModel:
 
     def _generation(
         self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
-    ) -> Generation:
+    ) -> TextGeneration:
         """One request, ready to be decoded."""
         given = texts("references", references)
         read = tokenize(prompt, self.tokenizer)
@@ -202,7 +202,7 @@ class LanguageModel:
         if settings.drafter is not None:
             options = replace(options, drafter=settings.drafter)
         options = replace(options, drafter=self._factory(options, settings.recycling))
-        return Generation(request, sources, self.tokenizer, generator, options)
+        return TextGeneration(request, sources, self.tokenizer, generator, options)
 
     def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""
@@ -228,7 +228,7 @@ class LanguageModel:
             )
         return table
 
-    def _stream(self, generation: Generation, steps: Iterator[Step], settings: Settings) -> Stream:
+    def _stream(self, generation: TextGeneration, steps: Iterator[Step], settings: Settings) -> Stream:
         return Stream(
             steps,
             self.tokenizer,

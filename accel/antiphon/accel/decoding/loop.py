@@ -40,7 +40,7 @@ TOGETHER = 128
 which they fill."""
 
 
-class Choice(Protocol):
+class TokenChooser(Protocol):
     """Who says which token the model's logits mean."""
 
     def over(self, logits: Logits) -> Callable[[int], int]:
@@ -72,7 +72,7 @@ class Text:
 
     sequence: CachedSequence
     drafter: Drafter
-    choice: Choice
+    chooser: TokenChooser
     ending: Ending
     budget: Budget
     references: Sequence[Tokens] = ()
@@ -134,7 +134,7 @@ class Loop:
         """One Step per forward until the text ends; closing the iterator gives the text up.
 
         The first step reads what the sequence does not hold yet of the prompt, and verifies a draft only where the
-        drafter has one at the very beginning. The text is the choice's alone, whatever the drafter guesses.
+        drafter has one at the very beginning. The text is the chooser's alone, whatever the drafter guesses.
         """
         try:
             while not text.ending.finish:
@@ -146,7 +146,7 @@ class Loop:
             self.leave(text)
 
     def advance(self, texts: Sequence[Text]) -> list[Step | Exception]:
-        """One more step of each of these texts, or what its drafter, choice, ending or forward has raised."""
+        """One more step of each of these texts, or what its drafter, chooser, ending or forward has raised."""
         asks = [self._ask(text) for text in texts]
         try:
             self._asks.update(dict.fromkeys(asks))
@@ -330,7 +330,7 @@ class Loop:
         """Walk the draft of a step, keep what held, and tell everybody who learns from it."""
         text, draft = ask.text, ask.draft
         started = perf_counter()
-        accepted = walk(draft, text.choice.over(logits), text.ending.commit)
+        accepted = walk(draft, text.chooser.over(logits), text.ending.commit)
         text.sequence.keep(accepted.path)
         walked = perf_counter()
         if ask.rows and not ask.is_shared:  # neither a prompt nor a text read anew

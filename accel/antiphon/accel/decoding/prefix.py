@@ -14,8 +14,8 @@ from antiphon.accel.engines.torch.sequence import held
 from antiphon.accel.engines.torch.traits import DUMMY
 
 if TYPE_CHECKING:
-    from antiphon.accel.decoding.generation import Generation
     from antiphon.accel.decoding.stats import Step
+    from antiphon.accel.decoding.text_generation import TextGeneration
 
 __all__ = ["PrefixCache"]
 
@@ -59,7 +59,7 @@ class PrefixCache:
             cache.crop(common - len(before))
         return cache
 
-    def keeping(self, generation: Generation, steps: Iterator[Step]) -> Iterator[Step]:
+    def keeping(self, generation: TextGeneration, steps: Iterator[Step]) -> Iterator[Step]:
         """The same steps; what they have read is kept when they end or nobody asks for more."""
         try:
             yield from steps
@@ -68,7 +68,7 @@ class PrefixCache:
             raise
         self._keep(generation)
 
-    def _keep(self, generation: Generation) -> None:
+    def _keep(self, generation: TextGeneration) -> None:
         cache, traits = generation.cache, generation.engine.traits
         # Plain ones (Jamba) may begin their recurrence anew wherever several tokens are read at once.
         if generation.text.is_begun and held(cache) and traits.rope is None and traits.level != "plain":

@@ -142,5 +142,5 @@ class Greedy:
     """Chooses the likeliest token after every row."""
 
     def over(self, logits: Logits) -> Callable[[int], int]:
-        """See `antiphon.accel.decoding.loop.Choice`."""
+        """See `antiphon.accel.decoding.loop.TokenChooser`."""
         return logits.best

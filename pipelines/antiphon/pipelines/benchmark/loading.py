@@ -63,4 +63,6 @@ def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> Langua
     if dtype == "auto":
         chosen = choose_dtype(torch.bfloat16, place)
         dtype = torch.bfloat16 if chosen == "auto" else chosen
-    return LanguageModel(shaped(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)
+    language_model = LanguageModel(shaped(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)
+    language_model.engine.lock.take(language_model.engine.own)  # nobody else has this model
+    return language_model

@@ -199,6 +199,18 @@ def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     return tuple(_method(name, rows) for name in dict.fromkeys((GREEDY, *names)))
 
 
+def compared(
+    names: Sequence[str] | None, rows: str, windows: Sequence[str] = (), *, unread: bool = False
+) -> tuple[Method, ...]:
+    """What a command line asks to compare: methods by name, and lookahead's windows; all methods without either.
+
+    Raises:
+        ValueError: as `methods_named`, `rows_named` and `lookaheads`.
+    """
+    named = names or (() if windows else NAMES)
+    return methods_named(named, rows_named(rows)) + lookaheads(windows, unread=unread)
+
+
 def rows_named(rows: str) -> int | None:
     """How many rows a command line asks for: a number, or None for "auto".
 

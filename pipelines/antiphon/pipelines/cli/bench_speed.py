@@ -77,15 +77,14 @@ def speed(
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
-    from antiphon.pipelines.benchmark.methods import NAMES, lookaheads, methods_named, rows_named
+    from antiphon.pipelines.benchmark.methods import compared
     from antiphon.pipelines.benchmark.speed import measure_speed
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
     for path in chart or ():
         check_chart(path)
-    named = method or (() if lookahead else NAMES)
-    methods = methods_named(named, rows_named(rows)) + lookaheads(lookahead or (), unread=unread)
+    methods = compared(method, rows, lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_model_or_shape(
         model, load_language_model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)

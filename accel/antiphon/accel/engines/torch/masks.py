@@ -12,8 +12,8 @@ def mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, paddi
 
     Columns are the cached slots ``offset`` to ``length - 1``, then the rows themselves. Slots below ``padding`` hold
     left padding and are seen by nobody; where rows of it are among those that are read now, each sees itself alone:
-    what sees nothing is no number, in its keys and values neither. Windows and chunks are counted in positions (slots less padding), not in rows:
-    siblings share a position.
+    what sees nothing is no number, in its keys and values neither. Windows and chunks are counted in positions (slots
+    less padding), not in rows: siblings share a position.
     """
     cached = length - offset
     sees = torch.ones((len(tree), cached + len(tree)), dtype=torch.bool)

@@ -27,7 +27,7 @@ from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.sequence import cache_of
 
 
-class Generation:
+class TextGeneration:
     """The parts of a request put together, ready for the loop. Whoever makes one holds the engine's lock.
 
     Raises:
@@ -106,7 +106,9 @@ class Generation:
         return GenerateDecoderOnlyOutput(**fields)
 
 
-def steps_of(engine: TorchEngine, generations: Sequence[Generation], size: int | None = None) -> list[Iterator[Step]]:
+def steps_of(
+    engine: TorchEngine, generations: Sequence[TextGeneration], size: int | None = None
+) -> list[Iterator[Step]]:
     """The steps of each text: from forwards that ``size`` texts (all) share where the model allows it."""
     texts = [generation.text for generation in generations]
     if len(texts) == 1 or not engine.lock.take(lambda: all(text.sequence.is_shareable for text in texts)):
@@ -120,7 +122,7 @@ def _no_grad(steps: Iterator[Step]) -> Iterator[Step]:
     yield from steps
 
 
-def joined(generations: Sequence[Generation]) -> Tensor | GenerateDecoderOnlyOutput:
+def joined(generations: Sequence[TextGeneration]) -> Tensor | GenerateDecoderOnlyOutput:
     """What `generate` returns for a batch, without a cache: where a text has ended, padding is certain."""
     config = generations[0].request.config
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
