@@ -82,7 +82,7 @@ def test_a_kernel_that_is_less_exact_is_not_used() -> None:
 
 
 def test_a_kernel_that_is_slower_is_not_used() -> None:
-    slower = replace(EVERY_LAYER, seconds=lambda multiply, given: 2.0 if multiply.__name__ == "multiply" else 1.9)  # type: ignore[attr-defined]
+    slower = replace(EVERY_LAYER, seconds=lambda multiply, given: 2.0 if multiply.__name__ == "multiply" else 1.9)
     assert prepack_as(tiny_model(), None, slower).reason == "its products would be slower"
 
 

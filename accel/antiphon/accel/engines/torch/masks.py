@@ -11,9 +11,8 @@ def mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, paddi
     """Who sees what in one kind of layer, as booleans of shape (rows, length - offset + rows).
 
     Columns are the cached slots ``offset`` to ``length - 1``, then the rows themselves. Slots below ``padding`` hold
-    left padding and are seen by nobody; where rows of it are among those that are read now, each sees itself alone:
-    what sees nothing is no number, in its keys and values neither. Windows and chunks are counted in positions (slots less padding), not in rows:
-    siblings share a position.
+    left padding and are seen by nobody; rows of padding that are read now see themselves, as what sees nothing is no
+    number. Windows and chunks are counted in positions (slots less padding), not in rows: siblings share a position.
     """
     cached = length - offset
     sees = torch.ones((len(tree), cached + len(tree)), dtype=torch.bool)
