@@ -215,7 +215,8 @@ def test_many_allowed_rows_are_found_inside_the_index_and_no_other(setting: str)
     few[[3, 500]] = True
     assert all(set(hit.rows.tolist()) <= {3, 500} for hit in index.search(QUERIES, 100, few))
     if isinstance(index, FaissIndex):
-        ours, exact = (each.search(QUERIES, 9, allowed) for each in (vector_index(VECTORS, chosen), FlatIndex(VECTORS)))
+        scanning = index.described(replace(index.description, exact_rows=chosen.exact_rows))
+        ours, exact = (each.search(QUERIES, 9, allowed) for each in (scanning, FlatIndex(VECTORS)))
         for one, other in zip(ours, exact, strict=True):
             assert np.array_equal(one.rows, other.rows), "few allowed rows are searched exactly"
 

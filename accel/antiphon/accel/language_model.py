@@ -14,6 +14,7 @@ from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.generation import Generation, steps_of
+from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.request import prepare
@@ -63,6 +64,9 @@ class LanguageModel:
         check_drafter(self.options.drafter)
         self.engine = engine_of(model)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
+        end = self._ends()["eos_token_id"]
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
             self.engine.lock.take(lambda: self.engine.deterministic_traits(self.options.fixed_rows))
 
@@ -188,6 +192,9 @@ class LanguageModel:
             **self._inputs(tokens),
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
             max_new_tokens=min(settings.max_new_tokens, room),
+            logits_processor=self._json.processors(
+                settings.json_schema, len(tokens), min(settings.max_new_tokens, room)
+            ),
             **settings.arguments,
             **self._ends(),
         )

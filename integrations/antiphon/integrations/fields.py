@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Self
 
@@ -21,9 +22,13 @@ from pydantic import (
 from antiphon.accel import LanguageModel
 from antiphon.integrations.pickled import shared
 from antiphon.pipelines import resolve_model
+from antiphon.pipelines.prompt import READER_SYSTEM
 
-NAMES = {"max_tokens": "max_new_tokens"}
-"""The frameworks' word for a parameter, and that of `Settings`; all others are the same."""
+NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
+"""The frameworks' words for a parameter, and that of `Settings`; all others are the same."""
+
+LENGTH = {*NAMES, *NAMES.values()}
+"""The words for how long an answer may be."""
 
 PARAMETERS = (
     "max_tokens",
@@ -76,11 +81,14 @@ class GenerationFields(BaseModel):
 
     _others: dict[str, LanguageModel] = PrivateAttr(default_factory=dict)
     _is_loaded: bool = PrivateAttr(default=False)
+    _has_warned: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
     def _load(cls, values: dict[str, Any]) -> dict[str, Any]:
         values = dict(values)
+        if "max_completion_tokens" in values:
+            values.setdefault("max_tokens", values.pop("max_completion_tokens"))
         if values.get("language_model") is None:
             values["model"] = values.get("model") or os.environ.get(MODEL)
             if not values["model"]:
@@ -135,6 +143,18 @@ class GenerationFields(BaseModel):
                 self._others[model] = _loaded(model, self.model_kwargs)
             return self._others[model]
 
+    def check_prompt(self, texts: Iterable[str]) -> None:
+        """Warn, once, where a model that was made for one form of prompt is asked in another."""
+        form = getattr(self.language_model.model.config, "prompt_format", None)
+        if form == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
+            self._has_warned = True
+            warnings.warn(
+                f"The model {self.model!r} was made for the prompt format 'reader' and answers badly to any other: ask "
+                "it by with_retriever(retriever) in LangChain, with text_qa_template=llm.prompt_template() in "
+                "LlamaIndex, or take a model that follows instructions.",
+                stacklevel=2,
+            )
+
     def told(self) -> dict[str, Any]:
         """The model's name and the parameters that were given, as they were given: what a cache goes by."""
         given = {name: getattr(self, name) for name in (*PARAMETERS, "stop")}
@@ -144,12 +164,17 @@ class GenerationFields(BaseModel):
         """The parameters of one call, as `LanguageModel` calls them, and its timeout.
 
         Raises:
-            TypeError: there is no parameter of a name.
+            TypeError: there is no parameter of a name, or the length is given twice.
         """
-        known = {*PARAMETERS, *NAMES.values(), "timeout"}
+        known = {*PARAMETERS, *NAMES, *NAMES.values(), "json_schema", "timeout"}
         if unknown := given.keys() - known:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(known))} and stop.")
-        told = {name: value for name, value in self.told().items() if name in PARAMETERS} | dict(given)
+        told = {name: value for name, value in self.told().items() if name in PARAMETERS}
+        if length := given.keys() & LENGTH:
+            told.pop("max_tokens", None)
+        if len(length) > 1:
+            raise TypeError(f"{' and '.join(sorted(length))} say the same; give one of them.")
+        told |= dict(given)
         timeout = told.pop("timeout", self.timeout)
         named = {NAMES.get(name, name): value for name, value in told.items()}
         named["stop"] = tuple(self.stop or ()) if stop is None else tuple(stop)

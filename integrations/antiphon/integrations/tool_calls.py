@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from antiphon.accel.text.messages import call_opening
+from antiphon.accel.text.messages import Conversation, call_opening, prompt_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -68,6 +68,18 @@ def offer(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Tool], choice: Any
     if not chosen:
         raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
     return chosen, call_opening(tokenizer, chosen, choice)
+
+
+def writes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template tells the model of tools."""
+    if tokenizer.chat_template is None:
+        return False
+    tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
+    try:
+        prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), tokenizer)
+    except ValueError:
+        return False
+    return True
 
 
 def names(tools: Sequence[Tool]) -> frozenset[str]:

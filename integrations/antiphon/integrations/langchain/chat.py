@@ -20,15 +20,15 @@ from pydantic import ConfigDict
 from antiphon.accel import Conversation
 from antiphon.accel.text.messages import prompt_tokens
 from antiphon.integrations.call import Call, Showing
+from antiphon.integrations.forced import offered
 from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.cache_keys import keyed
 from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.messages import chat_messages
 from antiphon.integrations.langchain.references import gathered, hidden, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
-from antiphon.integrations.langchain.structured import json_mode
+from antiphon.integrations.langchain.structured import as_json
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.tool_calls import names, offer
 from antiphon.integrations.unseen import REFERENCES
 
 
@@ -59,7 +59,8 @@ class ChatAntiphon(LocalModel, BaseChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """A model that may call these tools: its chat template tells it of them.
 
-        ``tool_choice`` is "auto", "none", "any" (one of them has to be called: the answer is begun as a call) or a
+        ``tool_choice`` is "auto", "none", "any" (one of them has to be called: the answer is begun as a call
+        and decoded under its schema) or a
         tool's name. ``strict`` and ``parallel_tool_calls`` are hints that a local model has no use for.
         """
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
@@ -73,12 +74,14 @@ class ChatAntiphon(LocalModel, BaseChatModel):
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """A model that answers in this form: by the call of a tool, or with ``method="json_mode"`` by JSON as text.
+        """A model that answers in this form, always: it is decoded under the schema.
 
-        JSON as text needs no chat template that writes tools, and a prompt that says which JSON is wanted.
+        It answers by the call of a tool, or with ``method="json_schema"`` by JSON as text; both tell the model of the
+        schema, whatever its chat template writes. With ``method="json_mode"`` the prompt has to.
         """
-        if kwargs.get("method") == "json_mode":
-            return json_mode(self, schema, include_raw=include_raw)
+        method = kwargs.get("method")
+        if method in ("json_mode", "json_schema"):
+            return as_json(self, schema, include_raw=include_raw, told=method == "json_schema")
         return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
@@ -171,23 +174,19 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         yield ChatGenerationChunk(message=last_chunk(call, reading.completion, said.shown))
 
     def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> Call:
-        given = {name: value for name, value in given.items() if name != "stream"}
+        hints = ("stream", "ls_structured_output_format")
+        given = {name: value for name, value in given.items() if name not in hints}
         passages = references_of(messages, given.pop(REFERENCES, None))
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         model = given.pop("model", self.model)
         language_model = self.named(model)
-        tools, opening = offer(language_model.tokenizer, wanted, choice)
+        self.check_prompt(str(each.text) for each in messages)
+        offer = offered(language_model.tokenizer, chat_messages(messages), wanted, choice)
         parameters, timeout = self.parameters(stop, given)
-        return Call(
-            language_model,
-            model,
-            Conversation(chat_messages(messages), tools, opening),
-            passages,
-            parameters,
-            timeout,
-            tools=names(tools),
-            opening=opening,
-        )
+        if offer.schema is not None:
+            parameters["json_schema"] = offer.schema
+        prompt = Conversation(offer.messages, offer.tools, offer.opening)
+        return Call(language_model, model, prompt, passages, parameters, timeout, offer.names, offer.opening)
 
 
 def _result(answer: AIMessage) -> ChatResult:

@@ -74,7 +74,7 @@ def _written(
 ) -> tuple[list[BaseMessage], tuple[str, ...]]:
     passages = tuple(passages_of(documents, "documents"))
     room = chat.max_tokens or Settings().max_new_tokens
-    _, prompt, _ = fit(partial(form, question), passages, chat.language_model, room)
+    prompt = fit(partial(form, question), passages, chat.language_model, room)[1]
     if isinstance(prompt.content, str):
         return convert_to_messages([("user", prompt.content)]), prompt.stop
     return convert_to_messages([dict(turn) for turn in prompt.content]), prompt.stop

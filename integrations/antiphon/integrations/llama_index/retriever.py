@@ -17,17 +17,23 @@ from antiphon.retrieval import Retriever
 
 
 class AntiphonRetriever(BaseRetriever):
-    """Finds the ``k`` best passages of an index: embedded, searched and reranked; nodes with their scores."""
+    """Finds the ``k`` best passages of an index: embedded, searched and reranked; nodes with their scores.
 
-    def __init__(self, retriever: Searcher, *, k: int = 5, **kwargs: Any) -> None:
+    ``where`` allows only passages with these metadata, or of this ``source``.
+    """
+
+    def __init__(self, retriever: Searcher, *, k: int = 5, where: dict[str, str] | None = None, **kwargs: Any) -> None:
         self._searcher = retriever
         self.k = k
+        self.where = where
         super().__init__(**kwargs)
 
     @classmethod
-    def open(cls, folder: str | Path, *, k: int = 5, **settings: Any) -> AntiphonRetriever:
+    def open(
+        cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
+    ) -> AntiphonRetriever:
         """The retriever of an index in a folder; ``settings`` and errors are those of `Retriever.open`."""
-        return cls(Retriever.open(folder, **settings), k=k)
+        return cls(Retriever.open(folder, **settings), k=k, where=where)
 
     def __getstate__(self) -> dict[str, Any]:
         check_picklable(self._searcher, self, "AntiphonRetriever.open(folder)")
@@ -42,7 +48,9 @@ class AntiphonRetriever(BaseRetriever):
         return copy(self)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [node_of(passage) for passage in self._searcher.search(query_bundle.query_str, self.k)]
+        narrowed: dict[str, Any] = {"where": self.where} if self.where else {}
+        found = self._searcher.search(query_bundle.query_str, self.k, **narrowed)
+        return [node_of(passage) for passage in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)
