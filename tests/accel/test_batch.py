@@ -16,6 +16,7 @@ from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
+from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Curious, Oracle, Thicket, Witness
@@ -94,6 +95,19 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
             torch.testing.assert_close(
                 sight.logits[[row + 1 for row in rows]].float(), truth[start:][: len(rows)], atol=2e-4, rtol=1e-4
             )
+
+
+@pytest.mark.parametrize("padding", [0, 1, 33])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gptj"])
+def test_a_padded_prompt_is_read_beside_another_one_as_alone(family: str, padding: int) -> None:
+    model, (other, prompt, _) = model_of(family), texts()
+    engine = engine_of(model)
+    feeds = [Feed(engine.sequence(), other), Feed(engine.sequence(padding=padding), [0] * padding + prompt)]
+    assert engine.sharing
+    with torch.no_grad():
+        found = [logits.tensor()[-1] for logits in engine.forward(feeds)]
+        truth = [model(torch.tensor([text])).logits[0, -1] for text in (other, prompt)]
+    torch.testing.assert_close(found, truth, atol=2e-4, rtol=1e-4)
 
 
 def test_a_batch_is_what_transformers_makes_of_it_through_its_own_door() -> None:

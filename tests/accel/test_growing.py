@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from antiphon.accel.engines.torch import growing
 from antiphon.accel.engines.torch.commit import commit
 from antiphon.accel.engines.torch.growing import (
     ROOM,
+    SHARED,
     GrowingCache,
     GrowingLayer,
     growing_layers,
@@ -43,8 +43,8 @@ def hold(layer: Any, keys: Tensor, values: Tensor) -> None:
     layer.keys, layer.values = keys, values
 
 
-def together(count: int) -> list[Any]:
-    return list(growing_layers(count))
+def together(count: int, shared: int = SHARED) -> list[Any]:
+    return list(growing_layers(count, shared=shared))
 
 
 def expect_same(mine: Any, other: Any) -> None:
@@ -151,9 +151,8 @@ def test_values_that_cannot_lie_together_take_their_keys_along() -> None:
     assert not shared_buffers(layers)
 
 
-def test_a_memory_that_would_be_too_large_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "SHARED", 3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
-    layers = together(3)
+def test_a_memory_that_would_be_too_large_is_not_shared() -> None:
+    layers = together(3, shared=3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
     for layer in layers:
         layer.update(*states(10))
     assert shared_buffers(layers)
@@ -240,13 +239,14 @@ def test_memory_is_given_back_when_all_layers_are_reset() -> None:
     assert not keys._own
 
 
-def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have() -> None:
     model: Any = tiny_model(seed=11)
     options: dict[str, Any] = {"max_new_tokens": 80, "eos_token_id": None, "do_sample": False}
     expected = model.generate(PROMPT, **options).tolist()
     heads, size = model.config.num_key_value_heads, model.config.hidden_size // model.config.num_attention_heads
-    monkeypatch.setattr(growing, "SHARED", model.config.num_hidden_layers * heads * size * 4 * (40 + ROOM + 1))
+    layers = model.config.num_hidden_layers
     memory = GrowingCache(model.config)
+    memory.layers = [*growing_layers(layers, shared=layers * heads * size * 4 * (40 + ROOM + 1))]
     output = generate(model, PROMPT, past_key_values=memory, rows=8, **options)
     assert isinstance(output, Tensor)
     assert output.tolist() == expected

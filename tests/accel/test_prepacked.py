@@ -14,9 +14,8 @@ from torch.nn.functional import linear
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.protocol import Feed
-from antiphon.accel.engines.torch import prepacked as room
 from antiphon.accel.engines.torch.engine import engine_of, prepack
-from antiphon.accel.engines.torch.prepacked import Prepacked, Product
+from antiphon.accel.engines.torch.prepacked import WORSE, Prepacked, Prepacking, Product
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
@@ -35,18 +34,21 @@ HALF = pytest.param(
 )
 
 
-@pytest.fixture(autouse=True)
-def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small a layer is, and however busy the machine, it gets a copy."""
-    monkeypatch.setattr(room, "LEAST", 0)
-    monkeypatch.setattr(room, "_seconds", lambda multiply, input: 1.0)
+EVERY_LAYER = Prepacking(least=0, seconds=lambda multiply, input: 1.0)
+"""However small a layer is, and however busy the machine, it gets a copy."""
 
 
 def prepacked_model(family: str = "llama", **changes: Any) -> Any:
     """A model that decodes by prepacked weights."""
     model = tiny_model(family, **changes)
-    prepack(model)
+    prepack_as(model)
     return model
+
+
+def prepack_as(model: Any, wanted: bool | None = None, prepacking: Prepacking = EVERY_LAYER) -> Prepacked:
+    """Decide anew about the weights of a model, by these rules."""
+    engine_of(model).prepacking = prepacking
+    return prepack(model, wanted)
 
 
 def copies_of(model: Any) -> Prepacked:
@@ -91,7 +93,7 @@ def test_a_product_is_torchs_own(dtype: torch.dtype, bias: bool, rows: int) -> N
     with torch.no_grad():
         truth = linear(given.double(), layer.weight.double(), layer.bias.double() if bias else None)
         errors = [(each(given).double() - truth).abs().mean() for each in (Product(layer, None), layer)]
-    assert errors[0] <= room.WORSE[dtype] * errors[1]
+    assert errors[0] <= WORSE[dtype] * errors[1]
     assert 0 < errors[0] < (1e-6 if dtype == torch.float32 else 5e-3)
 
 
@@ -262,7 +264,7 @@ def test_a_merged_adapter_may_be_taken_out_in_the_midst_of_a_forward() -> None:
         torch.manual_seed(5)
         adapted = peft.get_peft_model(tiny_model(), config)
     model = adapted.base_model.model
-    prepack(model)
+    prepack_as(model)
     own = len(copies_of(model))
     with adapted.disable_adapter():
         base = plain_text_of(model)

@@ -62,6 +62,11 @@ def test_masks_count_windows_and_chunks_in_positions(span: AttentionSpan, offset
         assert set(sees[row].nonzero().flatten().tolist()) == expected
 
 
+def test_padding_that_is_read_now_is_seen_by_itself_alone() -> None:
+    sees = mask(plant(5, [ROOT]), AttentionSpan(), length=0, padding=3)
+    assert [row.nonzero()[:, 0].tolist() for row in sees] == [[0], [1], [2], [3], [3, 4], [3, 4, 5]]
+
+
 def test_the_additive_mask_is_zero_where_a_row_may_look() -> None:
     sees = torch.tensor([[True, False]])
     assert additive(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]

@@ -102,7 +102,8 @@ class Rag:
     ) -> AnswerStream:
         """The answer to a prompt that was made of these passages, and tokenized.
 
-        More ``references`` come after the passages. ``kept_as`` is the question that sessions are searched and kept by, where it is not the one that was asked.
+        More ``references`` come after the passages. ``kept_as`` is the question that sessions are searched and kept by,
+        where it is not the one that was asked.
         ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
         """
         generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)

@@ -71,8 +71,8 @@ def speed(
 ) -> None:
     """Decode the same prompts by transformers and by every drafter in turn, and compare their time.
 
-    A named model decides for itself. A shape has random weights and replays: its compute is real, and it says what was
-    recorded. The exit code is 1 where a model in float32 said something else than plain decoding.
+    A shape has random weights and replays: its compute is real, and it says what was recorded. The exit code is 1 where
+    a model in float32 said something else than plain decoding.
     """
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import jobs_of
@@ -86,9 +86,8 @@ def speed(
         check_chart(path)
     methods = compared(method, rows, lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
-    loaded = load_model_or_shape(
-        model, load_language_model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype)
-    )
+    place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
+    loaded = load_model_or_shape(model, load_language_model, tokenizer=tokenizer, **place)
     asked: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": model in SHAPES}
     jobs = jobs_of(loaded, samples, limit=max_new_tokens, **asked)
     with console.progress_bars() as report:

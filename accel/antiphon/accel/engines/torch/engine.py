@@ -25,7 +25,7 @@ from antiphon.accel.engines.torch.bita_weights import BitaWeights, found_beside
 from antiphon.accel.engines.torch.compiled import CompiledSequence, CompiledSteps, try_graphs, why_not_compiled
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.measuring import measure
-from antiphon.accel.engines.torch.prepacked import Prepacked
+from antiphon.accel.engines.torch.prepacked import Prepacked, Prepacking
 from antiphon.accel.engines.torch.ragged import Sharing, forward_together
 from antiphon.accel.engines.torch.self_test import SelfTest
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -62,6 +62,7 @@ class TorchEngine:
         self.loop: object | None = None
         self.is_owned = False
         self.compiled_steps = CompiledSteps()
+        self.prepacking = Prepacking()
         self._prepack_wanted: bool | None = None
         self._is_prepack_asked = False
         self._prepacked: Prepacked | None = None
@@ -109,7 +110,7 @@ class TorchEngine:
                 self._prepacked.remove()
                 self._prepacked = None  # the copies of what is no more go before others come
             wanted = self._prepack_wanted if self.is_owned or self._is_prepack_asked else False
-            self._prepacked = Prepacked(model, wanted=wanted, owned=self.is_owned)
+            self._prepacked = Prepacked(model, wanted=wanted, owned=self.is_owned, prepacking=self.prepacking)
         return self._prepacked
 
     def prepack(self, wanted: bool | None = None) -> Prepacked:

@@ -13,10 +13,10 @@ OWN = Path("/proc/self/cgroup")
 """Where Linux keeps its control groups, and which of them this process is in."""
 
 
-def free_memory() -> int:
+def free_memory(*, groups: Path = GROUPS, own: Path = OWN) -> int:
     """Bytes; processes that `torchrun` has started together share them."""
     free: int = psutil.virtual_memory().available
-    for most, used in _limits():
+    for most, used in _limits(groups, own):
         try:
             free = min(free, int(most.read_text()) - int(used.read_text()))
         except (OSError, ValueError):  # no such group, or no limit: "max"
@@ -24,10 +24,10 @@ def free_memory() -> int:
     return max(free, 0) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _limits() -> Iterator[tuple[Path, Path]]:
+def _limits(groups: Path, own: Path) -> Iterator[tuple[Path, Path]]:
     """The files of a group's limit and of what it takes, for this process's own groups and all above them."""
     try:
-        lines = OWN.read_text().splitlines()
+        lines = own.read_text().splitlines()
     except OSError:
         return
     for line in lines:
@@ -35,7 +35,7 @@ def _limits() -> Iterator[tuple[Path, Path]]:
         group = Path(path.lstrip("/"))
         for each in (group, *group.parents):
             if not controllers:
-                yield GROUPS / each / "memory.max", GROUPS / each / "memory.current"
+                yield groups / each / "memory.max", groups / each / "memory.current"
             elif "memory" in controllers.split(","):
-                root = GROUPS / "memory" / each
+                root = groups / "memory" / each
                 yield root / "memory.limit_in_bytes", root / "memory.usage_in_bytes"

@@ -23,9 +23,12 @@ class Buffer:
 
     After a forward nothing of a layer is in the processor's caches any more. With the layers' memory in one tensor and
     their lengths in one array, rows are forgotten or moved in all layers at once, without touching each.
+
+    The memory of several layers has at most ``shared`` bytes.
     """
 
-    def __init__(self, layers: int = 1) -> None:
+    def __init__(self, layers: int = 1, *, shared: int = SHARED) -> None:
+        self._shared = shared
         self.lengths = array("q", [0]) * layers
         self.is_whole = True  # no layer has left
         self._memory: Tensor | None = None  # (layers, ..., slots, size)
@@ -79,7 +82,7 @@ class Buffer:
         shape = (len(self.lengths), *fresh.shape[:-2], tokens + max(tokens // 8, ROOM), fresh.shape[-1])
         held = None if self._memory is None else self._memory.narrow(-2, 0, max(self.lengths))
         is_apt = held is None or not held.numel() or _are_alike(held[0, ..., :1, :], fresh[..., :1, :])
-        is_small = fresh.device.type == "cpu" and prod(shape) * fresh.itemsize <= SHARED
+        is_small = fresh.device.type == "cpu" and prod(shape) * fresh.itemsize <= self._shared
         if len(self.lengths) > 1 and not (is_apt and is_small and self.is_whole):
             return False
         memory = fresh.new_empty(shape)
@@ -177,9 +180,9 @@ class GrowingLayer(DynamicLayer):
                 buffer.hold(states)
 
 
-def growing_layers(count: int) -> list[GrowingLayer]:
-    """So many layers that share their memory, as long as all hold states of one shape."""
-    keys, values = Buffer(count), Buffer(count)
+def growing_layers(count: int, *, shared: int = SHARED) -> list[GrowingLayer]:
+    """So many layers that share their memory of ``shared`` bytes at most, as long as all hold states of one shape."""
+    keys, values = Buffer(count, shared=shared), Buffer(count, shared=shared)
     return [GrowingLayer(keys, values, place) for place in range(count)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import RLock, local
 from time import perf_counter
 from types import NoneType
@@ -82,6 +83,30 @@ class Product:
         return self._multiply(input, self._packed, self._parameters["bias"], "none", [], "")
 
 
+def fastest_seconds(multiply: Callable[[Tensor], Tensor], input: Tensor) -> float:
+    """What a product of these rows takes: the fastest of a few tries."""
+    taken: list[float] = []
+    for _ in range(TRIES):
+        started = perf_counter()
+        multiply(input)
+        taken.append(perf_counter() - started)
+    return min(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepacking:
+    """What decides which layers get prepacked weights, and who computes with them.
+
+    Weights of at least so many numbers (``least``) are copied where ``free_memory`` says that there is room, and where
+    ``seconds`` says that a ``product`` with the copy is no slower than torch's.
+    """
+
+    least: int = LEAST
+    free_memory: Callable[[], int] = free_memory
+    seconds: Callable[[Callable[[Tensor], Tensor], Tensor], float] = fastest_seconds
+    product: Callable[[nn.Linear, object], Product] = Product
+
+
 class Prepacked:
     """What stands in for a model's linear layers in the forwards that it is `applied` to.
 
@@ -91,14 +116,24 @@ class Prepacked:
     """
 
     @torch.no_grad()
-    def __init__(self, model: PreTrainedModel, *, wanted: bool | None = None, owned: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        wanted: bool | None = None,
+        owned: bool = False,
+        prepacking: Prepacking | None = None,
+    ) -> None:
         self._owner = object()
-        self._modules = _linear_layers(model)
+        self._prepacking = prepacking or Prepacking()
+        self._modules = _linear_layers(model, self._prepacking.least)
         self._products: list[tuple[nn.Linear, Product]] = []
-        self.reason = "it was declined" if wanted is False else _why_not(model, self._modules, forced=bool(wanted))
+        self.reason = "it was declined"
+        if wanted is not False:
+            self.reason = _why_not(model, self._modules, self._prepacking, forced=bool(wanted))
         if not self.reason:
             with torch.autocast("cpu", enabled=False):
-                self._products, self.reason = _products(self._modules, self._owner)
+                self._products, self.reason = _products(self._modules, self._owner, self._prepacking)
         self.size = _size(self)
         self._seen, self._samples = self._counters(), self._sampled()
         self._users = 0
@@ -123,7 +158,7 @@ class Prepacked:
         if self.is_owned:
             return self._counters() == self._seen
         return (
-            _linear_layers(model) == self._modules
+            _linear_layers(model, self._prepacking.least) == self._modules
             and self._counters() == self._seen
             and torch.equal(self._sampled(), self._samples)
         )
@@ -177,7 +212,7 @@ class Prepacked:
         return torch.cat([weight.view(-1)[:: weight.shape[1] + 1] for weight in weights]).view(torch.uint8)
 
 
-def _linear_layers(model: PreTrainedModel) -> list[nn.Linear]:
+def _linear_layers(model: PreTrainedModel, least: int) -> list[nn.Linear]:
     """The layers that torch alone computes: no subclasses, and none that hooks or other forwards have a hand in.
 
     Nor those whose weight has an adapter merged into it, which peft may take out in the midst of a forward.
@@ -187,17 +222,19 @@ def _linear_layers(model: PreTrainedModel) -> list[nn.Linear]:
         id(m._modules["base_layer"]) for m in modules if "base_layer" in m._modules and getattr(m, "merged", False)
     }
     return [
-        module for module in modules if type(module) is nn.Linear and _is_plain(module) and id(module) not in merged
+        module
+        for module in modules
+        if type(module) is nn.Linear and _is_plain(module, least) and id(module) not in merged
     ]
 
 
-def _is_plain(module: nn.Linear) -> bool:
+def _is_plain(module: nn.Linear, least: int) -> bool:
     weight = module._parameters.get("weight")
     return (
         type(weight) is nn.Parameter
         and weight.device.type == "cpu"
         and weight.dtype in WORSE
-        and weight.numel() >= LEAST
+        and weight.numel() >= least
         and weight.layout is torch.strided
         and weight.is_contiguous()
         and not module._forward_pre_hooks
@@ -205,9 +242,9 @@ def _is_plain(module: nn.Linear) -> bool:
     )
 
 
-def _why_not(model: PreTrainedModel, modules: Sequence[nn.Linear], *, forced: bool) -> str:
+def _why_not(model: PreTrainedModel, modules: Sequence[nn.Linear], prepacking: Prepacking, *, forced: bool) -> str:
     if not modules:
-        return f"no linear layer that torch alone computes on a CPU has {LEAST:,} weights"
+        return f"no linear layer that torch alone computes on a CPU has {prepacking.least:,} weights"
     if not torch.backends.mkldnn.enabled:
         return "oneDNN is turned off"
     forwards = [vars(module).get("forward") for module in model.modules()]
@@ -215,7 +252,7 @@ def _why_not(model: PreTrainedModel, modules: Sequence[nn.Linear], *, forced: bo
         module._compiled_call_impl is not None for module in model.modules()
     ):
         return "its forward is compiled"
-    if not forced and (size := _size(modules)) > SHARE * (free := free_memory()):
+    if not forced and (size := _size(modules)) > SHARE * (free := prepacking.free_memory()):
         return f"its copies would take {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} are free"
     return ""
 
@@ -224,7 +261,9 @@ def _size(modules: Iterable[nn.Linear]) -> int:
     return sum(module.weight.nbytes for module in modules)
 
 
-def _products(modules: Sequence[nn.Linear], owner: object) -> tuple[list[tuple[nn.Linear, Product]], str]:
+def _products(
+    modules: Sequence[nn.Linear], owner: object, prepacking: Prepacking
+) -> tuple[list[tuple[nn.Linear, Product]], str]:
     """Products of the layers of those shapes where a first one pays; where there are none, why."""
     found: list[tuple[nn.Linear, Product]] = []
     verdicts: dict[tuple[object, ...], str] = {}
@@ -233,9 +272,9 @@ def _products(modules: Sequence[nn.Linear], owner: object) -> tuple[list[tuple[n
         if verdicts.get(shape):
             continue
         try:
-            product = Product(module, owner)
+            product = prepacking.product(module, owner)
             if shape not in verdicts:
-                verdicts[shape] = _fault(module, product)
+                verdicts[shape] = _fault(module, product, prepacking)
         except FAILURES as error:
             verdicts[shape] = f"torch cannot here: {' '.join(str(error).split())[:120]}"
         if not verdicts[shape]:
@@ -243,13 +282,14 @@ def _products(modules: Sequence[nn.Linear], owner: object) -> tuple[list[tuple[n
     return found, "" if found else "; ".join(dict.fromkeys(verdicts.values()))
 
 
-def _fault(module: nn.Linear, product: Product) -> str:
+def _fault(module: nn.Linear, product: Product, prepacking: Prepacking) -> str:
     """Why this layer is better left to torch, or nothing."""
     random = torch.Generator().manual_seed(0)
     inputs = [torch.randn((1, rows, module.in_features), generator=random).to(product.dtype) for rows in ROWS]
     if not all(_is_as_exact(module, product, input) for input in inputs):
         return "its products would be less exact"
-    if sum(_seconds(product.multiply, input) - _seconds(product.own, input) for input in inputs) > 0:
+    seconds = prepacking.seconds
+    if sum(seconds(product.multiply, input) - seconds(product.own, input) for input in inputs) > 0:
         return "its products would be slower"
     return ""
 
@@ -264,12 +304,3 @@ def _is_as_exact(module: nn.Linear, product: Product, input: Tensor) -> bool:
     truth = linear(input.double(), module.weight[::step].double(), bias)
     errors = [float((each[..., ::step].double() - truth).abs().mean()) for each in (ours, own)]
     return errors[0] <= WORSE[product.dtype] * errors[1]
-
-
-def _seconds(multiply: Callable[[Tensor], Tensor], input: Tensor) -> float:
-    taken: list[float] = []
-    for _ in range(TRIES):
-        started = perf_counter()
-        multiply(input)
-        taken.append(perf_counter() - started)
-    return min(taken)
