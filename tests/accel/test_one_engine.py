@@ -102,7 +102,7 @@ def test_a_deterministic_language_model_leaves_the_callers_model_as_it_is() -> N
 
 
 def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of_ours() -> None:
-    model: Any = tiny_model(seed=23).to(torch.bfloat16)  # where packed attention takes plain steps, too  # type: ignore[arg-type]  # type: ignore[arg-type]
+    model: Any = tiny_model(seed=23).to(torch.bfloat16)  # type: ignore[arg-type]  # it packs plain steps, too
     prompt = ids(PROMPTS[1])
     with torch.no_grad():
         expected = model(prompt).logits
