@@ -253,7 +253,7 @@ class TorchEngine:
             weights=self.prepacked,
             shares=lambda: self.sharing is not None,
         )
-        return plain if fixed_rows or bita else self._compiled_or_plain(plain, compiled)
+        return plain if fixed_rows else self._compiled_or_plain(plain, compiled)
 
     def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
         """One forward over all of these texts, of which several are shareable; see `Engine`."""
@@ -295,8 +295,11 @@ class TorchEngine:
         if compiled is False or (compiled is None and model.device.type != "cuda"):
             return plain
         if compiled is None:
-            return plain if self.why_not_compiled(plain.cache) else CompiledSequence(plain, steps, compiles=False)
-        reason = why_not_compiled(model, plain.traits, plain.cache)
+            has_reason = plain.bita is not None or self.why_not_compiled(plain.cache)
+            return plain if has_reason else CompiledSequence(plain, steps, compiles=False)
+        reason = (
+            why_not_compiled(model, plain.traits, plain.cache) if plain.bita is None else "its drafter has mask tokens"
+        )
         if reason is not None:
             warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {reason}", stacklevel=2)
         return plain if reason or steps.failure else CompiledSequence(plain, steps, compiles=True)
