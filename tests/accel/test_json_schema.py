@@ -11,6 +11,7 @@ import pytest
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines import resolve_model
 
 FLAT: dict[str, Any] = {
     "type": "object",
@@ -156,3 +157,19 @@ def test_only_what_a_schema_names_is_in_an_object_unless_it_says_so() -> None:
         for seed in range(8)
     ]
     assert any(len(json.loads(text)) > 3 for text in texts)
+
+
+def test_the_embedded_model_follows_a_schema_and_says_what_it_was_told() -> None:
+    """Its tokens are words, of which several may make the same JSON."""
+    try:
+        folder = resolve_model("smollm2")
+    except ImportError as error:
+        pytest.skip(f"the embedded language model is not installed: {error}")
+    embedded = LanguageModel.from_pretrained(folder, recycling=False)
+    for name, schema in SCHEMAS.items():
+        for temperature in (0.0, 1.0):
+            asked = [{"role": "user", "content": f"A bee of the name Maya. JSON of this schema: {json.dumps(schema)}"}]
+            completion = embedded.generate(
+                asked, json_schema=schema, max_new_tokens=50, temperature=temperature, seed=1, rows=0
+            )
+            assert follows(json.loads(completion.text), schema, schema), (name, completion.text)

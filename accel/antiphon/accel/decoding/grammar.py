@@ -16,8 +16,11 @@ from transformers import LogitsProcessor, LogitsProcessorList
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CANDIDATES = 8
+CANDIDATES = 4
 """How many of the best tokens are tried when few are left, for one after which the answer can still be finished."""
+
+SLACK = 8
+"""How many bytes more than one part of a schema a token may begin: brackets and quotation marks."""
 
 LONGEST = 4096
 """The most tokens that are looked for to finish an answer."""
@@ -90,7 +93,7 @@ class _Follower(LogitsProcessor):
         self._tokens = tokens
         self._end = prompt_tokens + room
         self._read = prompt_tokens
-        self._growth = CANDIDATES + max(_sizes(asked.schema, asked.schema), default=0)
+        self._growth = SLACK + max(_sizes(asked.schema, asked.schema), default=0)
         self._place = _Place(LLMatcher(tokens, grammar), tokens, [tokens.tokenize_str(each) for each in CLOSING])
         if asked.begun and not self._place.take(tokens.tokenize_str(asked.begun)):
             raise ValueError(
