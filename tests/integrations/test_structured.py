@@ -108,6 +108,7 @@ def test_a_forced_choice_of_tools_is_always_a_call_of_one_of_them(template: str,
         (count if call["name"] == "count" else describe).invoke(call["args"])
 
 
+@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # LlamaIndex's own call
 @pytest.mark.parametrize("template", TEMPLATES)
 async def test_llama_indexs_structured_output_always_parses(template: str) -> None:
     prompt = PromptTemplate("Which bees {what}?")

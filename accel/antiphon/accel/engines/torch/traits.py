@@ -72,7 +72,7 @@ class Traits:
 
 
 def declared(model: PreTrainedModel) -> Traits:
-    """What the model's config and signature promise; the numeric probe may lower the level.
+    """What the model's config and signature promise; a self-test may lower the level.
 
     Raises:
         ValueError: the model is not a causal language model with a key-value cache.
