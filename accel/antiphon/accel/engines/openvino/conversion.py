@@ -108,8 +108,8 @@ def _float32(model: PreTrainedModel) -> PreTrainedModel:
     memo: dict[int, Any] = {
         id(weights): torch.nn.Parameter(weights.detach().float(), requires_grad=False) for weights in model.parameters()
     }
-    copied: PreTrainedModel = copy.deepcopy(model, memo)
-    return copied.float().eval()
+    copied: PreTrainedModel = copy.deepcopy(model, memo).float().eval()
+    return copied
 
 
 def _trace_experts(model: PreTrainedModel) -> None:
@@ -144,7 +144,8 @@ def _graph(model: PreTrainedModel, heads: Sequence[Heads], windows: Sequence[int
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whatever the tracer warns of, the self-test would find
-        traced = torch.jit.trace(_Forward(model, windows, sliced=sliced), example, check_trace=False, strict=False)
+        forward = _Forward(model, windows, sliced=sliced)
+        traced = torch.jit.trace(forward, example, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
         frontend = FrontEndManager().load_by_framework("pytorch")
         frontend.add_extension(ConversionExtension(OPERATION, as_operation))
         decoder = TorchScriptPythonDecoder(traced)  # has to live until all is converted: the frontend does not hold it

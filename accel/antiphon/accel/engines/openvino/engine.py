@@ -57,6 +57,7 @@ class OpenVINOEngine:
             )
         self.graph = graph
         self.chunk = chunk
+        self.positions = positions
         self.cost = cost
         self.lock: Any = RLock()
         self.pool = BlockPool(blocks)
@@ -76,6 +77,12 @@ class OpenVINOEngine:
         sequence = PagedSequence(self._room, tenant)
         sequence.adopt(text)
         self._texts.add(sequence)
+        return sequence
+
+    def imagined(self, length: int) -> PagedSequence:
+        """A text of so many tokens that nobody has read, to measure what a forward after them takes."""
+        sequence = self.sequence(tenant=object())
+        sequence.imagine(length)
         return sequence
 
     def fork(self, sequence: PagedSequence) -> PagedSequence:

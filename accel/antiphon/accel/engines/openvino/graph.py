@@ -29,7 +29,7 @@ class Share:
     """
 
     tokens: Sequence[int]
-    positions: Sequence[int]
+    positions: NDArray[np.int64]
     past: int
     blocks: Sequence[int]
     asked: int
@@ -45,6 +45,7 @@ class PagedGraph:
 
     def __init__(self, graph: openvino.Model, *, precision: str, threads: int) -> None:
         self.precision = precision
+        self.threads = threads
         self.heads: list[Heads] = name_heads(graph)
         self.vocabulary = int(graph.outputs[0].get_partial_shape()[2].get_length())
         options = {
@@ -75,7 +76,7 @@ class PagedGraph:
         sees = [_CAUSAL if share.sees is None else share.sees for share in shares]
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": np.array([[token for share in shares for token in share.tokens]], dtype=np.int64),
-            "position_ids": np.concatenate([np.asarray(share.positions, dtype=np.int64) for share in shares])[None],
+            "position_ids": np.concatenate([share.positions for share in shares])[None],
             "rows": rows.astype(np.int64),
             "past_lens": np.array([share.past for share in shares], dtype=np.int32),
             "subsequence_begins": begins,
@@ -91,8 +92,10 @@ class PagedGraph:
             self._request.set_tensor(name, openvino.Tensor(numbers))
         logits = np.empty((1, len(rows), self.vocabulary), dtype=np.float32)
         self._request.set_output_tensor(openvino.Tensor(logits, shared_memory=True))
-        self._request.infer()
-        return logits[0]
+        self._request.start_async()  # its `infer` keeps silent about what a kernel refuses
+        self._request.wait()
+        answers: NDArray[np.float32] = logits[0]
+        return answers
 
 
 def _begins(counts: Sequence[int]) -> NDArray[np.int32]:

@@ -59,4 +59,4 @@ class Memory:
 def bytes_of_block(heads: Sequence[Heads], precision: str) -> int:
     """What one block takes, over all layers."""
     numbers = sum(own.count * BLOCK * (own.key_size + own.value_size) for own in heads)
-    return numbers * np.dtype(KINDS[precision]).itemsize
+    return numbers * int(np.dtype(KINDS[precision]).itemsize)

@@ -130,7 +130,7 @@ def as_operation(context: Any) -> list[Any]:
         [
             *(*attended, past, begins, blocks, block_begins),
             *(number(scale, np.float32), number(window, np.int32), none(np.float32), longest),
-            *(number(0, np.int32), none(), none(), none(np.float32)),
+            *(none(), none(), none(), none(np.float32)),
             *(none(np.float32), number(0, np.int32), number(0, np.int32), sinks),
             *(number(0, np.int32), none(), none(), none(), none(), sees, sees_begins),
         ]
@@ -172,6 +172,6 @@ _library.define(
     + ", ".join(f"Tensor {name}" for name in TABLES)
     + ", Tensor sinks, float scale, int window) -> Tensor"
 )
-_library.impl("paged_attention", _shape_alone, "CompositeExplicitAutograd")
+_library.impl("paged_attention", _shape_alone, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 AttentionInterface.register(PAGED, paged_attention)
 AttentionMaskInterface.register(PAGED, _no_mask)

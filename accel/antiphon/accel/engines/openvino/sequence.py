@@ -134,6 +134,16 @@ class PagedSequence:
         self.tokens[:] = text[:tokens]
         self._known = tokens // BLOCK
 
+    def imagine(self, length: int) -> None:
+        """Pretend to hold so many tokens: for a forward's time it does not matter what their states are.
+
+        Raises:
+            OutOfBlocks: the pool has not enough.
+        """
+        self.reserve(length)
+        self.tokens[:] = [0] * length
+        self._known = length // BLOCK  # never to be found
+
     def lacks(self, rows: int) -> int:
         """How many blocks are missing before so many rows can be fed."""
         missing = _blocks(len(self.tokens) + rows) - len(self.blocks)
@@ -155,14 +165,14 @@ class PagedSequence:
         self.blocks += taken
 
     def feed(self, pending: Tokens, draft: Draft = EMPTY, *, asked: bool = True) -> Share:
-        """This text's part of the next forward. Where nothing is ``asked``, `keep` follows without another word."""
+        """What goes into the next forward of this text; where nothing is ``asked``, no logits come out of it."""
         self._fed = (pending, draft)
         rows = len(pending) + len(draft)
         tree = None if _is_chain(draft) else plant(len(pending), draft.parents)
         past = len(self.tokens)
         return Share(
             tokens=[*pending, *draft.tokens],
-            positions=(np.arange(rows) if tree is None else tree.depths) + past,
+            positions=past + (np.arange(rows) if tree is None else tree.depths),
             past=past,
             blocks=self.blocks[: _blocks(past + rows)],
             asked=1 + len(draft) if asked else 0,
