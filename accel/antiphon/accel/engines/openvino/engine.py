@@ -57,6 +57,7 @@ class OpenVINOEngine:
             )
         self.graph = graph
         self.chunk = chunk
+        self.window = window
         self.positions = positions
         self.cost = cost
         self.lock: Any = RLock()
