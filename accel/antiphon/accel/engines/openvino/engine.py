@@ -62,7 +62,8 @@ class OpenVINOEngine:
         self.cost = cost
         self.lock: Any = RLock()
         self.pool = BlockPool(blocks)
-        self._room = Room(self.pool, Memory(graph.heads, blocks, graph.precision), deque(), window, positions)
+        memory_of_blocks = Memory(graph.heads, blocks, graph.precision)
+        self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), window, positions)
         graph.attach(self._room.memory)
         self._texts: WeakSet[PagedSequence] = WeakSet()
         self._forwards = 0
@@ -74,9 +75,10 @@ class OpenVINOEngine:
 
     def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
         """The memory of one more text, which already holds what is known of its beginning to this ``tenant``."""
-        self._collect()
         sequence = PagedSequence(self._room, tenant)
-        sequence.adopt(text)
+        with self._room.guard:
+            self._collect()
+            sequence.adopt(text)
         self._texts.add(sequence)
         return sequence
 
@@ -106,8 +108,9 @@ class OpenVINOEngine:
             self._read(feeds, [left[:count] for left, count in zip(pending, reads, strict=True)])
             pending = [left[count:] for left, count in zip(pending, reads, strict=True)]
         sequences = [_own(feed) for feed in feeds]
-        self._reserve(sequences, [len(left) + len(feed.draft) for feed, left in zip(feeds, pending, strict=True)])
-        shares = [s.feed(left, feed.draft) for s, feed, left in zip(sequences, feeds, pending, strict=True)]
+        with self._room.guard:
+            self._reserve(sequences, [len(left) + len(feed.draft) for feed, left in zip(feeds, pending, strict=True)])
+            shares = [s.feed(left, feed.draft) for s, feed, left in zip(sequences, feeds, pending, strict=True)]
         logits = self.graph.run(shares)
         answers: list[Logits] = []
         for share in shares:
@@ -124,9 +127,11 @@ class OpenVINOEngine:
     def _read(self, feeds: Sequence[Feed], chunks: Sequence[Tokens]) -> None:
         """Read a part of the prompts, and confirm it."""
         sequences = [_own(feed) for feed in feeds]
-        self._reserve(sequences, [len(chunk) for chunk in chunks])
         reading = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
-        self.graph.run([sequence.feed(chunk, EMPTY, asked=False) for sequence, chunk in reading])
+        with self._room.guard:
+            self._reserve(sequences, [len(chunk) for chunk in chunks])
+            shares = [sequence.feed(chunk, EMPTY, asked=False) for sequence, chunk in reading]
+        self.graph.run(shares)
         for sequence, _ in reading:
             sequence.keep(())
 

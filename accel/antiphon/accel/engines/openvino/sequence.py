@@ -22,6 +22,7 @@ from antiphon.accel.engines.openvino.paged_attention import BLOCK
 
 if TYPE_CHECKING:
     from collections import deque
+    from threading import RLock
 
     from antiphon.accel.engines.protocol import Level
 
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 class Room:
     """Where texts live: the pool, the memory, how far the model's layers look, and where its positions end.
 
-    Blocks of texts that nobody has any more wait in ``left`` until somebody takes blocks. ``window`` is the smallest
+    Blocks of texts that nobody has any more wait in ``left`` until somebody takes blocks. Rows are kept in threads of
+    their own while others are fed: ``guard`` is held wherever blocks go from hand to hand. ``window`` is the smallest
     of the model's windows.
     """
 
     pool: BlockPool
     memory: Memory
     left: deque[list[int]]
+    guard: RLock
     window: int | None = None
     positions: int | None = None
 
@@ -59,6 +62,7 @@ class PagedSequence:
         self._room = room
         self._known = 0
         self._is_void = False
+        self._is_open = False
         self._fed: tuple[Tokens, Draft] = ((), EMPTY)
         finalize(self, room.left.append, self.blocks)
 
@@ -73,6 +77,11 @@ class PagedSequence:
         """Trees; chains where the text has outgrown a window, which is counted in slots."""
         window = self._room.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a forward has read of this text; what others have read of its beginning does not count."""
+        return self._is_open
 
     def can_open(self, context: Tokens) -> bool:
         """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
@@ -97,12 +106,16 @@ class PagedSequence:
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the pending tokens and the rows of ``path`` permanent: rows that are kept move up to their end."""
-        (pending, draft), self._fed = self._fed, ((), EMPTY)
-        start = len(self.tokens) + len(pending)
-        moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
-        if moved and not self._is_void:
-            self._room.memory.move(*zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True))
-        if not self._is_void:
+        with self._room.guard:
+            (pending, draft), self._fed = self._fed, ((), EMPTY)
+            if self._is_void:
+                return  # its blocks are another text's by now
+            self._is_open = True
+            start = len(self.tokens) + len(pending)
+            moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
+            if moved:
+                sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
+                self._room.memory.move(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
 
     def restart(self) -> None:
@@ -120,16 +133,18 @@ class PagedSequence:
     def fork(self) -> PagedSequence:
         """Another text that begins with all that this one has confirmed, in the same blocks."""
         other = PagedSequence(self._room, self.tenant)
-        other.tokens[:] = self.tokens
-        other.blocks[:] = self.blocks[: _blocks(len(self.tokens))]
-        other._known = self._known
-        self._room.pool.share(other.blocks)
+        with self._room.guard:
+            other.tokens[:] = self.tokens
+            other.blocks[:] = self.blocks[: _blocks(len(self.tokens))]
+            other._known, other._is_open = self._known, self._is_open
+            self._room.pool.share(other.blocks)
         return other
 
     def adopt(self, text: Tokens) -> None:
         """Take over what is known already of a text that is to be read: all but its last token at most."""
-        blocks, tokens = self._room.pool.find(self.tenant, text[:-1])
-        self._room.pool.share(blocks)
+        with self._room.guard:
+            blocks, tokens = self._room.pool.find(self.tenant, text[:-1])
+            self._room.pool.share(blocks)
         self.blocks[:] = blocks
         self.tokens[:] = text[:tokens]
         self._known = tokens // BLOCK
@@ -166,7 +181,7 @@ class PagedSequence:
 
     def feed(self, pending: Tokens, draft: Draft = EMPTY, *, asked: bool = True) -> Share:
         """What goes into the next forward of this text; where nothing is ``asked``, no logits come out of it."""
-        self._fed = (pending, draft)
+        self._fed, self._is_void = (pending, draft), False
         rows = len(pending) + len(draft)
         tree = None if _is_chain(draft) else plant(len(pending), draft.parents)
         past = len(self.tokens)
@@ -190,10 +205,11 @@ class PagedSequence:
             self._known = full
 
     def _leave(self, *, is_void: bool) -> None:
-        self._room.pool.release(self.blocks)
-        self.blocks.clear()
-        self.tokens.clear()
-        self._fed, self._known, self._is_void = ((), EMPTY), 0, is_void
+        with self._room.guard:
+            self._room.pool.release(self.blocks)
+            self.blocks.clear()
+            self.tokens.clear()
+            self._fed, self._known, self._is_void, self._is_open = ((), EMPTY), 0, is_void, False
 
     def _writes_to_shared(self, rows: int) -> bool:
         """Whether the next row goes to a block that is not this text's alone."""
