@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.accel.drafting.drafters import LEARNED_FILE
-from antiphon.accel.engines.torch.learned import untrained
+from antiphon.accel.drafting.drafters import BITA_FILE
+from antiphon.accel.engines.torch.bita_weights import untrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita")
+    for page in ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita", "language-model")
     for number, block in enumerate(
         re.findall(
             r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
@@ -75,7 +75,7 @@ def test_the_python_of_the_pages_runs(
     model = tiny_model(max_position_embeddings=16_384)
     model.save_pretrained(tmp_path / "my-model")
     byte_tokenizer().save_pretrained(tmp_path / "my-model")
-    untrained(model).save(tmp_path / "my-model" / LEARNED_FILE)
+    untrained(model).save(tmp_path / "my-model" / BITA_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

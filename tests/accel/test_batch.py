@@ -11,10 +11,12 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, Sto
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
+from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.run import Run
-from antiphon.accel.drafting.draft import ROOT, Drafter
-from antiphon.accel.engines.torch.probe import shares_forwards
+from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Curious, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
@@ -48,6 +50,17 @@ def alone(model: Any, prompt: Sequence[int], **options: Any) -> list[int]:
     return list(output[0, len(prompt) :].tolist())
 
 
+def batch_of(model: Any, size: int = 8) -> Batch:
+    return Batch(loop_of(engine_of(model)), size=size)
+
+
+def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> Text:
+    """One request, as a batch takes it."""
+    request = prepare(model, prompt, **(SETTINGS | options))
+    decoding = DecodingOptions(drafter=drafter, rows=rows)
+    return engine_of(model).lock.take(lambda: Generation(request, options=decoding)).text
+
+
 class Planted:
     """Hands out one drafter after the other: the n-th text of a batch gets the n-th of them."""
 
@@ -67,7 +80,7 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
     whole = [[0] * (width - len(p)) + p + tail for p, tail in zip(prompts, expected, strict=True)]
     thickets = [Thicket(text, seed, VOCABULARY) for seed, text in enumerate(whole)]
     witnesses = [Witness(thickets[0]), Witness(Curious(thickets[1], whole[1], 1, VOCABULARY)), Witness(thickets[2])]
-    assert shares_forwards(model)
+    assert engine_of(model).sharing
     output = generate(model, **batch, **SETTINGS, rows=32, drafter=Planted(witnesses))
     assert isinstance(output, Tensor)
     assert output[:, width:].tolist() == expected
@@ -98,27 +111,27 @@ def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> 
     model, prompts = model_of("gemma3"), texts((12, 40, 3, 25, 18))
     limits = (9, 20, 4, 16, 11)
     expected = [alone(model, p, max_new_tokens=n) for p, n in zip(prompts, limits, strict=True)]
-    batch = Batch(model, size=size)
+    batch = batch_of(model, size)
     running: list[Any] = []
     for prompt, tail in zip(prompts, expected, strict=True):
-        request = prepare(model, prompt, **(SETTINGS | {"max_new_tokens": len(tail)}))
-        running.append(batch.add(Run(request, partial(Thicket, prompt + tail, 3, VOCABULARY), 16, (), None)))
+        drafter = partial(Thicket, prompt + tail, 3, VOCABULARY)
+        running.append(batch.add(text_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
     said = {}
     for place in (3, 0, 4, 1, 2):  # in whatever order they are read
         steps = list(running[place])
         said[place] = [token for step in steps for token in step.tokens]
         assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"]
     assert [said[place] for place in range(5)] == expected
-    assert batch.memory.lengths == []
+    assert batch.active == ()
 
 
 def test_a_text_that_nobody_reads_any_more_leaves_the_batch() -> None:
     model, prompts = model_of("llama"), texts()
-    batch = Batch(model)
-    running = [batch.add(Run(prepare(model, p, **SETTINGS), Nobody, 0, (), None)) for p in prompts]
+    batch = batch_of(model)
+    running = [batch.add(text_of(model, prompt, Nobody, 0)) for prompt in prompts]
     next(running[0])
     running[0].close()  # type: ignore[attr-defined]
-    assert len(batch.memory.lengths) == 2
+    assert len(batch.active) == 2
     assert [token for step in running[2] for token in step.tokens] == alone(model, prompts[2])
 
 
@@ -236,7 +249,7 @@ def test_a_model_that_cannot_share_forwards_decodes_its_texts_one_by_one(family:
             )
         ).eval()  # fmt: skip
     prompts = texts((12, 12))
-    assert not shares_forwards(model)
+    assert not engine_of(model).sharing
     output = generate(model, torch.tensor(prompts), **SETTINGS)
     assert isinstance(output, Tensor)
     assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]
@@ -281,4 +294,4 @@ def test_a_cache_that_holds_tokens_of_several_texts_is_refused() -> None:
 
 def test_a_batch_of_no_places_is_refused() -> None:
     with pytest.raises(ValueError, match="batch size is 0"):
-        Batch(model_of("llama"), size=0)
+        batch_of(model_of("llama"), 0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
-from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, select, trim
+from antiphon.accel.drafting.tree import depth_first, select_depth_first
 from antiphon.accel.drafting.verify import walk
 
 
@@ -79,7 +79,7 @@ ASKING = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.
 
 
 def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
-    assert ASKING.asked == {ROOT: [2, 3], 0: [4], 1: [5]}
+    assert ASKING.probes_below == {ROOT: [2, 3], 0: [4], 1: [5]}
     assert trim(ASKING, 6, 3) == ASKING
     for rows in (4, 5):
         assert trim(ASKING, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
@@ -91,8 +91,8 @@ def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
 def test_probes_go_together_where_one_of_them_is_too_deep() -> None:
     assert trim(ASKING, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
     assert trim(ASKING, 6, 1) == Draft((1,), (-1,), (0.9,))
-    assert trim(ASKING, 6, 2, reach=3) == ASKING
-    assert trim(ASKING, 6, 1, reach=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
+    assert trim(ASKING, 6, 2, probe_depth=3) == ASKING
+    assert trim(ASKING, 6, 1, probe_depth=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -104,7 +104,7 @@ def test_what_is_trimmed_of_a_draft_with_probes_fits_and_lacks_no_probe_below_wh
         assert paths(kept) <= paths(draft)
         assert trim(kept, rows, depth=14) == kept
         candidates = [ROOT, *kept.tokens[: kept.candidates]]
-        asked = {probe for row in candidates for probe in draft.asked.get(row, ())}
+        asked = {probe for row in candidates for probe in draft.probes_below.get(row, ())}
         assert set(kept.tokens[kept.candidates :]) == (asked if kept.probes else set())
 
 
@@ -124,6 +124,27 @@ def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(
         first = ordered.parents.index(parent) == row
         assert not first or row == parent + 1
     assert depth_first(ordered) == ordered
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_part_in_that_order_is_cut_and_ordered_at_once(seed: int) -> None:
+    draft = bush(seed, 14)
+    kept = [row for row in range(14) if draft.chances[row] > 0.1]
+    kept = [row for row in kept if draft.parents[row] in (ROOT, *kept)]
+    assert select_depth_first(draft, kept) == depth_first(select(draft, kept))
+    asking = replace(draft, probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
+    kept = [*(row for row in kept if row < 11), 11, 12, 13]
+    assert select_depth_first(asking, kept) == depth_first(select(asking, kept))
+
+
+def test_a_draft_made_without_checks_is_the_same_and_knows_its_shape_by_itself() -> None:
+    checked = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3), probes=1)
+    trusted = Draft.trusted(checked.tokens, checked.parents, checked.chances, 1)
+    assert (trusted, hash(trusted), repr(trusted)) == (checked, hash(checked), repr(checked))
+    assert trusted.depths == checked.depths == [1, 2, 1]
+    assert trusted.children is trusted.children
+    assert trusted.depths is trusted.depths
+    assert replace(trusted, tokens=(7, 7, 7)).children == {ROOT: {7: 0}, 0: {7: 1}}, "nothing of the old one is left"
 
 
 def test_depth_first_a_tree_in_order_of_chance_has_its_likeliest_path_in_front() -> None:

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Tokens
-from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from tests.accel.oracles import KINKED
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 
 TOKENIZER = byte_tokenizer()
@@ -23,9 +21,7 @@ TOKENIZER = byte_tokenizer()
 def model_of(family: str, size: int, seed: int, attention: str) -> Any:
     """The tiny model of a case; making one costs more than a case, so each is made once."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
-    model = tiny_model(family, seed, attn_implementation=attention, **shapes[size])
-    assume(model, KINKED)
-    return model
+    return tiny_model(family, seed, attn_implementation=attention, **shapes[size])
 
 
 class Scripted:
@@ -49,7 +45,7 @@ class Scripted:
         )
         return Draft(tuple(tokens), parents, shape.chances)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None: ...
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None: ...
 
     def _truth(self, place: int) -> int:
         return self.text[place] if place < len(self.text) else 0

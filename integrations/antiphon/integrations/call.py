@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.accel import Completion, LanguageModel, Stream
-from antiphon.accel.text.messages import Prompt
+from antiphon.accel.text.messages import PromptInput
 from antiphon.integrations.reading import Timed
 from antiphon.integrations.tool_calls import Said, read, shown
-from antiphon.pipelines import Citation, cite, passage_references
+from antiphon.pipelines import passage_references
 from antiphon.retrieval import Passage
 
 
@@ -24,7 +24,7 @@ class Call:
 
     language_model: LanguageModel
     model: str
-    prompt: Prompt
+    prompt: PromptInput
     passages: tuple[Passage, ...]
     parameters: Mapping[str, Any]
     timeout: float | None = None
@@ -45,10 +45,6 @@ class Call:
         """What the model said, told from the tools that it called."""
         text = self.opening + completion.text
         return read(text, self.tools) if self.tools else Said(text)
-
-    def cited(self, text: str) -> tuple[Citation, ...]:
-        """Which spans of the answer stand verbatim in which passage."""
-        return cite(text, self.passages)
 
 
 class Showing:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PrivateAttr,
     SecretStr,
     SkipValidation,
@@ -18,6 +19,7 @@ from pydantic import (
 )
 
 from antiphon.accel import LanguageModel
+from antiphon.integrations.pickled import shared
 from antiphon.pipelines import resolve_model
 
 NAMES = {"max_tokens": "max_new_tokens"}
@@ -73,6 +75,7 @@ class GenerationFields(BaseModel):
     api_key: SecretStr | None = None
 
     _others: dict[str, LanguageModel] = PrivateAttr(default_factory=dict)
+    _is_loaded: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -87,6 +90,41 @@ class GenerationFields(BaseModel):
             values["language_model"] = _loaded(values["model"], values.get("model_kwargs") or {})
         values["model"] = values.get("model") or values["language_model"].name
         return values
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(values)
+        if isinstance(values, Mapping):
+            made._is_loaded = values.get("language_model") is None
+        return made
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Everything but the language model, which is loaded again by its name.
+
+        Raises:
+            TypeError: it was not loaded by its name.
+        """
+        if not self._is_loaded:
+            raise TypeError(
+                f"{type(self).__name__} was given a language_model, which no pickle holds; make it with model= and the "
+                "name of a model, which is then loaded again, or make it anew where it is needed."
+            )
+        bare = self.model_copy(update={"language_model": None})
+        bare._others = {}
+        state: dict[Any, Any] = super(GenerationFields, bare).__getstate__()
+        return state
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """The same again, with the model loaded by its name."""
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own would make a second model
+        self.language_model = _loaded(self.model, self.model_kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A copy that shares the language models."""
+        for language_model in (self.language_model, *self._others.values()):
+            memo = shared(language_model, memo)
+        return BaseModel.__deepcopy__(self, memo)
 
     def named(self, model: str | None) -> LanguageModel:
         """The language model of this name: this one's own, or another that is loaded when it is first asked for."""

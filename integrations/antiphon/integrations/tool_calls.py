@@ -127,7 +127,10 @@ def _call(item: Mapping[str, Any]) -> ToolCall:
     arguments = item.get("arguments", item.get("parameters")) or {}
     if isinstance(arguments, str):
         arguments = json.loads(arguments, strict=False)
-    return ToolCall(str(item["name"]), dict(arguments), _id())
+    name = item["name"]
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of the tool is {name!r}")
+    return ToolCall(name, dict(arguments), _id())
 
 
 def _name(tool: Tool) -> str:

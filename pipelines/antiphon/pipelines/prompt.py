@@ -1,4 +1,4 @@
-"""Question and passages to a prompt, in the form that the model was made for. Knows nothing of drafting."""
+"""Builds the prompt from question and passages, in the format of the model. Knows nothing of drafting."""
 
 from __future__ import annotations
 
@@ -49,6 +49,22 @@ class Prompt:
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 """Makes the prompt of a question and its passages, best first."""
+
+
+def check_text(question: str) -> None:
+    """Refuse a question with bytes in it that are no text: no tokenizer reads them.
+
+    Raises:
+        ValueError: it holds bytes that are not UTF-8, as a terminal of another encoding hands them over.
+    """
+    try:
+        question.encode()
+    except UnicodeEncodeError as error:
+        wrong = question[error.start : error.end].encode(errors="surrogateescape")
+        raise ValueError(
+            f"The question holds bytes that are not UTF-8 ({wrong!r} after {error.start} characters); type it in "
+            "UTF-8, or check the encoding of your terminal."
+        ) from None
 
 
 def prompt_format(language_model: LanguageModel) -> PromptFormat:

@@ -1,12 +1,11 @@
-"""Passages and earlier answers to references: the one place where evidence meets tokens."""
+"""Builds the references that drafts are made from, out of passages and earlier answers. Searches nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.accel.text.messages import encode
-from antiphon.pipelines.prompt import Prompt
+from antiphon.accel.text.messages import TokenizedPrompt
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ def passage_references(passages: Sequence[Passage]) -> list[str]:
     return list(dict.fromkeys(passage.text for passage in passages))
 
 
-def answer_references(answers: Sequence[str], prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def answer_references(answers: Sequence[str], prompt: TokenizedPrompt, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Earlier answers as the turns that they would be after this prompt: its end, the answer, the end of sequence.
 
     They come after the passages, which a drafter then prefers where both match equally well.
     """
-    opening = tokenizer.decode(encode(prompt.content, tokenizer)[-OPENING:])
+    opening = tokenizer.decode(list(prompt.tokens[-OPENING:]))
     return [f"{opening}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]

@@ -6,22 +6,26 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue
+from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.langchain.answers import last_chunk, message
+from antiphon.integrations.langchain.cache_keys import keyed
 from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.messages import chat_messages
-from antiphon.integrations.langchain.references import hidden, references_of
+from antiphon.integrations.langchain.references import gathered, hidden, references_of
+from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import json_mode
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.tool_calls import names, offer
@@ -60,6 +64,12 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         """
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
+    def with_retriever(
+        self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
+    ) -> Runnable[Question, dict[str, Any]]:
+        """A chain from a question to its "answer", "context" and "citations", streaming; see `retrieval_chain`."""
+        return retrieval_chain(self, retriever, prompt)
+
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
@@ -74,18 +84,38 @@ class ChatAntiphon(LocalModel, BaseChatModel):
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
         """How many tokens the prompt of these messages has."""
         offered = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return len(encode(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
+        return len(prompt_tokens(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
         return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
-        kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's: neither a trace's nor a cache's
+        kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's, so in no trace
         return super()._get_invocation_params(stop=stop, **kwargs)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        kwargs.pop(REFERENCES, None)
-        return super()._get_llm_string(stop=stop, **kwargs)
+        passages = references_of((), kwargs.pop(REFERENCES, None))
+        return keyed(super()._get_llm_string(stop=stop, **kwargs), passages)
+
+    def _generate_with_cache(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        bare, given = gathered(messages, kwargs)
+        return super()._generate_with_cache(bare, stop, run_manager, **given)
+
+    async def _agenerate_with_cache(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        bare, given = gathered(messages, kwargs)
+        return await super()._agenerate_with_cache(bare, stop, run_manager, **given)
 
     def _generate(
         self,

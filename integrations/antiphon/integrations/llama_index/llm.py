@@ -25,11 +25,12 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.messages import Prompt, encode
+from antiphon.accel.text.messages import PromptInput, prompt_tokens
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
 from antiphon.integrations.llama_index.answers import (
+    INVALID,
     chat_piece,
     chat_response,
     completion_piece,
@@ -38,7 +39,7 @@ from antiphon.integrations.llama_index.answers import (
 from antiphon.integrations.llama_index.messages import arguments_of, chat_messages
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.tool_calls import names, offer
+from antiphon.integrations.tool_calls import FREE, NONE, names, offer
 from antiphon.integrations.unseen import REFERENCES
 
 Piece = tuple[str, str, Completion | None]
@@ -138,7 +139,9 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         """
         blocks = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if error_on_no_tool_call and not blocks:
-            raise ValueError(f"The answer calls no tool: {response.message.content!r}.")
+            broken = [each["text"] for each in response.message.additional_kwargs.get(INVALID, ())]
+            said = f"that can be read: {broken[0]!r}" if broken else f": {response.message.content!r}"
+            raise ValueError(f"The answer calls no tool{' ' if broken else ''}{said}.")
         return [
             ToolSelection(tool_id=each.tool_call_id or "", tool_name=each.tool_name, tool_kwargs=arguments_of(each))
             for each in blocks
@@ -157,23 +160,24 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         asked = ChatMessage(user_msg) if isinstance(user_msg, str) else user_msg
         messages = [*(chat_history or []), *([] if asked is None else [asked])]
         offered = [tool.metadata.to_openai_tool() for tool in tools]
-        choice = "any" if tool_required else kwargs.pop("tool_choice", None)
+        given = kwargs.pop("tool_choice", None)
+        choice = "any" if tool_required and given in (*FREE, NONE) else given
         return {"messages": messages, "tools": offered, "tool_choice": choice, **kwargs}
 
-    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> Prompt:
+    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
         """The prompt of messages: by the chat template, or where there is none as one text."""
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
         return Conversation(chat_messages(messages), *offer(self.language_model.tokenizer, wanted, choice))
 
-    def _text(self, prompt: str, formatted: bool) -> Prompt:
+    def _text(self, prompt: str, formatted: bool) -> PromptInput:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
         if self._takes_messages and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
-    def _call(self, prompt: Prompt, given: dict[str, Any]) -> Call:
+    def _call(self, prompt: PromptInput, given: dict[str, Any]) -> Call:
         passages = getattr(given.get(REFERENCES), "passages", ())
         stop = given.get("stop")
         kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop")}
@@ -213,7 +217,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         """Whether the chat template tells the model of tools."""
         tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
         try:
-            encode(Conversation([{"role": "user", "content": "?"}], [tool]), self.language_model.tokenizer)
+            prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), self.language_model.tokenizer)
         except ValueError:
             return False
         return True

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.draft import Accepted, Draft, Logits, Tokens, chain
 from antiphon.pipelines.benchmark.follow import Follower
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -57,7 +56,7 @@ class Floor:
         }
 
 
-def measure(
+def measure_floor(
     model: PreTrainedModel, *, rows: Sequence[int] = ROWS, context: int = 1024, copied: int | None = None
 ) -> Floor:
     """Measure the device and the model.
@@ -79,7 +78,7 @@ def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> d
     Raises:
         ValueError: ``rows`` or ``context`` are not positive, or the model's own context is too short.
     """
-    from antiphon.accel.engines.torch.probe import traits_of
+    from antiphon.accel.engines.torch.engine import traits_of
     from antiphon.accel.generate import stream
 
     for name, value in {"rows": min(rows, default=0), "context": context}.items():
@@ -119,7 +118,7 @@ class _Chains:
         """The next length's chain."""
         return chain([self._token] * next(self._lengths))
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """There is nothing to learn."""
 
 

@@ -1,4 +1,4 @@
-"""Vector indexes compared: what each finds of the exact answer, how fast, and what it holds. Trains no model.
+"""Vector indexes compared with exact search: recall, queries per second, memory. Trains no model.
 
 Every index is built, saved, opened again from its files, and searched there: what a user of it would have.
 """
@@ -13,13 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from antiphon.retrieval.recall import Sample, sample
+from antiphon.pipelines.progress import Progress
+from antiphon.retrieval.recall import GroundTruth, ground_truth
 from antiphon.retrieval.settings import Setting, choose
 from antiphon.retrieval.vectors import Vectors
 
 _SECONDS = 2.0  # of searching, at least, for a figure of speed
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,12 @@ def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[Setting]:
     return [choose("flat", count, dim), *papers, *ours, *looks]
 
 
-def measure(
+def measure_indexes(
     vectors: Vectors, queries: Vectors, chosen: Sequence[Setting], *, report: Progress | None = None
 ) -> list[IndexFigures]:
     """Every setting over the same vectors, by the same held-out queries, of shape (n, dim)."""
     tell = report or (lambda stage, done, total: None)
-    truth = sample(vectors, 0, queries=queries)
+    truth = ground_truth(vectors, 0, queries=queries)
     figures = []
     for done, setting in enumerate(chosen):
         tell("measure", done, len(chosen))
@@ -94,15 +93,15 @@ def measure(
     return figures
 
 
-def _measured(vectors: Vectors, truth: Sample, setting: Setting) -> IndexFigures:
-    from antiphon.retrieval.vector_files import describe, open_vectors, read_vectors, vector_index, write_vectors
+def _measured(vectors: Vectors, truth: GroundTruth, setting: Setting) -> IndexFigures:
+    from antiphon.retrieval.vector_files import description_of, open_vectors, read_vectors, vector_index, write_vectors
 
     with TemporaryDirectory() as folder:
         began = time.perf_counter()
         index = vector_index(vectors, setting)
         build_seconds = time.perf_counter() - began
         write_vectors(Path(folder), index)
-        description = describe(index, setting)
+        description = description_of(index, setting)
         del index
         opened = open_vectors(Path(folder), read_vectors(Path(folder)), description)
         at_10, at_100 = truth.recalls(opened.search, 10, 100)

@@ -37,6 +37,7 @@ def page_of(results: Sequence[Result]) -> str:
     """The whole page, in Markdown."""
     of = {kind: [result for result in results if result["kind"] == kind] for kind in KINDS}
     parts = [HEAD.format(command=COMMAND)]
+    parts += [_summary(of["speed"])] if of["speed"] else []
     parts += [_replays(of["replay"])] if of["replay"] else []
     parts += [SPEED_HEAD, *map(_speed, of["speed"])] if of["speed"] else []
     parts += [DRAFTERS_HEAD, *map(_drafters, of["drafters"])] if of["drafters"] else []
@@ -58,6 +59,14 @@ Every result is the last line of the command that stands beside it. `python-docs
 with the package; the other files hold recorded answers of larger models and do not: give recorded answers of yours, in
 the same format. Nothing here is a promise about another machine: ratios travel better than seconds, and those between
 methods better than those to plain decoding.
+"""
+
+SUMMARY_HEAD = """\
+## In one screen
+
+The default drafter, `blend`, in every measured run below: how many times as fast as plain greedy decoding of
+transformers, and as the better of its two prompt lookups, and how many tokens a forward confirmed. What it brings
+depends on how much an answer repeats: most where it quotes, least where there is nothing to copy.
 """
 
 REPLAY_HEAD = """\
@@ -97,6 +106,17 @@ Measured, and left out.
 """
 
 
+def _summary(results: Sequence[Result]) -> str:
+    """One row for each measured run: what the default drafter brought."""
+    lines = [_head("what was decoded, where", "× greedy", "× lookup", "tokens per step")]
+    for result in results:
+        for each in result["methods"]:
+            if each["method"] == "blend":
+                figures = (_cell(each[key]) for key in ("speedup", "speedup_lookup", "tokens_per_step"))
+                lines.append(_row(f"{title(result)}; {_where(result)}", *figures))
+    return "\n".join([SUMMARY_HEAD, *lines, ""])
+
+
 def _replays(results: Sequence[Result]) -> str:
     """One table for each number of rows: drafters down, sets across."""
     parts = [REPLAY_HEAD]
@@ -130,7 +150,7 @@ def _speed(result: Result) -> str:
             f"### {title(result)}\n",
             f"{result['samples']} texts, {how}, prompts of {result['prompt_tokens']:.0f} tokens on average, at most "
             f"{result['max_new_tokens']} new ones, rows {result['rows']}, {result['rounds']} rounds; "
-            f"{place(result)}.\n",
+            f"{machine_line(result)}.\n",
             *lines,
             f"\n    {result['command']}\n",
         ]
@@ -167,7 +187,7 @@ def _drafters(result: Result) -> str:
             f"### {result['model']}, {result['dtype']}, rows {result['rows']}\n",
             f"{texts}, questions and summaries over {result['passages']} passages of "
             f"{result['file'].removesuffix('.jsonl')}, at most {result['max_new_tokens']} new tokens, "
-            f"{result['rounds']} rounds, {kept}; {place(result)}.\n",
+            f"{result['rounds']} rounds, {kept}; {machine_line(result)}.\n",
             _head("drafter", *sets),
             *rows,
             f"\n    {result['command']}\n",
@@ -223,7 +243,7 @@ def _floor(result: Result) -> str:
         [
             f"### {result['model']}, {result['dtype']}, after {result['context']:,} tokens\n",
             f"{result['weights_bytes'] / 1e9:.2f} GB of weights and {result['cache_bytes'] / 1e9:.2f} GB of cache at "
-            f"{result['copy_gb_per_s']:.0f} GB/s: at least {result['floor_ms']:.2f} ms; {place(result)}.\n",
+            f"{result['copy_gb_per_s']:.0f} GB/s: at least {result['floor_ms']:.2f} ms; {machine_line(result)}.\n",
             _head("rows", "ms", "plain steps", "floors"),
             *(_row(count, f"{ms:.2f}", f"{ratio:.2f}", f"{floors:.2f}") for count, ms, ratio, floors in rows),
             f"\n    {result['command']}\n",
@@ -260,12 +280,17 @@ def title(result: Result) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def place(result: Result) -> str:
+def machine_line(result: Result) -> str:
     """Where a result comes from: the processor with its units and threads, or the GPU, and the versions."""
     units = f" ({', '.join(result['units'])})" if result["units"] else ""
     cpu = f"{result['processor']}{units}, {result['threads']} threads"
-    where = cpu if result["device"] == "cpu" else result["device"]
+    where = cpu if result["device"] == "cpu" else _where(result)
     return f"{where}; torch {result['torch']}, transformers {result['transformers']}"
+
+
+def _where(result: Result) -> str:
+    """The processor, or the GPU."""
+    return str(result["processor"] if result["device"] == "cpu" else result["device"])
 
 
 def _set(result: Result) -> str:

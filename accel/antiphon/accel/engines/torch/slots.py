@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from threading import Lock
 from types import FunctionType
 from typing import Any, Protocol, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ APART = 0.05
 IDS, POSITIONS, PLACES, ANCESTORS = range(4)
 """The lines of a plan: each row's token, position and slot, and as bits the rows that it sees."""
 
-Step = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
+CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
 
 
 class Tenant(Protocol):
@@ -80,7 +80,7 @@ class Memory:
         self._seen = torch.zeros(size, dtype=torch.bool, device=model.device)
         layers: list[Any] = [SlotLayer(size, self._plan[PLACES]) for _ in traits.kinds]
         self.cache = Cache(layers=layers)
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, CompiledStep] = {}
         self._lock = Lock()
         self._tenant: Callable[[], Tenant | None] = lambda: None
 
@@ -143,9 +143,9 @@ class Memory:
                 self._steps[rows] = self._make(model, rows)
             return self._steps[rows](model)
 
-    def _make(self, model: PreTrainedModel, rows: int) -> Step:
+    def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
         """The step in its final form, which has just given what it gives as it is."""
-        step: Step = self._step(rows)
+        step: CompiledStep = self._step(rows)
         expected, _ = step(model)
         if self._compiles:
             step = torch.compile(step, fullgraph=True, dynamic=False, backend=BACKEND)
@@ -156,7 +156,7 @@ class Memory:
             raise RuntimeError(f"A step of {rows} rows gave other logits ({apart:.3f} standard deviations apart).")
         return step
 
-    def _step(self, rows: int) -> Step:
+    def _step(self, rows: int) -> CompiledStep:
         shifts = torch.arange(rows, device=self._plan.device)
         plan, seen, cache = self._plan[:, :rows], self._seen, self.cache
 
@@ -181,7 +181,7 @@ class Memory:
         )
 
 
-def _captured(step: Step, model: PreTrainedModel) -> Step:
+def _captured(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
     """The step as a CUDA graph. Run again and again, a step writes the same states to the same slots."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
@@ -200,17 +200,19 @@ def _captured(step: Step, model: PreTrainedModel) -> Step:
     return replay
 
 
-_memories: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], Memory]] = WeakKeyDictionary()
+class Memories:
+    """The memories of one model: every request is given the smallest one that will do, in turn with others."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Memory] = {}
 
-@torch.inference_mode(False)  # it outlives the request that asks for it
-def memory_of(model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
-    """The model's smallest memory for so many tokens, which every request of the kind is given in turn."""
-    size = SMALLEST
-    while size < tokens:
-        size *= 2
-    key = (size, traits.implementation, traits.packs, model.dtype, str(model.device), compiles)
-    known = _memories.setdefault(model, {})
-    if key not in known:
-        known[key] = Memory(model, traits, size, compiles=compiles)
-    return known[key]
+    @torch.inference_mode(False)  # it outlives the request that asks for it
+    def for_tokens(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
+        """The smallest memory for so many tokens."""
+        size = SMALLEST
+        while size < tokens:
+            size *= 2
+        key = (size, traits.implementation, traits.packs, model.dtype, str(model.device), compiles)
+        if key not in self._known:
+            self._known[key] = Memory(model, traits, size, compiles=compiles)
+        return self._known[key]

@@ -1,0 +1,153 @@
+"""Weighted occurrences: every place where the last token stood votes for what comes next."""
+
+import random
+from typing import Any
+
+import pytest
+
+from antiphon.accel.drafting.draft import ROOT, Draft
+from antiphon.accel.drafting.drafters import SuffixMatch
+
+
+def drafted(blend: SuffixMatch, context: list[int], *references: list[int], prompt: int = 0, budget: int = 32) -> Draft:
+    """The draft after ``context``, the first ``prompt`` tokens of which are the prompt."""
+    blend.begin(context[:prompt], references)
+    return blend.propose(context, budget)
+
+
+def pure(**options: Any) -> SuffixMatch:
+    """Drafts from known places alone."""
+    return SuffixMatch(common=0, **options)
+
+
+def test_a_longer_match_weighs_more_than_many_short_ones() -> None:
+    references = [[1, 2, 3, 7], [8, 3, 5], [9, 3, 5]]
+    assert drafted(pure(), [1, 2, 3], *references).tokens[0] == 7
+    assert drafted(pure(), [6, 6, 3], *references).tokens[0] == 5
+
+
+def test_shares_follow_the_weights() -> None:
+    draft = drafted(pure(base=4.0, escape=2.0), [1, 3], [1, 3, 7], [3, 5])  # 4^2 for 7, 4^1 for 5
+    chances = dict(zip(draft.tokens, draft.chances, strict=True))
+    assert chances[7] / chances[5] == pytest.approx(4)
+    assert draft.parents == (ROOT, ROOT)
+
+
+def test_the_chance_to_go_on_grows_with_the_match() -> None:
+    """One known place and nothing else: after m agreeing tokens the next row holds with m / (m + escape)."""
+    draft = drafted(pure(escape=2.0), [1, 2], [1, 2, 3, 4, 5])
+    assert draft.tokens == (3, 4, 5)
+    assert draft.chances == pytest.approx((2 / 4, 2 / 4 * 3 / 5, 2 / 4 * 3 / 5 * 4 / 6))
+
+
+def test_places_that_agree_on_share_a_path() -> None:
+    draft = drafted(pure(), [1], [1, 2, 3], [1, 2, 4])
+    assert draft.tokens[0] == 2
+    assert draft.parents[1:] == (0, 0)
+    assert set(draft.tokens[1:]) == {3, 4}
+
+
+def test_rows_come_best_first() -> None:
+    chance = random.Random(1)
+    references = [[chance.randrange(20) for _ in range(200)] for _ in range(5)]
+    draft = drafted(SuffixMatch(), references[2][50:60], *references)
+    assert len(draft) == 32
+    assert list(draft.chances) == sorted(draft.chances, reverse=True)
+
+
+def test_references_prompt_and_answer_are_all_drafted_from() -> None:
+    assert drafted(pure(), [9, 1], [1, 2]).tokens == (2,)
+    assert drafted(pure(), [1, 3, 9, 1], prompt=3, budget=1).tokens == (3,)
+    assert drafted(pure(), [9, 1, 4, 1], prompt=1, budget=1).tokens == (4,)
+
+
+def test_prompt_and_answer_are_one_text() -> None:
+    assert drafted(pure(), [5, 6, 7, 5], prompt=1, budget=2).tokens == (6, 7)
+
+
+def test_nothing_runs_from_one_text_into_the_next() -> None:
+    assert len(drafted(pure(), [2], [1, 2], [3, 4])) == 0
+    assert drafted(pure(), [9, 1], [1, 2], [3, 4], prompt=1).tokens == (2,)
+
+
+def test_a_token_that_never_stood_before_drafts_only_versatile_tokens() -> None:
+    reference = [1, 5, 2, 5, 3, 5, 4, 4, 4]
+    assert len(drafted(pure(), [99], reference)) == 0
+    draft = drafted(SuffixMatch(common=1), [99], reference)
+    assert (draft.tokens, draft.parents) == ((5,), (ROOT,))
+
+
+def test_versatile_tokens_take_only_what_is_left_open() -> None:
+    reference = [7, 1, 5, 2, 5, 3, 5, 4]
+    known, unknown = (drafted(SuffixMatch(common=1), [token], reference, budget=99) for token in (7, 99))
+    first = {token: known.chances[row] for row, token in enumerate(known.tokens) if known.parents[row] == ROOT}
+    assert set(first) == {1, 5}
+    assert unknown.tokens == (5,)
+    assert first[5] == pytest.approx(unknown.chances[0] * (1 - first[1]))
+
+
+def test_a_versatile_token_that_is_known_to_follow_is_not_guessed_twice() -> None:
+    draft = drafted(SuffixMatch(), [1], [1, 5, 2, 5, 3, 5])
+    assert draft.tokens.count(5) == len(
+        {parent for parent, t in zip(draft.parents, draft.tokens, strict=True) if t == 5}
+    )
+
+
+def test_versatile_tokens_are_found_in_the_answer_once_it_has_outgrown_the_prompt() -> None:
+    blend = SuffixMatch()
+    blend.begin([9], [])
+    context = [9, 1, 5, 2, 5, 3, 5, 4, 5]
+    assert 5 in blend.propose([*context, 77], 32).tokens
+
+
+def test_rows_go_as_deep_as_asked() -> None:
+    text = list(range(100, 190))
+    assert max(drafted(pure(), [100], text, budget=99).depths) == 40
+    assert max(drafted(pure(depth=3), [100], text).depths) == 3
+
+
+def test_of_a_frequent_token_only_the_newest_places_count() -> None:
+    reference = [token for new in range(10, 30) for token in (1, new)]
+    assert drafted(pure(most=3, depth=1), [1], reference).tokens == (27, 28, 29)
+
+
+def test_a_long_match_counts_however_old_it_is() -> None:
+    reference = [8, 1, 99, *(token for new in range(10, 90) for token in (1, new))]
+    assert drafted(pure(most=3), [8, 1], reference).tokens[0] == 99
+
+
+def test_references_that_stand_in_the_prompt_too_draft_the_same_rows() -> None:
+    """Everything counts twice, so the shares stay."""
+    reference = [1, 2, 3, 1, 2, 4, 1, 5, 6, 7]
+    once = drafted(pure(depth=3), [*reference, 50, 1, 2], prompt=len(reference) + 1)
+    twice = drafted(pure(depth=3), [*reference, 50, 1, 2], reference, prompt=len(reference) + 1)
+    assert {once.tokens[row] for row in (0, 1)} == {twice.tokens[row] for row in (0, 1)} == {3, 4}
+    assert twice.chances[0] >= once.chances[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_adding_the_answer_equals_building_anew(seed: int) -> None:
+    chance = random.Random(seed)
+    prompt, reference, output = ([chance.randrange(8) for _ in range(length)] for length in (20, 30, 40))
+    grown = pure()
+    grown.begin(prompt, [reference])
+    for end in range(1, 40, 1 + seed):
+        assert grown.propose(prompt + output[:end], 32) == drafted(
+            pure(), prompt + output[:end], reference, prompt=len(prompt)
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base": 1.0}, "base is 1.0"),
+        ({"longest": 0}, "longest is 0, depth 40 and most 64; each needs to be at least 1"),
+        ({"depth": 0}, "depth 0"),
+        ({"most": 0}, "most 0"),
+        ({"escape": 0.0}, "escape is 0.0"),
+        ({"common": -1}, "common is -1"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SuffixMatch(**options)
