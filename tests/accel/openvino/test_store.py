@@ -193,8 +193,8 @@ def test_an_engine_is_opened_from_what_was_kept_and_a_wrong_one_is_never_used() 
     opened = open_engine(MODEL, memory=2**22)
     assert opened.engine is not None
     assert "with trees" in opened.reason
-    assert opened.engine.cost is not None
-    assert np.isfinite(opened.engine.cost.seconds(64, 16)).all()
+    assert opened.engine.shared_cost is not None
+    assert np.isfinite(opened.engine.shared_cost.seconds(64, 16)).all()
     folder = folder_of(fingerprint(MODEL))
     (folder / "self-test-f32.json").unlink()
     keep(folder.parent / "other", Converter(tiny_model(seed=1))())

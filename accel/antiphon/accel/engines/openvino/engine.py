@@ -1,23 +1,26 @@
-"""The engine: one graph, its memory, and forwards over several texts. Knows no drafters, and no torch but the types."""
+"""The engine: one graph, its memory, and forwards over several texts. Knows no drafters."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+import torch
+
 from antiphon.accel.drafting.draft import EMPTY, Logits, Tokens
+from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.logits import NumpyLogits
 from antiphon.accel.engines.openvino.memory import Memory, bytes_of_block
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
+from antiphon.accel.engines.torch.logits import TorchLogits
 
 if TYPE_CHECKING:
-    from antiphon.accel.drafting.running_cost import RunningCost
+    from antiphon.accel.drafting.running_cost import Cost
     from antiphon.accel.engines.protocol import Feed
 
 CHUNK = 512
@@ -46,7 +49,7 @@ class OpenVINOEngine:
         window: int | None = None,
         positions: int | None = None,
         chunk: int = CHUNK,
-        cost: RunningCost | None = None,
+        shared_cost: Cost | None = None,
     ) -> None:
         each = bytes_of_block(graph.heads, graph.precision)
         blocks = memory // each
@@ -59,8 +62,9 @@ class OpenVINOEngine:
         self.chunk = chunk
         self.window = window
         self.positions = positions
-        self.cost = cost
-        self.lock: Any = RLock()
+        self.shared_cost = shared_cost
+        self.lock = FairLock()
+        self.loop: object | None = None
         self.pool = BlockPool(blocks)
         memory_of_blocks = Memory(graph.heads, blocks, graph.precision)
         self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), window, positions)
@@ -114,7 +118,7 @@ class OpenVINOEngine:
         logits = self.graph.run(shares)
         answers: list[Logits] = []
         for share in shares:
-            answers.append(NumpyLogits(logits[: share.asked]))
+            answers.append(TorchLogits(torch.from_numpy(logits[: share.asked])))
             logits = logits[share.asked :]
         return answers
 

@@ -19,7 +19,7 @@ from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.runtime import PRECISIONS, computes_in, core, is_installed, version
 from antiphon.accel.engines.openvino.self_test import findings
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, stored
-from antiphon.accel.engines.torch.cost_store import step_cost as torch_step_cost
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.traits import Traits, declared
 from antiphon.accel.files import write
 
@@ -68,7 +68,7 @@ def open_engine(model: PreTrainedModel, *, memory: int | None = None) -> Opened:
     engine = _engine(graph, traits, memory)
     if (doubt := _doubt(engine, model, traits, folder)) is not None:
         return Opened(None, f"OpenVINO does not say what this model says; {doubt}.")
-    engine.cost = RunningCost(step_cost(engine, key))
+    engine.shared_cost = RunningCost(step_cost(engine, key))
     return Opened(engine, f"OpenVINO {version()}, in {graph.precision}, with trees of drafts.")
 
 
@@ -90,9 +90,7 @@ def obstacle_of(model: PreTrainedModel) -> str | None:
 
 def is_faster(engine: OpenVINOEngine, model: PreTrainedModel) -> bool:
     """Whether the engine's measured forwards, with a draft and without, take less time than torch's."""
-    if engine.cost is None:
-        return False
-    mine, its = engine.cost.cost, torch_step_cost(model)
+    mine, its = step_cost(engine, fingerprint(model)), engine_of(model).step_cost()
     ratio = 1.0
     for rows in ROWS:
         ratio *= mine.curve(CONTEXT, rows)[-1] / its.curve(CONTEXT, rows)[-1]

@@ -55,7 +55,8 @@ class Finding:
 def findings(engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int]) -> list[Finding]:
     """Compare prefill, tree, chain, what was kept of them, and two texts in one forward with plain forwards.
 
-    Every comparison is of a text shorter than every window, and of one that is longer than the largest.
+    Every comparison is of a text shorter than every window, and of one that is longer than the largest. Whoever calls
+    this holds the engine's lock.
     """
     plain = _plain(model)
     allowed = SINGLE if model.dtype == torch.float32 else _noise(model, plain)
@@ -63,10 +64,8 @@ def findings(engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[i
     texts = {name: _text(model, size) for name, size in (("a short text", SHORT), ("a long text", far))}
     found: list[Finding] = []
     for name, text in texts.items():
-        with engine.lock:
-            found += [Finding(f"{what} of {name}", apart, allowed) for what, apart in _alone(engine, plain, text)]
-    with engine.lock:
-        found.append(Finding("two texts in one forward", _together(engine, plain, list(texts.values())), allowed))
+        found += [Finding(f"{what} of {name}", apart, allowed) for what, apart in _alone(engine, plain, text)]
+    found.append(Finding("two texts in one forward", _together(engine, plain, list(texts.values())), allowed))
     return found
 
 
