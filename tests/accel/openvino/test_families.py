@@ -123,13 +123,13 @@ def test_windows_are_part_of_the_graph() -> None:
 
 
 def test_a_model_in_bfloat16_is_within_its_own_noise() -> None:
-    model = tiny_model("llama").to(torch.bfloat16)
+    model = tiny_model("llama").to(dtype=torch.bfloat16)
     engine = engine_of(model, precision="bf16")
     assert [str(each) for each in findings(engine, model, []) if not each.agrees] == []
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    model = tiny_model("mixtral").to(torch.bfloat16)
+    model = tiny_model("mixtral").to(dtype=torch.bfloat16)
     settings, weights = model.config.to_json_string(), [each.data_ptr() for each in model.parameters()]
     convert(model, declared(model))
     assert model.config.to_json_string() == settings

@@ -25,9 +25,9 @@ def shared() -> OpenVINOEngine:
     return engine_of(MODEL)
 
 
-def small(blocks: int, **options: int) -> OpenVINOEngine:
+def small(blocks: int) -> OpenVINOEngine:
     """An engine with memory for so many blocks."""
-    engine = engine_of(MODEL, **options)
+    engine = engine_of(MODEL)
     return OpenVINOEngine(engine.graph, memory=blocks * bytes_of_block(engine.graph.heads, "f32"))
 
 

@@ -166,12 +166,12 @@ def _no_mask(*arguments: Any, **options: Any) -> None:
     """Who sees whom is in the tables."""
 
 
-_library = torch.library.Library("antiphon", "DEF")
+_library: Any = torch.library.Library("antiphon", "DEF")  # type: ignore[no-untyped-call]  # torch leaves it without types
 _library.define(
     "paged_attention(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, "
     + ", ".join(f"Tensor {name}" for name in TABLES)
     + ", Tensor sinks, float scale, int window) -> Tensor"
 )
-_library.impl("paged_attention", _shape_alone, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_library.impl("paged_attention", _shape_alone, "CompositeExplicitAutograd")
 AttentionInterface.register(PAGED, paged_attention)
 AttentionMaskInterface.register(PAGED, _no_mask)

@@ -17,8 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from platformdirs import user_cache_dir
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -104,11 +106,7 @@ def keep(folder: Path, graph: openvino.Model) -> None:
     try:
         _write(beside, graph)
         if read(folder) is None:
-            if folder.exists():
-                folder.rename(beside / "damaged")
-            beside_damaged = beside / "damaged"
-            if beside_damaged.exists():
-                shutil.rmtree(beside_damaged, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -166,5 +164,6 @@ def _sum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _bytes(weights: Tensor) -> memoryview:
-    return memoryview(weights.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+def _bytes(weights: Tensor) -> NDArray[np.uint8]:
+    raw: NDArray[np.uint8] = weights.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return raw
