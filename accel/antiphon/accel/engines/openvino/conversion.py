@@ -1,0 +1,200 @@
+"""From a model of transformers to an OpenVINO graph with paged attention: torch in, graph out. Knows no files."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from antiphon.accel.engines.openvino.paged_attention import (
+    BLOCK,
+    OPERATION,
+    PAGED,
+    TABLES,
+    Heads,
+    Tracing,
+    as_operation,
+    tracing,
+)
+from antiphon.accel.engines.torch.traits import Traits
+
+if TYPE_CHECKING:
+    import openvino
+
+INPUTS = ("input_ids", "position_ids", "rows", *TABLES)
+"""What a graph is fed, beside the memory of its layers: ``rows`` are those whose logits are asked for."""
+
+EXPERTS = "batched_mm"
+"""How a mixture of experts is run: the one way of transformers' that can be traced for any routing."""
+
+SMALL = 4096
+"""Numbers of a tensor that is not worth being kept in half precision."""
+
+
+class Unconvertible(ValueError):  # noqa: N818  # a verdict, which is told to the user as a sentence
+    """The model cannot be run by this engine; the message says why."""
+
+
+@torch.no_grad()
+def convert(model: PreTrainedModel, traits: Traits) -> openvino.Model:
+    """The model as a graph, with inputs `INPUTS` and ``key_cache.i`` and ``value_cache.i`` for each layer.
+
+    Its output is ``logits``, float32, of shape (1, rows asked for, vocab). Weights that are half-precision numbers stay
+    so, which loses nothing.
+
+    Raises:
+        Unconvertible: the model's attention, or what it is made of, cannot be converted.
+    """
+    if (obstacle := obstacle_of(traits)) is not None:
+        raise Unconvertible(obstacle)
+    traced = _float32(model)
+    try:
+        traced.set_attn_implementation(PAGED)
+        _trace_experts(traced)
+        heads = _heads(traced)
+        graph = _graph(traced, heads, windows_of(traits), sliced=traits.keeps_logits)
+    except Unconvertible:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise Unconvertible(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
+    _name(graph, heads)
+    _shrink(graph)
+    return graph
+
+
+def obstacle_of(traits: Traits) -> str | None:
+    """Why a model that declares these traits cannot be converted; None where it may be tried."""
+    if traits.level != "tree":
+        return traits.reason
+    if traits.rope is not None:
+        return "its rotary frequencies depend on the length of the text"
+    if any(reach.chunk for reach in traits.reaches.values()):
+        return "it attends within chunks, which paged attention does not know"
+    return None
+
+
+def windows_of(traits: Traits) -> list[int]:
+    """How many tokens each layer looks back over; 0 where there is no window."""
+    return [traits.reaches[kind].window or 0 for kind in traits.kinds]
+
+
+class _Forward(torch.nn.Module):
+    """The model as a function of flat tensors alone, which is what can be traced."""
+
+    def __init__(self, model: PreTrainedModel, windows: Sequence[int], *, sliced: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.windows = windows
+        self.sliced = sliced
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
+        """Logits after the ``rows``; ``others`` are the tables, then the memory."""
+        tables, caches = others[: len(TABLES)], others[len(TABLES) :]
+        kept = {"logits_to_keep": rows} if self.sliced else {}
+        with tracing(Tracing(caches, tables, self.windows)):
+            logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **kept).logits
+        return logits if self.sliced else logits[:, rows]
+
+
+def _float32(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy whose settings can be changed, which shares all weights that are float32 already."""
+    memo: dict[int, Any] = {
+        id(weights): torch.nn.Parameter(weights.detach().float(), requires_grad=False) for weights in model.parameters()
+    }
+    copied: PreTrainedModel = copy.deepcopy(model, memo).float().eval()
+    return copied
+
+
+def _trace_experts(model: PreTrainedModel) -> None:
+    if getattr(model.config, "_experts_implementation", None) is not None:
+        model.set_experts_implementation(EXPERTS)
+
+
+def _heads(model: PreTrainedModel) -> list[Heads]:
+    """The shape of every layer's memory, as a forward shows it."""
+    ids = torch.ones((1, 5), dtype=torch.long)
+    with tracing(Tracing()) as seen:
+        model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
+    if not seen.heads:
+        raise Unconvertible("its attention does not go through transformers' interface of attention functions")
+    return seen.heads
+
+
+def _graph(model: PreTrainedModel, heads: Sequence[Heads], windows: Sequence[int], *, sliced: bool) -> openvino.Model:
+    """Trace the model and translate the trace, without the command-line tool's detours."""
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch import ConversionExtension
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    if len(windows) != len(heads):
+        raise Unconvertible(f"it declares {len(windows)} layers, and {len(heads)} attend")
+    example = (
+        torch.ones((1, 5), dtype=torch.long),
+        torch.arange(5)[None],
+        torch.tensor([1, 4]),
+        *(torch.zeros(_shape(name), dtype=torch.uint8 if name == "qq_bias" else torch.int32) for name in TABLES),
+        *(torch.zeros((1, own.count, BLOCK, size)) for own in heads for size in (own.key_size, own.value_size)),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whatever the tracer warns of, the self-test would find
+        forward = _Forward(model, windows, sliced=sliced)
+        traced = torch.jit.trace(forward, example, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        frontend.add_extension(ConversionExtension(OPERATION, as_operation))
+        decoder = TorchScriptPythonDecoder(traced)  # has to live until all is converted: the frontend does not hold it
+        return frontend.convert(frontend.load(decoder))
+
+
+def _shape(table: str) -> tuple[int, ...]:
+    return () if table == "max_context_len" else (1,)
+
+
+def _name(graph: openvino.Model, heads: Sequence[Heads]) -> None:
+    """Names and shapes of what is fed and of what comes out."""
+    import openvino
+
+    memory = {
+        f"{states}_cache.{layer}": [-1, own.count, BLOCK, size]
+        for layer, own in enumerate(heads)
+        for states, size in (("key", own.key_size), ("value", own.value_size))
+    }
+    flat = {name: [1, -1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
+    shapes = flat | {"max_context_len": []} | memory
+    for given, (name, shape) in zip(graph.inputs, shapes.items(), strict=True):
+        given.get_tensor().set_names({name})
+        given.get_node().set_friendly_name(name)
+        given.get_node().set_partial_shape(openvino.PartialShape(shape))
+    graph.outputs[0].get_tensor().set_names({"logits"})
+    graph.validate_nodes_and_infer_types()
+
+
+def _shrink(graph: openvino.Model) -> None:
+    """Keep in bfloat16 what is a bfloat16 number anyway: the file and the memory that is read are half as large."""
+    import openvino
+    from openvino import opset13
+
+    for constant in graph.get_ordered_ops():
+        if constant.get_type_name() != "Constant" or constant.get_element_type() != openvino.Type.f32:
+            continue
+        shape = list(constant.get_output_shape(0))
+        if len(shape) < 2 or np.prod(shape) < SMALL:
+            continue
+        weights = torch.from_numpy(np.array(constant.get_data()))
+        half = weights.bfloat16()
+        if not torch.equal(half.float(), weights):
+            continue
+        tensor = openvino.Tensor(openvino.Type.bf16, openvino.Shape(shape))
+        tensor.data.view(np.int16)[...] = half.view(torch.int16).numpy()
+        kept = openvino.op.Constant(tensor)
+        kept.set_friendly_name(constant.get_friendly_name())
+        again = opset13.convert(kept, "f32")
+        again.get_rt_info()["decompression_0"] = ""  # what keeps OpenVINO from unpacking it at once
+        for reader in list(constant.output(0).get_target_inputs()):
+            reader.replace_source_output(again.output(0))

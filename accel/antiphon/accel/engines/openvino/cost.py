@@ -1,0 +1,88 @@
+"""What a forward of the graph costs by its rows: measured on real forwards once, and kept. Knows no drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from antiphon.accel.drafting.draft import chain
+from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.engines.openvino.runtime import core, version
+from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.torch.cost_store import file_of, load, save
+
+if TYPE_CHECKING:
+    from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+
+ROWS = (1, 4, 8, 16, 5, 32, 2, 6, 12, 64, 3, 24)
+"""In the order of what each tells: kernels change at 5 and 6 rows, and where time is short, the last are left out."""
+
+CONTEXTS = (64, 1024)
+ROUNDS = 6
+SECONDS = 1.5
+STEPS = 1
+"""Raised whenever steps come to be run otherwise: costs that were kept from before are measured anew."""
+
+
+def step_cost(engine: OpenVINOEngine, fingerprint: str) -> StepCost:
+    """What a forward of this engine costs: as it was measured here before, or measured now (under two seconds)."""
+    key = {
+        "engine": "openvino",
+        "model": fingerprint,
+        "precision": engine.graph.precision,
+        "threads": str(engine.graph.threads),
+        "device": str(core().get_property("CPU", "FULL_DEVICE_NAME")),
+        "openvino": version(),
+        "steps": str(STEPS),
+    }
+    path = file_of(key)
+    cost = load(path, key)
+    if cost is None:
+        cost = measure(engine)
+        save(path, key, cost)
+    return cost
+
+
+def measure(
+    engine: OpenVINOEngine,
+    *,
+    rows: Sequence[int] = ROWS,
+    contexts: Sequence[int] = CONTEXTS,
+    seconds: float = SECONDS,
+) -> StepCost:
+    """Time real forwards over a text of each length, for about so many ``seconds``; the fastest of each kind counts.
+
+    A forward counts until the best token of every row is known. Contexts that do not fit the memory or the model's
+    positions beside the rows are left out; of the first one every number of rows is run at least once.
+    """
+    points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]
+    samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
+    deadline = perf_counter() + seconds
+    for turn in range(ROUNDS):
+        for context, count in points:
+            if perf_counter() < deadline or (turn == 0 and context == points[0][0]) or count == 1 > turn:
+                samples[context, count].append(_time(engine, context, count))
+    found: dict[int, dict[int, float]] = {}
+    for (context, count), taken in sorted(samples.items()):
+        if taken:
+            found.setdefault(context, {})[count] = min(taken)
+    return StepCost(found)
+
+
+def _fits(engine: OpenVINOEngine, context: int, count: int) -> bool:
+    end = engine.positions
+    return context + count <= engine.capacity and (end is None or context + count <= end)
+
+
+def _time(engine: OpenVINOEngine, context: int, count: int) -> float:
+    """Seconds of one forward of so many rows after so many tokens, which nobody has read: their states are as good."""
+    sequence = engine.imagined(context)
+    tokens = [1 + index % 200 for index in range(count)]
+    started = perf_counter()
+    logits = engine.forward([Feed(sequence, tokens[:1], chain(tokens[1:]))])[0]
+    for row in range(-1, count - 1):
+        logits.best(row)
+    taken = perf_counter() - started
+    sequence.restart()
+    return taken

@@ -1,0 +1,171 @@
+"""The engine: one graph, its memory, and forwards over several texts. Knows no drafters."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from threading import RLock
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import torch
+
+from antiphon.accel.drafting.draft import EMPTY, Logits, Tokens
+from antiphon.accel.engines.fair_lock import FairLock
+from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
+from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.memory import Memory, bytes_of_block
+from antiphon.accel.engines.openvino.paged_attention import BLOCK
+from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
+from antiphon.accel.engines.torch.logits import TorchLogits
+
+if TYPE_CHECKING:
+    from antiphon.accel.drafting.running_cost import Cost
+    from antiphon.accel.engines.protocol import Feed
+
+CHUNK = 512
+"""Tokens of a prompt that are read in one forward."""
+
+BESIDE = 32
+"""Pending tokens that are read beside a tree, whose table is quadratic in them; what comes before is read by itself."""
+
+
+class OpenVINOEngine:
+    """Runs one model as a graph over memory of ``memory`` bytes at most, which all of its texts share.
+
+    ``window`` is the smallest window of its layers, ``positions`` where the model's context ends. Where memory is
+    short, blocks that only might be asked for again are forgotten first; then the texts that were used least recently
+    are, and have to be read again.
+
+    Raises:
+        ValueError: the memory does not hold two blocks.
+    """
+
+    def __init__(
+        self,
+        graph: PagedGraph,
+        *,
+        memory: int,
+        window: int | None = None,
+        positions: int | None = None,
+        chunk: int = CHUNK,
+        shared_cost: Cost | None = None,
+    ) -> None:
+        each = bytes_of_block(graph.heads, graph.precision)
+        blocks = memory // each
+        if blocks < 2:
+            raise ValueError(
+                f"memory is {memory} bytes, and a block of {BLOCK} tokens takes {each} in this model; give it room for "
+                f"at least two, {2 * each} bytes."
+            )
+        self.graph = graph
+        self.chunk = chunk
+        self.window = window
+        self.positions = positions
+        self.shared_cost = shared_cost
+        self.lock = FairLock()
+        self.loop: object | None = None
+        self.pool = BlockPool(blocks)
+        memory_of_blocks = Memory(graph.heads, blocks, graph.precision)
+        self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), window, positions)
+        graph.attach(self._room.memory)
+        self._texts: WeakSet[PagedSequence] = WeakSet()
+        self._forwards = 0
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens the memory holds, of all texts together."""
+        return self.pool.blocks * BLOCK
+
+    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
+        """The memory of one more text, which already holds what is known of its beginning to this ``tenant``."""
+        sequence = PagedSequence(self._room, tenant)
+        with self._room.guard:
+            self._collect()
+            sequence.adopt(text)
+        self._texts.add(sequence)
+        return sequence
+
+    def imagined(self, length: int) -> PagedSequence:
+        """A text of so many tokens that nobody has read, to measure what a forward after them takes."""
+        sequence = self.sequence(tenant=object())
+        sequence.imagine(length)
+        return sequence
+
+    def fork(self, sequence: PagedSequence) -> PagedSequence:
+        """The memory of another text that goes on from all that this one has confirmed."""
+        other = sequence.fork()
+        self._texts.add(other)
+        return other
+
+    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+        """For each text the logits after its last pending token and after every row of its draft.
+
+        Prompts are read in chunks first, the texts side by side.
+
+        Raises:
+            OutOfBlocks: the memory does not hold all of these texts at once.
+        """
+        self._forwards += 1
+        pending = [list(feed.pending) for feed in feeds]
+        while any(reads := [self._ahead(feed, left) for feed, left in zip(feeds, pending, strict=True)]):
+            self._read(feeds, [left[:count] for left, count in zip(pending, reads, strict=True)])
+            pending = [left[count:] for left, count in zip(pending, reads, strict=True)]
+        sequences = [_own(feed) for feed in feeds]
+        with self._room.guard:
+            self._reserve(sequences, [len(left) + len(feed.draft) for feed, left in zip(feeds, pending, strict=True)])
+            shares = [s.feed(left, feed.draft) for s, feed, left in zip(sequences, feeds, pending, strict=True)]
+        logits = self.graph.run(shares)
+        answers: list[Logits] = []
+        for share in shares:
+            answers.append(TorchLogits(torch.from_numpy(logits[: share.asked])))
+            logits = logits[share.asked :]
+        return answers
+
+    def _ahead(self, feed: Feed, left: Sequence[int]) -> int:
+        """How many of the tokens that are left are read without their logits now."""
+        chunk = min(feed.chunk or self.chunk, self.chunk)
+        most = min(chunk, BESIDE) if len(feed.draft) else chunk
+        return min(chunk, len(left) - (1 if len(feed.draft) else most)) if len(left) > most else 0
+
+    def _read(self, feeds: Sequence[Feed], chunks: Sequence[Tokens]) -> None:
+        """Read a part of the prompts, and confirm it."""
+        sequences = [_own(feed) for feed in feeds]
+        reading = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
+        with self._room.guard:
+            self._reserve(sequences, [len(chunk) for chunk in chunks])
+            shares = [sequence.feed(chunk, EMPTY, asked=False) for sequence, chunk in reading]
+        self.graph.run(shares)
+        for sequence, _ in reading:
+            sequence.keep(())
+
+    def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[int]) -> None:
+        """Take the blocks for all rows, if need be from texts that are not in this forward."""
+        self._collect()
+        for sequence in sequences:
+            sequence.used = self._forwards
+        wanted = sum(sequence.lacks(count) for sequence, count in zip(sequences, rows, strict=True))
+        others = sorted((text for text in self._texts if text not in sequences), key=lambda text: text.used)
+        for text in others:
+            if wanted <= self.pool.available:
+                break
+            text.preempt()
+        if wanted > self.pool.available:
+            tokens = sum(len(sequence.tokens) + count for sequence, count in zip(sequences, rows, strict=True))
+            raise OutOfBlocks(
+                f"{len(sequences)} texts of {tokens} tokens together are in one forward, and the engine's memory holds "
+                f"{self.capacity}; give it more (memory=...), decode fewer texts at once, or shorten them."
+            )
+        for sequence, count in zip(sequences, rows, strict=True):
+            sequence.reserve(count)
+
+    def _collect(self) -> None:
+        """Take back the blocks of texts that nobody has any more."""
+        while self._room.left:
+            self.pool.release(self._room.left.popleft())
+
+
+def _own(feed: Feed) -> PagedSequence:
+    if not isinstance(feed.sequence, PagedSequence):
+        raise TypeError(f"This engine reads its own sequences; it was given a {type(feed.sequence).__name__}.")
+    return feed.sequence

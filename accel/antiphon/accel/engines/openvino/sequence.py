@@ -1,0 +1,229 @@
+"""The memory of one text in blocks: what it holds, what of a draft it can verify, and which rows of it are kept.
+
+Knows a pool of blocks and their memory; no model and no drafters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import finalize
+
+import numpy as np
+
+from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain, trim, without_probes
+from antiphon.accel.drafting.tree import plant
+from antiphon.accel.engines.openvino.blocks import BlockPool
+from antiphon.accel.engines.openvino.graph import Share
+from antiphon.accel.engines.openvino.memory import Memory
+from antiphon.accel.engines.openvino.paged_attention import BLOCK
+
+if TYPE_CHECKING:
+    from collections import deque
+    from threading import RLock
+
+    from antiphon.accel.engines.protocol import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where texts live: the pool, the memory, how far the model's layers look, and where its positions end.
+
+    Blocks of texts that nobody has any more wait in ``left`` until somebody takes blocks. Rows are kept in threads of
+    their own while others are fed: ``guard`` is held wherever blocks go from hand to hand. ``window`` is the smallest
+    of the model's windows.
+    """
+
+    pool: BlockPool
+    memory: Memory
+    left: deque[list[int]]
+    guard: RLock
+    window: int | None = None
+    positions: int | None = None
+
+
+class PagedSequence:
+    """One text's keys and values, in blocks that it may share with others. `OpenVINOEngine.sequence` makes it.
+
+    What a ``tenant`` has read is shared with texts of that tenant alone.
+    """
+
+    is_shareable = True
+
+    def __init__(self, room: Room, tenant: Hashable = None) -> None:
+        self.tenant = tenant
+        self.tokens: list[int] = []
+        """What is held and confirmed."""
+        self.blocks: list[int] = []
+        self.used = 0
+        """When this text was last in a forward: a count of forwards."""
+        self._room = room
+        self._known = 0
+        self._is_void = False
+        self._is_open = False
+        self._fed: tuple[Tokens, Draft] = ((), EMPTY)
+        finalize(self, room.left.append, self.blocks)
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held: the confirmed ones, and between a forward and `keep` all that were fed."""
+        pending, draft = self._fed
+        return len(self.tokens) + len(pending) + len(draft)
+
+    @property
+    def level(self) -> Level:
+        """Trees; chains where the text has outgrown a window, which is counted in slots."""
+        window = self._room.window
+        return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a forward has read of this text; what others have read of its beginning does not count."""
+        return self._is_open
+
+    def can_open(self, context: Tokens) -> bool:
+        """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
+        window = self._room.window
+        return len(context) > len(self.tokens) + 1 and (window is None or len(context) < window)
+
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
+        """What of a draft can be verified now: a tree while it fits into every window, beyond that one chain.
+
+        Rows that stand for no token, mask tokens of BiTA, are not verified here.
+        """
+        if draft.probes and min(draft.tokens) < 0:
+            draft = without_probes(draft)
+        root = len(self.tokens) + pending - 1
+        positions = self._room.positions
+        depth = min(depth, sys.maxsize if positions is None else max(positions - 1 - root, 0))
+        fitted = trim(draft, rows, depth)
+        window = self._room.window
+        if window is not None and root + 1 + len(fitted) > window:
+            return trim(likeliest_chain(draft), rows, depth)
+        return fitted
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the pending tokens and the rows of ``path`` permanent: rows that are kept move up to their end."""
+        with self._room.guard:
+            (pending, draft), self._fed = self._fed, ((), EMPTY)
+            if self._is_void:
+                return  # its blocks are another text's by now
+            self._is_open = True
+            start = len(self.tokens) + len(pending)
+            moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
+            if moved:
+                sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
+                self._room.memory.move(sources, targets)
+            self._confirm([*pending, *(draft.tokens[row] for row in path)])
+
+    def restart(self) -> None:
+        """Forget everything that was read."""
+        self._leave(is_void=False)
+
+    def is_void(self, context: Tokens) -> bool:
+        """Whether its blocks were given to another text."""
+        return self._is_void
+
+    def preempt(self) -> None:
+        """Give all blocks back; the text is void until it is restarted."""
+        self._leave(is_void=True)
+
+    def fork(self) -> PagedSequence:
+        """Another text that begins with all that this one has confirmed, in the same blocks."""
+        other = PagedSequence(self._room, self.tenant)
+        with self._room.guard:
+            other.tokens[:] = self.tokens
+            other.blocks[:] = self.blocks[: _blocks(len(self.tokens))]
+            other._known, other._is_open = self._known, self._is_open
+            self._room.pool.share(other.blocks)
+        return other
+
+    def adopt(self, text: Tokens) -> None:
+        """Take over what is known already of a text that is to be read: all but its last token at most."""
+        with self._room.guard:
+            blocks, tokens = self._room.pool.find(self.tenant, text[:-1])
+            self._room.pool.share(blocks)
+        self.blocks[:] = blocks
+        self.tokens[:] = text[:tokens]
+        self._known = tokens // BLOCK
+
+    def imagine(self, length: int) -> None:
+        """Pretend to hold so many tokens: for a forward's time it does not matter what their states are.
+
+        Raises:
+            OutOfBlocks: the pool has not enough.
+        """
+        self.reserve(length)
+        self.tokens[:] = [0] * length
+        self._known = length // BLOCK  # never to be found
+
+    def lacks(self, rows: int) -> int:
+        """How many blocks are missing before so many rows can be fed."""
+        missing = _blocks(len(self.tokens) + rows) - len(self.blocks)
+        return max(missing, 0) + self._writes_to_shared(rows)
+
+    def reserve(self, rows: int) -> None:
+        """Take the blocks that so many rows need; of a block that others have or know, a copy is made first.
+
+        Raises:
+            OutOfBlocks: the pool has not enough.
+        """
+        pool = self._room.pool
+        taken = pool.take(self.lacks(rows))
+        if self._writes_to_shared(rows):
+            place = len(self.tokens) // BLOCK
+            shared, self.blocks[place] = self.blocks[place], taken.pop()
+            self._room.memory.copy(shared, self.blocks[place], len(self.tokens) % BLOCK)
+            pool.release([shared])
+        self.blocks += taken
+
+    def feed(self, pending: Tokens, draft: Draft = EMPTY, *, asked: bool = True) -> Share:
+        """What goes into the next forward of this text; where nothing is ``asked``, no logits come out of it."""
+        self._fed, self._is_void = (pending, draft), False
+        rows = len(pending) + len(draft)
+        tree = None if _is_chain(draft) else plant(len(pending), draft.parents)
+        past = len(self.tokens)
+        return Share(
+            tokens=[*pending, *draft.tokens],
+            positions=past + (np.arange(rows) if tree is None else tree.depths),
+            past=past,
+            blocks=self.blocks[: _blocks(past + rows)],
+            asked=1 + len(draft) if asked else 0,
+            sees=None if tree is None else tree.sees.astype(np.uint8).reshape(-1),
+        )
+
+    def _confirm(self, tokens: Tokens) -> None:
+        self.tokens += tokens
+        surplus = self.blocks[_blocks(len(self.tokens)) :]
+        del self.blocks[len(self.blocks) - len(surplus) :]
+        self._room.pool.release(surplus)
+        full = len(self.tokens) // BLOCK
+        if full > self._known:
+            self._room.pool.know(self.tenant, self.tokens, self.blocks, self._known)
+            self._known = full
+
+    def _leave(self, *, is_void: bool) -> None:
+        with self._room.guard:
+            self._room.pool.release(self.blocks)
+            self.blocks.clear()
+            self.tokens.clear()
+            self._fed, self._known, self._is_void, self._is_open = ((), EMPTY), 0, is_void, False
+
+    def _writes_to_shared(self, rows: int) -> bool:
+        """Whether the next row goes to a block that is not this text's alone."""
+        place = len(self.tokens) // BLOCK
+        return rows > 0 and place < len(self.blocks) and not self._room.pool.is_own(self.blocks[place])
+
+    def _slot(self, position: int) -> tuple[int, int]:
+        return self.blocks[position // BLOCK], position % BLOCK
+
+
+def _blocks(tokens: int) -> int:
+    """How many blocks hold so many tokens."""
+    return -(-tokens // BLOCK)
+
+
+def _is_chain(draft: Draft) -> bool:
+    return draft.parents == tuple(range(-1, len(draft) - 1))
