@@ -127,6 +127,24 @@ class LanguageModel:
         window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return window if isinstance(window, int) and window > 0 else None
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether messages can be written for the model: its tokenizer has a chat template."""
+        return self.tokenizer.chat_template is not None
+
+    @property
+    def prompt_format(self) -> str | None:
+        """The form of prompts that the model's configuration names; None where it names none."""
+        return getattr(self.model.config, "prompt_format", None)
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """How many tokens the prompt has, as `stream` would read it.
+
+        Raises:
+            ValueError: as `stream`, for a prompt that cannot be written.
+        """
+        return len(encode(prompt, self.tokenizer))
+
     def generate(
         self,
         prompt: Prompt,

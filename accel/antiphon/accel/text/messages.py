@@ -19,12 +19,14 @@ Message = Mapping[str, Any]
 class Conversation:
     """Messages, the tools that the model may call, as JSON schemas, and the first words of its turn, if they are given.
 
-    The completion goes on from these first words and does not repeat them.
+    The completion goes on from these first words and does not repeat them. ``choice`` says to a server whether a tool
+    has to be called, and which, in OpenAI's words (``tool_choice``); a model that is run here is told by ``opening``.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     opening: str = ""
+    choice: Any = None
 
 
 Prompt = str | Sequence[Message] | Conversation
