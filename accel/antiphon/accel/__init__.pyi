@@ -25,3 +25,4 @@ from .language_model import Usage as Usage
 from .remote_language_model import RemoteError as RemoteError
 from .remote_language_model import RemoteLanguageModel as RemoteLanguageModel
 from .text.completion import Origin as Origin
+from .text.text_model import TextModel as TextModel

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import finalize
 
 from antiphon.accel.remote.errors import (
     AddressError,
@@ -55,6 +56,7 @@ class Client:
             timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
             max_retries=retries,
         )
+        finalize(self, self._client.close)  # kept connections end with whoever kept them
 
     def models(self) -> list[dict[str, Any]]:
         """The server's models, as it describes them.
