@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from antiphon.accel import Completion, LanguageModel, PrefixCache
-from antiphon.accel.text.messages import Message, encode
+from antiphon.accel import Completion, PrefixCache, TextModel
+from antiphon.accel.text.messages import Message
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt
 from antiphon.pipelines.rag import MAX_NEW_TOKENS, Rag, fit
@@ -109,7 +109,7 @@ class Chat:
         return dropped
 
     def _needed(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> int:
-        return len(encode(self._prompt(question, dropped, passages).content, self.rag.language_model.tokenizer))
+        return self.rag.language_model.count_tokens(self._prompt(question, dropped, passages).content)
 
     def _record(self, question: str, passages: tuple[Passage, ...], completion: Completion) -> None:
         if not completion.text.strip():
@@ -123,7 +123,7 @@ class Chat:
         return rewritten(self.rag.language_model, self.turns[-REMEMBERED:], question)
 
 
-def rewritten(language_model: LanguageModel, turns: Sequence[Turn], question: str) -> str:
+def rewritten(language_model: TextModel, turns: Sequence[Turn], question: str) -> str:
     """A question that follows these turns, rewritten by the model to be understood alone; itself if that says nothing.
 
     It takes a short greedy generation of its own.

@@ -15,11 +15,19 @@ from antiphon.pipelines.bita.cli import app as bita
 from antiphon.pipelines.embedded import EMBEDDED, STOPS
 from antiphon.pipelines.lookahead_cli import lookahead
 from antiphon.pipelines.options import Device, Index, MaxNewTokens, Precision, Rows, Sessions
-from antiphon.pipelines.preparation import dtype_named, index_documents, load_language_model, sessions_in, show_index
+from antiphon.pipelines.preparation import (
+    dtype_named,
+    index_documents,
+    load_language_model,
+    open_language_model,
+    sessions_in,
+    show_index,
+)
 from antiphon.pipelines.reader.cli import app as reader
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+ASKED_HELP = f"{MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
 DRAFTER_HELP = (
     "Who drafts: blend, trie, copying, recycling, lookahead, blend+lookahead, nothing; auto: what suits the model "
     "here, with the reason; bita, blend+bita, blend+bita+lookahead: for smollm2; or a file that BiTA learned."
@@ -107,7 +115,7 @@ def index(
 def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     index: Index,
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
@@ -127,6 +135,7 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
+    from antiphon.accel import LanguageModel
     from antiphon.pipelines.drafters import drafter_named
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
@@ -135,8 +144,8 @@ def ask(
     factory = drafter_named("nothing" if plain else drafter)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    language_model = load_language_model(model, device=device, drafter=factory)
-    if factory == "auto":
+    language_model = open_language_model(model, device=device, drafter=factory)
+    if isinstance(language_model, LanguageModel) and factory == "auto":
         console.show_choice(language_model)
     rag = Rag(retriever, language_model, k=k, sessions=store)
     stream = rag.stream(
@@ -160,7 +169,7 @@ def ask(
 @app.command()
 def chat(
     index: Index,
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
     max_new_tokens: MaxNewTokens = 256,
     rewrite: Annotated[
@@ -178,7 +187,7 @@ def chat(
     console.quiet_libraries()
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
+    rag = Rag(retriever, open_language_model(model, device=device), k=k, sessions=store)
     talk(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from antiphon.accel import Completion, LanguageModel, PrefixCache
-from antiphon.accel.text.messages import encode
+from antiphon.accel import Completion, PrefixCache, TextModel
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
@@ -41,7 +40,7 @@ class Rag:
     def __init__(
         self,
         retriever: Searcher,
-        language_model: LanguageModel,
+        language_model: TextModel,
         *,
         k: int = 5,
         prompt: PromptFormat | None = None,
@@ -117,7 +116,7 @@ class Rag:
 def fit(
     make: Callable[[Sequence[Passage]], Prompt],
     found: tuple[Passage, ...],
-    language_model: LanguageModel,
+    language_model: TextModel,
     max_new_tokens: int,
 ) -> tuple[tuple[Passage, ...], Prompt]:
     """As many of the best passages as leave room for ``max_new_tokens``, and the prompt that ``make`` makes of them.
@@ -131,7 +130,7 @@ def fit(
         prompt = make(passages)
         if window is None:
             return passages, prompt
-        needed = len(encode(prompt.content, language_model.tokenizer))
+        needed = language_model.count_tokens(prompt.content)
         if needed + max_new_tokens <= window:
             return passages, prompt
     raise ValueError(

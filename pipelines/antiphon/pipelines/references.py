@@ -27,10 +27,13 @@ def passage_references(passages: Sequence[Passage]) -> list[str]:
     return list(dict.fromkeys(passage.text for passage in passages))
 
 
-def answer_references(answers: Sequence[str], prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def answer_references(answers: Sequence[str], prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
     """Earlier answers as the turns that they would be after this prompt: its end, the answer, the end of sequence.
 
-    They come after the passages, which a drafter then prefers where both match equally well.
+    They come after the passages, which a drafter then prefers where both match equally well. Without a ``tokenizer``,
+    where the model is elsewhere, they are the answers alone.
     """
+    if tokenizer is None:
+        return list(dict.fromkeys(answers))
     opening = tokenizer.decode(encode(prompt.content, tokenizer)[-OPENING:])
     return [f"{opening}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]

@@ -52,8 +52,9 @@ def cost(answer: Answer) -> str:
     steps, prompt = answer.steps, answer.usage.prompt_tokens
     unfinished = "; cut off by max_new_tokens" if answer.finish_reason == "length" else ""
     read = f", {steps.prefill_tokens} of them read" if 0 < steps.prefill_tokens < prompt else ""
+    told = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
     return (
-        f"{answer.usage.completion_tokens} tokens in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step, "
+        f"{answer.usage.completion_tokens} tokens{told}, "
         f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}{unfinished}"
     )
 
