@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.accel.drafting.drafters import LEARNED_FILE
-from antiphon.accel.engines.torch.learned import untrained
+from antiphon.accel.drafting.drafters import BITA_FILE
+from antiphon.accel.engines.torch.bita_weights import untrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 
@@ -75,7 +75,7 @@ def test_the_python_of_the_pages_runs(
     model = tiny_model(max_position_embeddings=16_384)
     model.save_pretrained(tmp_path / "my-model")
     byte_tokenizer().save_pretrained(tmp_path / "my-model")
-    untrained(model).save(tmp_path / "my-model" / LEARNED_FILE)
+    untrained(model).save(tmp_path / "my-model" / BITA_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -155,3 +155,22 @@ def test_every_room_says_what_it_is() -> None:
         if path.name != "conftest.py" and not ast.get_docstring(parse(path))
     ]
     assert silent == []
+
+
+def test_drafting_loads_neither_torch_nor_transformers() -> None:
+    """Engines without torch, and workers that only draft, import it alone."""
+    names = [module_name(path) for path in FILES["accel"] if "antiphon/accel/drafting" in path.as_posix()]
+    assert len(names) > 10
+    everything = "\n".join(f"import {name}" for name in names)
+    assert loaded_after(everything, ["torch", "transformers", "safetensors.torch", names[-1]]) == names[-1]
+
+
+def test_drafting_knows_no_engine_and_no_loop() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in FILES["accel"]
+        if "antiphon/accel/drafting" in path.as_posix()
+        for name in imports(path)
+        if name.startswith("antiphon.") and not name.startswith("antiphon.accel.drafting.")
+    ]
+    assert wrong == []

@@ -13,10 +13,11 @@ from torch import Tensor
 from antiphon.accel.decoding import decode
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
-from antiphon.accel.drafting.tree import Reach, Tree, mask, plant
+from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
 from antiphon.accel.engines.torch import cache
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.compiled import CompiledModel
+from antiphon.accel.engines.torch.masks import mask
 from antiphon.accel.engines.torch.slots import PLACES, POSITIONS
 
 Patch = pytest.MonkeyPatch
@@ -52,7 +53,7 @@ def rows_see_their_siblings(patch: Patch) -> None:
 def window_is_one_too_wide(patch: Patch) -> None:
     """A sliding layer looks one position further back than the model was made for."""
 
-    def wide(tree: Tree, reach: Reach, **places: Any) -> Tensor:
+    def wide(tree: Tree, reach: AttentionSpan, **places: Any) -> Tensor:
         window = None if reach.window is None else reach.window + 1
         return mask(tree, replace(reach, window=window), **places)
 

@@ -14,7 +14,7 @@ ATOL, RTOL = 2e-4, 1e-4
 """How far float32 logits may be apart: a hundred times what feeding rows together costs, a thousandth of any fault."""
 
 
-KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}}, fixed=True)
+KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}})
 """A plain step is dearer than one of two rows, so it is padded; further rows come in steps, and many never pay."""
 
 

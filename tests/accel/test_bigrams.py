@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersUp, Together
+from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersUp, SuffixMatch
 from antiphon.accel.drafting.drafters.runners_up import Bigrams, K
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, ask, bigrams_of
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
@@ -159,7 +160,7 @@ def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
     table = RunnersUp()
     table.prior = prior
     assert list(table.after(9, 3)) == list(range(3 * K, 4 * K))
-    table.learn((9, 3), draft=Nothing().propose((), 0), logits=torch.eye(1, 40))
+    table.learn((9, 3), draft=Nothing().propose((), 0), logits=TorchLogits(torch.eye(1, 40)))
     assert list(table.after(9, 3)) != list(range(3 * K, 4 * K))
     assert table.after(9, 5) == {}
     table.clear()
@@ -168,7 +169,7 @@ def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
 
 def test_every_drafter_with_a_table_is_given_them() -> None:
     model: Any = tiny_model(seed=11)
-    for drafter in (Blend(), Recycling(), Together()):
+    for drafter in (SuffixMatch(), Recycling(), Blend()):
         list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))  # type: ignore[misc]
         assert drafter.runners_up is not None
         assert drafter.runners_up.prior is bigrams_of(model)

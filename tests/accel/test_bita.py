@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
-from antiphon.accel.drafting.drafters import Bita, drafter_named
+from antiphon.accel.drafting.drafters import Bita, make_drafter
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.adversary import Thicket, Witness
@@ -25,7 +26,7 @@ PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}
 
 
-def taught(model: Any, masks: int = 3, prefix: int = 5, loudness: float = 50.0) -> Learned:
+def taught(model: Any, masks: int = 3, prefix: int = 5, loudness: float = 50.0) -> BitaWeights:
     learned = untrained(model, prefix=prefix, masks=masks)
     return replace(learned, keys=loudness * learned.keys, values=loudness * learned.values)
 
@@ -42,7 +43,7 @@ def said(draft: Draft, masks: int, first: int = 30) -> Tensor:
 def told(drafter: Bita) -> Bita:
     """The same, after a first step."""
     draft = drafter.begin((1, 2), ())
-    drafter.observe(draft, Accepted((), (3,)), said(draft, drafter.masks))
+    drafter.observe(draft, Accepted((), (3,)), TorchLogits(said(draft, drafter.masks)))
     return drafter
 
 
@@ -139,7 +140,7 @@ def test_the_group_of_the_last_accepted_row_makes_the_next_draft() -> None:
     logits = torch.zeros(1 + len(draft), VOCABULARY)
     for probe in range(draft.candidates, len(draft)):
         logits[1 + probe, 100 + probe] = 9.0
-    drafter.observe(draft, Accepted((row,), (31, 5)), logits)
+    drafter.observe(draft, Accepted((row,), (31, 5)), TorchLogits(logits))
     first, second = (probe for probe in range(draft.candidates, len(draft)) if row in _rows(draft, probe))
     following = drafter.propose((1, 2, 3, 31, 5), 63)
     assert following.tokens[0] == 100 + first
@@ -159,7 +160,7 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
     text = torch.randint(1, 250, (31,), generator=torch.Generator().manual_seed(1)).tolist()
     learned = taught(model, masks=2, loudness=5000.0)
     thicket = Thicket([*text, *range(60, 90)], 3, VOCABULARY).propose(text, 9)
-    draft = Bita(learned).grouped(replace(thicket, chances=(1.0,) * len(thicket)), 99)
+    draft = Bita(learned).with_masks(replace(thicket, chances=(1.0,) * len(thicket)), 99)
     plain = CachedModel(model, traits_of(model))
     masked = CachedModel(model, traits_of(model), learned=learned)
     logits = []
@@ -247,10 +248,10 @@ def test_saved_and_loaded_it_drafts_the_same_to_the_bit(tmp_path: Path) -> None:
     model = tiny_model()
     learned = taught(model)
     learned.save(tmp_path / "a.safetensors")
-    loaded = Learned.load(tmp_path / "a.safetensors")
+    loaded = BitaWeights.load(tmp_path / "a.safetensors")
     assert (loaded.model, loaded.notes) == (learned.model, learned.notes)
     drafts = []
-    for make in (lambda: Bita(learned), drafter_named(str(tmp_path / "a.safetensors"))):
+    for make in (lambda: Bita(learned), make_drafter("bita", bita=loaded)):
         witness = Witness(make())
         generate(model, PROMPT, drafter=lambda: witness, rows=50, **GREEDY)  # noqa: B023  # called at once
         drafts.append([sight.draft for sight in witness.sights])
@@ -286,10 +287,10 @@ def test_models_and_modes_that_cannot_show_a_prefix_are_refused() -> None:
 def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "learned.safetensors"
     with pytest.raises(FileNotFoundError, match="nothing that BiTA learned"):
-        Learned.load(file)
+        BitaWeights.load(file)
     file.write_bytes(content)
     with pytest.raises(ValueError, match="nothing that BiTA learned, or damaged"):
-        Learned.load(file)
+        BitaWeights.load(file)
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,28 @@ import pytest
 from torch import Tensor
 
 from antiphon.accel.decoding.stats import Step, summarize
-from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Fixed, Measured, budget_for
+from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, Fixed, Measured, share_rows
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
-from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.engines.torch.experience import budget_for
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.adversary import Liar, Oracle
 from antiphon.accel.testing.tiny import tiny_model
+from tests.accel.costs import fix_cost
 
-FREE = StepCost({64: {1: 1.0, 64: 1.0}}, fixed=True)
-DEAR = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}}, fixed=True)
-KINKED = StepCost({64: {1: 1.0, 2: 1.8, 8: 1.9, 9: 3.5, 64: 20.0}}, fixed=True)
-CHEAPER_BY_TWO = StepCost({64: {1: 1.0, 2: 0.76, 8: 0.97, 64: 3.1}}, fixed=True)
+FREE = StepCost({64: {1: 1.0, 64: 1.0}})
+DEAR = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}})
+KINKED = StepCost({64: {1: 1.0, 2: 1.8, 8: 1.9, 9: 3.5, 64: 20.0}})
+CHEAPER_BY_TWO = StepCost({64: {1: 1.0, 2: 0.76, 8: 0.97, 64: 3.1}})
 
 
 def measured(cost: StepCost, calibration: Calibration | None = None) -> Measured:
-    return Measured(RunningCost(cost), calibration or Calibration())
+    return Measured(FixedCost(cost), calibration or Calibration())
 
 
 def tree(rows: int, seed: int) -> Draft:
@@ -50,7 +52,7 @@ def test_every_row_is_verified_where_rows_are_free() -> None:
 
 
 def test_rows_that_are_a_little_better_than_none_are_left_out() -> None:
-    cost = StepCost({64: {1: 1.0, 2: 1.0, 64: 1.0}}, fixed=True)
+    cost = StepCost({64: {1: 1.0, 2: 1.0, 64: 1.0}})
     assert len(measured(cost).trim(chain([5], [0.02]), 64)) == 0
     assert len(measured(cost).trim(chain([5], [0.2]), 64)) == 1
 
@@ -76,15 +78,16 @@ def test_a_second_row_that_costs_nearly_a_step_is_drafted_only_with_those_that_c
 
 def test_in_a_forward_for_many_texts_a_row_costs_one_for_each() -> None:
     draft = chain(range(3), [0.5, 0.3, 0.2])
-    steep = StepCost({64: {1: 1.0, 4: 1.1, 64: 16.0}}, fixed=True)
+    steep = StepCost({64: {1: 1.0, 4: 1.1, 64: 16.0}})
     assert len(measured(steep).trim(draft, 64)) == 3
-    assert len(measured(steep).trim(draft, 64, texts=8)) == 0
+    budgets: list[Budget] = [measured(steep) for _ in range(8)]
+    assert share_rows([draft] * 8, budgets, [64] * 8) == [EMPTY] * 8
 
 
 def test_probes_are_paid_for_and_kept_or_dropped_together() -> None:
     asked = Draft((1, 2, 3, 4), (-1, 0, -1, 2), (0.8, 0.6, 0.1, 0.1), probes=2)
     assert measured(FREE).trim(asked, 64) is asked
-    cost = StepCost({64: {1: 1.0, 3: 1.0, 5: 4.0, 64: 64.0}}, fixed=True)
+    cost = StepCost({64: {1: 1.0, 3: 1.0, 5: 4.0, 64: 64.0}})
     assert measured(cost).trim(asked, 64) == Draft((1, 2), (-1, 0), (0.8, 0.6))
 
 
@@ -103,11 +106,11 @@ def test_a_plain_step_is_filled_up_where_more_rows_are_cheaper() -> None:
     assert budget.pads(EMPTY, 64) == 1
     assert budget.pads(chain([5]), 64) == 0
     assert len(budget.trim(chain([5], [0.2]), 64)) == 1, "better a guess than a pad"
-    assert measured(StepCost({64: {1: 1.0, 2: 0.95, 64: 2.0}}, fixed=True)).pads(EMPTY, 64) == 0, "that is noise"
+    assert measured(StepCost({64: {1: 1.0, 2: 0.95, 64: 2.0}})).pads(EMPTY, 64) == 0, "that is noise"
 
 
 def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], list[Step]]:
-    assume(model, cost)
+    fix_cost(model, cost)
     steps: list[Step] = []
     settings = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None} | options
     output = generate(model, [*range(40, 80)], on_step=steps.append, **settings)
@@ -129,7 +132,7 @@ def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
 
 
 def test_a_liar_is_believed_less_and_less_and_an_oracle_always() -> None:
-    cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}}, fixed=True)
+    cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
     text, _ = steps_of(model, cost, rows=0)
     _, lies = steps_of(model, cost, drafter=lambda: Liar(text, 5))
@@ -152,7 +155,7 @@ class Reformed(Liar):
 
 
 def test_a_drafter_that_begins_to_tell_the_truth_is_noticed_without_having_been_tried() -> None:
-    cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}}, fixed=True)
+    cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
     text, _ = steps_of(model, cost, rows=0, max_new_tokens=160)
     said, steps = steps_of(model, cost, drafter=lambda: Reformed(text, 5), max_new_tokens=160)
@@ -196,7 +199,7 @@ def test_a_child_is_never_likelier_than_its_parent() -> None:
 
 def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_the_model() -> None:
     model = tiny_model()
-    assume(model, FREE)
+    fix_cost(model, FREE)
     first, second = (budget_for(model, Blend(), None) for _ in range(2))
     other = budget_for(model, Nothing(), None)
     assert isinstance(first, Measured)
@@ -230,10 +233,11 @@ def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() ->
 
 def test_the_cost_is_learned_from_real_steps() -> None:
     model = tiny_model()
-    assume(model, StepCost(FREE.seconds))
+    assume(model, FREE)
     list(stream(model, [*range(40, 60)], max_new_tokens=30, do_sample=False, eos_token_id=None))
     budget = budget_for(model, Blend(), None)
     assert isinstance(budget, Measured)
+    assert isinstance(budget.cost, RunningCost)
     assert any(budget.cost.correction(rows) != 1 for rows in (1, 2, 4, 8, 16, 32, 64))
 
 

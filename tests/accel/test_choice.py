@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from antiphon.accel import LanguageModel, choose_drafter
-from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Blend, Together
+from antiphon.accel import Choice, LanguageModel, choose_drafter
+from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.engines.torch.bita_weights import untrained
 from antiphon.accel.engines.torch.cost_store import assume
-from antiphon.accel.engines.torch.learned import untrained
 from antiphon.accel.engines.torch.loading import load_pretrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
@@ -32,10 +32,18 @@ def noted(begin: Callable[..., Any], begun: list[type]) -> Callable[..., Any]:
     """A drafter's `begin` that writes down whose it is."""
 
     def written(self: object, *texts: Any) -> Any:
-        begun.append(type(self))
+        if texts[0]:  # a drafter begins with no prompt where it is made
+            begun.append(type(self))
         return begin(self, *texts)
 
     return written
+
+
+def with_masks(choice: Choice) -> bool:
+    """Whether the drafter chosen is the default one with BiTA's masks."""
+    drafter = choice.drafter()
+    assert isinstance(drafter, Blend)
+    return drafter.bita is not None
 
 
 @pytest.fixture
@@ -44,19 +52,22 @@ def folder(tmp_path: Path) -> Path:
     model = tiny_model()
     model.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    untrained(model).save(tmp_path / LEARNED_FILE)
+    untrained(model).save(tmp_path / BITA_FILE)
     return tmp_path
 
 
 def test_masks_are_chosen_where_their_rows_cost_less_than_they_bring(folder: Path) -> None:
     model = loaded(folder, FREE)
     chosen = choose_drafter(model)
-    assert isinstance(chosen.drafter(), Together)
-    assert str(chosen).startswith("blend+bita: BiTA's full draft, 52 rows, makes about 1.6 tokens and costs 1.1 plain")
+    assert with_masks(chosen)
+    assert chosen.name == "blend with bita"
+    assert str(chosen).startswith(
+        "blend with bita: BiTA's full draft, 52 rows, makes about 1.6 tokens and costs 1.1 plain"
+    )
     assert "lookahead's window, 9 rows for some 0.05 tokens, would cost 0.01 plain steps" in chosen.reason
     assume(model, DEAR)
     dear = choose_drafter(model)
-    assert isinstance(dear.drafter(), Blend)
+    assert not with_masks(dear)
     assert "52 rows, makes about 1.6 tokens and costs 2.6 plain steps" in dear.reason
 
 
@@ -65,10 +76,10 @@ def test_without_a_file_for_this_very_model_the_default_drafts_and_says_why(fold
     assume(model, FREE)
     none = choose_drafter(model)
     assert (none.name, none.drafter) == ("blend", Blend)
-    assert none.reason.startswith(f"no {LEARNED_FILE} lies in the model's folder; lookahead's window, ")
-    untrained(tiny_model(seed=1)).save(folder / LEARNED_FILE)
+    assert none.reason.startswith(f"no {BITA_FILE} lies in the model's folder; lookahead's window, ")
+    untrained(tiny_model(seed=1)).save(folder / BITA_FILE)
     assert "the weights of" in choose_drafter(loaded(folder, FREE)).reason
-    (folder / LEARNED_FILE).write_bytes(b"torn")
+    (folder / BITA_FILE).write_bytes(b"torn")
     assert "or damaged; train anew" in choose_drafter(loaded(folder, FREE)).reason
 
 
@@ -86,24 +97,24 @@ def test_what_decodes_deterministically_gets_no_masks(folder: Path) -> None:
     assert model.generate("bees and bees", max_new_tokens=12).tokens == plain.tokens
 
 
-@pytest.mark.parametrize(("cost", "kind"), [(FREE, Together), (DEAR, Blend)], ids=["free", "dear"])
+@pytest.mark.parametrize(("cost", "kind"), [(FREE, Bita), (DEAR, SuffixMatch)], ids=["free", "dear"])
 def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
     folder: Path, cost: StepCost, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[type] = []
-    for each in (Together, Blend):
+    for each in (Bita, SuffixMatch):
         monkeypatch.setattr(each, "begin", noted(each.begin, begun))
     model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", rows=16)
     assume(model.model, cost)
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=40)
     begun.clear()
     assert model.generate("bees and bees", max_new_tokens=40).tokens == plain.tokens
-    assert (Together in begun) == (kind is Together)
-    assert Blend in begun
+    assert (Bita in begun) == (kind is Bita)
+    assert SuffixMatch in begun
     begun.clear()
     named = LanguageModel(model.model, model.tokenizer, rows=16)
     assert named.generate("bees and bees", drafter="auto", max_new_tokens=40).tokens == plain.tokens
-    assert (Together in begun) == (kind is Together)
+    assert (Bita in begun) == (kind is Bita)
 
 
 def test_a_full_draft_has_so_many_rows() -> None:

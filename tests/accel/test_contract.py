@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import Draft, Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafting.drafters import DRAFTERS, Bita, Blend, Lookahead, RunnersUp, Together
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, RunnersUp
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.trie import Trie
-from antiphon.accel.engines.torch.cost_store import assume
-from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
+from tests.accel.costs import fix_cost
 from tests.accel.oracles import KINKED, expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {
@@ -39,6 +39,7 @@ def ignorant(text: Tokens, make: DrafterFactory) -> Drafter:
 # A row makes a drafter from the text that plain decoding gives, which honest drafters ignore.
 TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
+    "blend+lookahead": lambda text: Blend(window=WINDOW),
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
     "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
@@ -55,26 +56,26 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
 class Asking(Bita):
     """Puts masks behind the rows of a thicket, some of which hold."""
 
-    def __init__(self, text: Tokens, learned: Learned) -> None:
+    def __init__(self, text: Tokens, learned: BitaWeights) -> None:
         super().__init__(learned)
         self.thicket = Thicket(text, 6, VOCABULARY)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         draft = self.thicket.propose(context, budget)
         fading = tuple(0.9**depth for depth in draft.depths)
-        return self.grouped(Draft(draft.tokens, draft.parents, fading), budget)
+        return self.with_masks(Draft(draft.tokens, draft.parents, fading), budget)
 
 
 # These bring something along that was learned of the model, or could have been.
-TAUGHT: dict[str, Callable[[Tokens, Learned], Drafter]] = {
+TAUGHT: dict[str, Callable[[Tokens, BitaWeights], Drafter]] = {
     "bita": lambda text, learned: Bita(learned),
     "bita, behind a thicket": Asking,
-    "bita and blend": lambda text, learned: Together(learned),
-    "all together": lambda text, learned: Together(learned, window=(3, 3, 3)),
+    "bita and blend": lambda text, learned: Blend(learned),
+    "all together": lambda text, learned: Blend(learned, window=(3, 3, 3)),
 }
 
 
-def loud(model: Any) -> Learned:
+def loud(model: Any) -> BitaWeights:
     """A prefix whose every key and value has the norm 100: nobody but masks may hear it."""
     learned = untrained(model, prefix=5, masks=3)
     keys, values = (100 * each / each.norm(dim=-1, keepdim=True) for each in (learned.keys, learned.values))
@@ -151,7 +152,7 @@ def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str)
 def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(name: str, family: str) -> None:
     model = model_of(family)
     text = plain(family, "greedy")[0].tolist()
-    assume(model, KINKED)
+    fix_cost(model, KINKED)
     witness = Witness(drafter_of(name, text, model))
     output = generate(
         model, prompt_of(3), references=[text[40:60]], drafter=lambda: witness, eos_token_id=None, max_new_tokens=48,

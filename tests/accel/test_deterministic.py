@@ -13,9 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Nothing
-from antiphon.accel.drafting.tree import Reach, mask, plant
+from antiphon.accel.drafting.tree import AttentionSpan, plant
 from antiphon.accel.engines.torch.attention import EXACT, exact_attention, implementation_of
 from antiphon.accel.engines.torch.determinism import bucket_of, settled
+from antiphon.accel.engines.torch.masks import mask
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
@@ -66,8 +67,8 @@ class Grouped(torch.nn.Module):
     is_causal = True
 
 
-@pytest.mark.parametrize("reach", [Reach(), Reach(window=6)])
-def test_each_row_is_one_query_over_exactly_what_it_sees(reach: Reach) -> None:
+@pytest.mark.parametrize("reach", [AttentionSpan(), AttentionSpan(window=6)])
+def test_each_row_is_one_query_over_exactly_what_it_sees(reach: AttentionSpan) -> None:
     tree = plant(1, (-1, -1, 1, 0, 2), pads=2)
     sees = mask(tree, reach, length=20, offset=4, padding=7)
     random = torch.Generator().manual_seed(0)

@@ -8,7 +8,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from antiphon.accel.drafting.tree import Reach
+from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.traits import RopeSwitch
 from antiphon.accel.testing.diagnosis import Diagnosis, LayerKind, diagnose
 from antiphon.accel.testing.tiny import tiny_model
@@ -30,8 +30,8 @@ def test_the_facts_are_those_of_the_model() -> None:
     assert (found.level, found.attention, found.positions, found.groups) == ("tree", "sdpa", 512, 2)
     assert found.mask == "2 boolean masks, by kind of layer"
     assert found.layers == (
-        LayerKind("sliding_attention", 2, Reach(window=12), state=False),
-        LayerKind("full_attention", 1, Reach(), state=False),
+        LayerKind("sliding_attention", 2, AttentionSpan(window=12), state=False),
+        LayerKind("full_attention", 1, AttentionSpan(), state=False),
     )
     assert str(found.layers[0]) == "2 sliding_attention: looks back 12 tokens"
     assert list(found.cost.seconds) == [64, 406]

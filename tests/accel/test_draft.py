@@ -79,7 +79,7 @@ ASKING = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.
 
 
 def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
-    assert ASKING.asked == {ROOT: [2, 3], 0: [4], 1: [5]}
+    assert ASKING.probes_below == {ROOT: [2, 3], 0: [4], 1: [5]}
     assert trim(ASKING, 6, 3) == ASKING
     for rows in (4, 5):
         assert trim(ASKING, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
@@ -91,8 +91,8 @@ def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
 def test_probes_go_together_where_one_of_them_is_too_deep() -> None:
     assert trim(ASKING, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
     assert trim(ASKING, 6, 1) == Draft((1,), (-1,), (0.9,))
-    assert trim(ASKING, 6, 2, reach=3) == ASKING
-    assert trim(ASKING, 6, 1, reach=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
+    assert trim(ASKING, 6, 2, probe_depth=3) == ASKING
+    assert trim(ASKING, 6, 1, probe_depth=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -104,7 +104,7 @@ def test_what_is_trimmed_of_a_draft_with_probes_fits_and_lacks_no_probe_below_wh
         assert paths(kept) <= paths(draft)
         assert trim(kept, rows, depth=14) == kept
         candidates = [ROOT, *kept.tokens[: kept.candidates]]
-        asked = {probe for row in candidates for probe in draft.asked.get(row, ())}
+        asked = {probe for row in candidates for probe in draft.probes_below.get(row, ())}
         assert set(kept.tokens[kept.candidates :]) == (asked if kept.probes else set())
 
 

@@ -4,15 +4,31 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-import torch
 
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, without_probes
-from antiphon.accel.drafting.drafters import DRAFTERS, Nothing, Trie, drafter_named
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, DrafterFactory, without_probes
+from antiphon.accel.drafting.drafters import (
+    DRAFTERS,
+    WINDOW,
+    Bita,
+    Blend,
+    Lookahead,
+    Nothing,
+    SuffixMatch,
+    Trie,
+    make_drafter,
+)
 
-NO_LOGITS = torch.empty(0, 0)
 VOCABULARY = 12
+FACTORIES: dict[str, DrafterFactory] = {
+    **DRAFTERS,
+    "blend+lookahead": partial(Blend, window=WINDOW),
+    "suffix match": SuffixMatch,
+}
 
 
 def texts(seed: int) -> tuple[list[int], list[list[int]], list[int]]:
@@ -33,16 +49,16 @@ def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]],
     for step, size in enumerate((1, 2, 3) * (len(answer) // 6)):
         new, answer = answer[:size], answer[size:]
         context += new
-        drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), NO_LOGITS)
+        drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), None)
         made.append(drafter.propose(context, (0, 1, 2, 7, 32)[step % 5]))
         assert made[-1].candidates <= (0, 1, 2, 7, 32)[step % 5], "probes are weighed by the budget itself"
     return made
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", FACTORIES)
 @pytest.mark.parametrize("seed", range(10))
 def test_drafts_obey_the_laws(name: str, seed: int) -> None:
-    for draft in map(without_probes, drafts(DRAFTERS[name](), *texts(seed))):
+    for draft in map(without_probes, drafts(FACTORIES[name](), *texts(seed))):
         siblings = list(zip(draft.parents, draft.tokens, strict=True))
         assert len(set(siblings)) == len(siblings), "siblings carry distinct tokens"
         assert all(0 <= token < VOCABULARY for token in draft.tokens)
@@ -55,43 +71,43 @@ def test_drafts_obey_the_laws(name: str, seed: int) -> None:
             assert sum(draft.chances[row] for row in draft.children[parent].values()) <= chance + 1e-9
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", FACTORIES)
 def test_a_drafter_that_begins_again_has_forgotten_everything(name: str) -> None:
-    used, fresh = DRAFTERS[name](), DRAFTERS[name]()
+    used, fresh = FACTORIES[name](), FACTORIES[name]()
     drafts(used, *texts(1))
     assert drafts(used, *texts(2)) == drafts(fresh, *texts(2))
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", FACTORIES)
 def test_a_drafter_reads_and_does_not_write(name: str) -> None:
     prompt, references, answer = texts(3)
     before = (list(prompt), [list(reference) for reference in references], list(answer))
-    drafts(DRAFTERS[name](), prompt, references, answer)
+    drafts(FACTORIES[name](), prompt, references, answer)
     assert (prompt, references, answer) == before
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", FACTORIES)
 def test_nothing_to_draft_from_is_an_empty_draft(name: str) -> None:
-    drafter = DRAFTERS[name]()
+    drafter = FACTORIES[name]()
     drafter.begin([], [])
     assert len(drafter.propose([], 32)) == 0
     drafter.begin([5], [[], []])
     assert drafter.propose([5], 32).candidates <= 1  # the one token there is, at most
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", FACTORIES)
 def test_asking_twice_gives_the_same_draft(name: str) -> None:
     prompt, references, answer = texts(4)
-    drafter = DRAFTERS[name]()
+    drafter = FACTORIES[name]()
     drafter.begin(prompt, references)
     context = prompt + answer[:9]
     assert drafter.propose(context, 16) == drafter.propose(context, 16)
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", FACTORIES)
 def test_a_smaller_budget_gives_the_first_rows_of_a_larger_one(name: str) -> None:
     prompt, references, answer = texts(5)
-    small, large = DRAFTERS[name](), DRAFTERS[name]()
+    small, large = FACTORIES[name](), FACTORIES[name]()
     small.begin(prompt, references)
     large.begin(prompt, references)
     few, many = (without_probes(each.propose(prompt + answer, rows)) for each, rows in ((small, 5), (large, 30)))
@@ -102,17 +118,45 @@ def test_nothing_never_drafts() -> None:
     assert all(len(draft) == 0 for draft in drafts(Nothing(), *texts(6)))
 
 
-def test_drafters_go_by_their_names() -> None:
-    assert drafter_named("trie") is Trie
+def test_drafters_go_by_their_names_and_take_the_options_that_are_theirs() -> None:
+    assert make_drafter("trie") is Trie
+    assert make_drafter("blend") is Blend
+    blend, lookahead = (
+        make_drafter("blend", window=(5, 3, 5))(),
+        make_drafter("lookahead", window=(3, 4, 2), reads=False)(),
+    )
+    assert isinstance(blend, Blend)
+    assert isinstance(lookahead, Lookahead)
+    assert blend.parts == (SuffixMatch, Lookahead)
+    assert (lookahead.width, lookahead.ngram, lookahead.guesses, lookahead.reads) == (3, 4, 2, False)
+    masks: Any = SimpleNamespace(masks=(0, 0))
+    assert isinstance(make_drafter("bita", bita=masks)(), Bita)
+    both = make_drafter("blend", bita=masks, window=(5, 3, 5))()
+    assert isinstance(both, Blend)
+    assert both.parts == (SuffixMatch, Bita, Lookahead)
     with pytest.raises(ValueError, match="no drafter named 'bushel'; choose one of nothing, copying, trie, recycling"):
-        drafter_named("bushel")
+        make_drafter("bushel")
+    with pytest.raises(ValueError, match="BiTA's weights are for the drafters bita and blend, and this is 'trie'"):
+        make_drafter("trie", bita=masks)
+    with pytest.raises(ValueError, match="A window is for the drafters lookahead and blend, and this is 'bita'"):
+        make_drafter("bita", bita=masks, window=(5, 3, 5))
+    with pytest.raises(ValueError, match="Only lookahead can do without the n-grams of its texts, and this is 'blend'"):
+        make_drafter("blend", reads=False)
+    with pytest.raises(ValueError, match="needs weights that were trained for the model"):
+        make_drafter("bita")
+
+
+def test_a_drafter_given_to_blend_keeps_its_own_runners_up() -> None:
+    assert Blend(drafter=Nothing()).runners_up is None
+    with pytest.raises(ValueError, match="recycling belongs to the suffix match, which drafter replaces"):
+        Blend(drafter=Nothing(), recycling=False)
 
 
 @pytest.mark.parametrize("name", ["trie", "blend"])
 def test_drafts_do_not_depend_on_the_hash_seed(name: str) -> None:
     script = f"""
-from antiphon.accel.drafting.drafters import drafter_named
-drafter = drafter_named({name!r})()
+from antiphon.accel.drafting.drafters import make_drafter
+drafter = make_drafter({name!r})()
 drafter.begin(list(range(40)) * 3, [[t * t % 31 for t in range(200)], [t * 7 % 23 for t in range(200)]])
 print(drafter.propose(list(range(40)) * 3 + [4], 32))
 """

@@ -11,7 +11,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.draft import Accepted, Draft
+from antiphon.accel.drafting.draft import Accepted, Draft, Logits
 from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.probe import traits_of
@@ -322,9 +322,10 @@ class Recurring:
     def propose(self, context: Any, budget: int) -> Draft:
         return Draft((context[-1],) * 20, tuple(range(-1, 19)), (1.0,) * 20)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         assert len(draft) < 20
-        assert logits.shape == (1 + len(draft), VOCABULARY)
+        assert logits is not None
+        assert logits.tensor().shape == (1 + len(draft), VOCABULARY)
 
 
 def test_no_draft_reaches_past_the_last_learned_position() -> None:

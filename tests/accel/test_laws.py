@@ -11,8 +11,9 @@ from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, 
 from antiphon.accel.decoding.stopping import Stop
 from antiphon.accel.decoding.transcript import Transcript
 from antiphon.accel.drafting.draft import ROOT, Draft, likeliest_chain, merge, trim
-from antiphon.accel.drafting.tree import Reach, mask, plant
+from antiphon.accel.drafting.tree import AttentionSpan, plant
 from antiphon.accel.drafting.verify import walk
+from antiphon.accel.engines.torch.masks import mask
 from tests.accel.oracles import spelled
 from tests.accel.test_tree import seen
 
@@ -86,16 +87,16 @@ def test_the_likeliest_chain_is_a_path_of_the_draft_down_to_a_leaf(draft: Draft)
 
 
 reaches = st.one_of(
-    st.just(Reach()),
-    st.builds(Reach, window=st.integers(1, 9)),
-    st.builds(Reach, chunk=st.integers(1, 9)),
+    st.just(AttentionSpan()),
+    st.builds(AttentionSpan, window=st.integers(1, 9)),
+    st.builds(AttentionSpan, chunk=st.integers(1, 9)),
 )
 
 
 @many
 @given(drafts(), reaches, st.integers(1, 6), st.integers(0, 20), st.data())
 def test_masks_are_what_their_definition_says(
-    draft: Draft, reach: Reach, pending: int, length: int, data: st.DataObject
+    draft: Draft, reach: AttentionSpan, pending: int, length: int, data: st.DataObject
 ) -> None:
     offset, padding = data.draw(st.integers(0, length)), data.draw(st.integers(0, length))
     tree = plant(pending, draft.parents)

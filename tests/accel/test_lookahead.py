@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens, without_probes
-from antiphon.accel.drafting.drafters import Blend, Lookahead, Together
+from antiphon.accel.drafting.drafters import Blend, Lookahead, SuffixMatch
 from antiphon.accel.drafting.drafters.pool import Pool
 from antiphon.accel.drafting.drafters.window import Window
 from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.traits import declared
 from antiphon.accel.testing.tiny import tiny_model
 
@@ -51,7 +52,7 @@ class Played:
         logits = toy(self.context, self.draft)
         walked = self.draft if self.walks else without_probes(self.draft)
         accepted = walk(walked, lambda row: int(logits[1 + row].argmax()), lambda token: False)
-        self.drafter.observe(self.draft, accepted, logits)
+        self.drafter.observe(self.draft, accepted, TorchLogits(logits))
         self.context += accepted.tokens
         self.steps += 1
         return accepted.tokens
@@ -189,7 +190,7 @@ def test_a_column_changes_nothing_but_itself_and_what_stands_right_of_it() -> No
         assert drafter.window is not None
         drafter.window.levels = levels
         draft = drafter.propose([2, 7, 1, 8], 0)
-        return drafter.answers(draft, toy([2, 7, 1, 8], draft), range(4))
+        return drafter.answers(draft, TorchLogits(toy([2, 7, 1, 8], draft)), range(4))
 
     levels = [[3, 4, 5], [2, 9, 11, 6], [16, 3, 0, 1]]
     before = said(levels)
@@ -205,8 +206,8 @@ def test_a_window_that_was_not_verified_waits() -> None:
     drafter.begin([3, 1, 4, 1, 5], ())
     assert drafter.window is not None
     before = drafter.window.levels
-    drafter.observe(EMPTY, Accepted((), (12,)), toy([3, 1, 4, 1, 5], EMPTY))
-    drafter.observe(EMPTY, Accepted((), (16,)), torch.empty(0, 0))
+    drafter.observe(EMPTY, Accepted((), (12,)), TorchLogits(toy([3, 1, 4, 1, 5], EMPTY)))
+    drafter.observe(EMPTY, Accepted((), (16,)), None)
     assert drafter.window.levels == before
     assert drafter.propose([3, 1, 4, 1, 5, 12, 16], 9).probes == 4
 
@@ -228,8 +229,8 @@ def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_reading_renews_none
 def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(reads: bool) -> None:
     drafter = Lookahead(1, 3, 9, reads=reads)
     drafter.begin([1, 2], ())
-    drafter.observe(EMPTY, Accepted((), (3, 4, 5)), torch.empty(0, 0))
-    drafter.observe(EMPTY, Accepted((), (6,)), torch.empty(0, 0))
+    drafter.observe(EMPTY, Accepted((), (3, 4, 5)), None)
+    drafter.observe(EMPTY, Accepted((), (6,)), None)
     assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if reads else [])
 
 
@@ -283,7 +284,7 @@ def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafte
 
 def test_in_one_tree_the_window_is_asked_where_there_are_no_references_and_room_for_it() -> None:
     prompt = list(range(40))
-    together = Together(window=(5, 3, 5))
+    together = Blend(window=(5, 3, 5))
     assert together.begin(prompt, []).probes > 0
     draft = together.propose(prompt, 32)
     assert draft.probes == len(Lookahead(5, 3, 5).begin(prompt, []) or ()) > 0
@@ -295,7 +296,7 @@ def test_in_one_tree_the_window_is_asked_where_there_are_no_references_and_room_
 
 def test_in_one_tree_rows_that_promise_more_displace_the_window() -> None:
     prompt = [token for _ in range(12) for token in (1, 2, 3, 4)]
-    together = Together(drafter=Blend(recycling=False), window=(5, 3, 5))
+    together = Blend(drafter=SuffixMatch(recycling=False), window=(5, 3, 5))
     together.begin(prompt, [])
     assert together.propose(prompt, 12).probes == 0, "12 copied rows of one likely chain"
     assert together.propose(prompt, 32).probes > 0, "whose last ones are not that likely"

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from antiphon.accel.drafting.draft import Accepted, Draft
+from antiphon.accel.drafting.draft import Accepted, Draft, Logits
 from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.probe import traits_of
@@ -36,8 +36,9 @@ class Opening(Nothing):
     def begin(self, prompt: Any, references: Any) -> Draft:  # type: ignore[override]
         return Draft((1, 2, 3), (-1, 0, -1), (0.5,) * 3, probes=3)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        self.answers.append((len(draft), *logits.shape))
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        assert logits is not None
+        self.answers.append((len(draft), *logits.tensor().shape))
 
 
 def test_a_prompt_is_read_but_for_its_last_token_where_the_drafter_asks_something_beside_that() -> None:

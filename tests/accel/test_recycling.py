@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, Together
-from antiphon.accel.engines.torch.learned import untrained
+from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, SuffixMatch
+from antiphon.accel.engines.torch.bita_weights import untrained
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.testing.adversary import Witness
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.test_contract import plain, prompt_of
-from tests.accel.test_runners_up import logits_of
+from tests.accel.test_runners_up import logits_of, tensor_of
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
 
@@ -72,10 +73,10 @@ def test_a_table_of_ones_own_is_kept_and_the_drafters_own_is_not() -> None:
 
 
 def test_blend_guesses_by_the_table_where_no_text_goes_on() -> None:
-    blend = Blend(common=0, recycling=knowing((7, 1, 3), (1, 3, 4)))
+    blend = SuffixMatch(common=0, recycling=knowing((7, 1, 3), (1, 3, 4)))
     blend.begin([7, 1], [])
     assert blend.propose([7, 1], 2).tokens == (3, 4)
-    assert len(Blend(common=0, recycling=False).propose([7, 1], 2)) == 0
+    assert len(SuffixMatch(common=0, recycling=False).propose([7, 1], 2)) == 0
 
 
 def test_in_blend_text_and_table_share_the_chance_of_a_row() -> None:
@@ -83,7 +84,7 @@ def test_in_blend_text_and_table_share_the_chance_of_a_row() -> None:
     table = knowing((7, 1, 3))
     guess = table.after(7, 1)[3]
     for reference, follows, guessed in (([7, 1, 9], 2 / 4, 2 / 4 * guess), ([7, 1, 3], 2 / 4 + 2 / 4 * guess, None)):
-        blend = Blend(common=0, escape=2.0, recycling=table)
+        blend = SuffixMatch(common=0, escape=2.0, recycling=table)
         blend.begin([7, 1], [reference])
         draft = blend.propose([7, 1], 32)
         chances = {t: c for t, c, p in zip(draft.tokens, draft.chances, draft.parents, strict=True) if p == ROOT}
@@ -92,7 +93,7 @@ def test_in_blend_text_and_table_share_the_chance_of_a_row() -> None:
 
 
 def test_the_table_goes_on_below_copied_rows() -> None:
-    blend = Blend(common=0, recycling=knowing((1, 9, 5)))
+    blend = SuffixMatch(common=0, recycling=knowing((1, 9, 5)))
     blend.begin([7, 1], [[7, 1, 9]])
     draft = blend.propose([7, 1], 3)
     assert (draft.tokens[0], first(draft, 0)) == (9, 5)
@@ -100,7 +101,7 @@ def test_the_table_goes_on_below_copied_rows() -> None:
 
 def test_versatile_tokens_take_what_the_table_leaves_open() -> None:
     table = knowing((7, 99, 3))
-    blend = Blend(common=1, recycling=table)
+    blend = SuffixMatch(common=1, recycling=table)
     blend.begin([], [[1, 5, 2, 5, 3, 5]])
     draft = blend.propose([7, 99], 99)
     chances = dict(zip(draft.tokens, draft.chances, strict=True))
@@ -170,17 +171,17 @@ def test_another_models_table_is_refused() -> None:
 
 
 def test_half_precision_logits_teach_the_same_order() -> None:
-    logits = logits_of({3: 9.0, 5: 8.0})
+    logits = tensor_of({3: 9.0, 5: 8.0})
     tables = [RunnersUp(), RunnersUp()]
     for table, dtype in zip(tables, (torch.float32, torch.bfloat16), strict=True):
-        table.learn((1, 2), EMPTY, logits.to(dtype))
+        table.learn((1, 2), EMPTY, TorchLogits(logits.to(dtype)))
     assert list(tables[0].after(1, 2))[:2] == list(tables[1].after(1, 2))[:2] == [3, 5]
 
 
 def test_beside_bita_the_same_table_is_used_and_switched_off() -> None:
     table = RunnersUp()
     on = LanguageModel(tiny_model(), byte_tokenizer(), rows=32, recycling=table)
-    together = partial(Together, untrained(on.model, prefix=2, masks=2))
+    together = partial(Blend, untrained(on.model, prefix=2, masks=2))
     asked(on, drafter=together, recycling=False)
     assert table.size == 0
     asked(on, drafter=together)

@@ -12,16 +12,22 @@ from torch import Tensor
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain
 from antiphon.accel.drafting.drafters import RunnersUp
 from antiphon.accel.drafting.drafters.runners_up import K, contexts
+from antiphon.accel.engines.torch.logits import TorchLogits
 
 VOCABULARY = 40
 
 
-def logits_of(*rows: dict[int, float]) -> Tensor:
+def tensor_of(*rows: dict[int, float]) -> Tensor:
     """Logits of these tokens, and lower ones of all others: the higher the token, the lower."""
     logits = -10 - torch.arange(VOCABULARY).float().repeat(len(rows), 1)
     for row, given in zip(logits, rows, strict=True):
         row[list(given)] = torch.tensor(list(given.values()))
     return logits
+
+
+def logits_of(*rows: dict[int, float]) -> TorchLogits:
+    """The same as what an engine hands on."""
+    return TorchLogits(tensor_of(*rows))
 
 
 def taught(*pairs: tuple[int, int], entries: int = 100) -> RunnersUp:
@@ -112,13 +118,13 @@ def test_clear_forgets_everything() -> None:
 
 def test_a_replay_without_logits_teaches_nothing() -> None:
     table = RunnersUp()
-    table.learn((1, 2), chain([3]), torch.empty(0, 0))
+    table.learn((1, 2), chain([3]), None)
     assert table.size == 0
 
 
 def test_logits_of_another_vocabulary_are_refused() -> None:
     with pytest.raises(ValueError, match="knows the 40 tokens of 'm', and this model has 41"):
-        taught((1, 2)).learn((1, 2), EMPTY, torch.zeros(1, 41))
+        taught((1, 2)).learn((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
 
 
 def test_a_table_needs_room_for_one_row() -> None:
@@ -139,7 +145,7 @@ def test_a_saved_table_comes_back_whole(tmp_path: Path) -> None:
     loaded.learn((7, 8), EMPTY, logits_of({9: 1.0}))
     assert loaded.after(5, 6) == {}
     with pytest.raises(ValueError, match="this model has 41"):
-        loaded.learn((1, 2), EMPTY, torch.zeros(1, 41))
+        loaded.learn((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
 
 
 def test_an_empty_table_is_saved_and_loaded(tmp_path: Path) -> None:

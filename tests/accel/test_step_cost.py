@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.running_cost import RunningCost
-from antiphon.accel.drafting.step_cost import StepCost, measure
+from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch import cost_store
 from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save, step_cost
+from antiphon.accel.engines.torch.measuring import measure
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.testing.tiny import tiny_model
 

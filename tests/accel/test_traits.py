@@ -6,16 +6,16 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from antiphon.accel.drafting.tree import Reach
+from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.testing.tiny import tiny_model
 
 
 def test_each_kind_of_layer_reaches_as_far_as_its_config_says() -> None:
-    assert traits_of(tiny_model("llama")).reaches == {"full_attention": Reach()}
-    assert traits_of(tiny_model("mistral")).reaches == {"sliding_attention": Reach(window=12)}
+    assert traits_of(tiny_model("llama")).reaches == {"full_attention": AttentionSpan()}
+    assert traits_of(tiny_model("mistral")).reaches == {"sliding_attention": AttentionSpan(window=12)}
     gemma = traits_of(tiny_model("gemma3"))
-    assert gemma.reaches == {"sliding_attention": Reach(window=12), "full_attention": Reach()}
+    assert gemma.reaches == {"sliding_attention": AttentionSpan(window=12), "full_attention": AttentionSpan()}
     assert gemma.first == {"sliding_attention": 0, "full_attention": 1}
     assert gemma.kinds == ("sliding_attention", "full_attention", "sliding_attention")
     assert gemma.states == ()
@@ -24,7 +24,7 @@ def test_each_kind_of_layer_reaches_as_far_as_its_config_says() -> None:
 def test_layers_that_keep_state_are_told_from_those_that_attend() -> None:
     mamba, zamba, lfm2 = (traits_of(tiny_model(family)) for family in ("mamba2", "zamba2", "lfm2"))
     assert (mamba.states, mamba.reaches) == (("linear_attention",), {})
-    assert (zamba.states, zamba.reaches) == (("linear_attention", "hybrid"), {"hybrid": Reach()})
+    assert (zamba.states, zamba.reaches) == (("linear_attention", "hybrid"), {"hybrid": AttentionSpan()})
     assert (lfm2.states, lfm2.first) == (("conv",), {"full_attention": 1})
 
 

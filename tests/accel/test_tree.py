@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.draft import ROOT
-from antiphon.accel.drafting.tree import Reach, Tree, additive, mask, plant
+from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
+from antiphon.accel.engines.torch.masks import additive, mask
+
+SPANS = [AttentionSpan(), AttentionSpan(window=4), AttentionSpan(chunk=5), AttentionSpan(window=1)]
 
 
 def ancestors(parents: list[int], row: int) -> set[int]:
@@ -31,7 +34,7 @@ def test_a_row_sees_itself_its_ancestors_and_every_pending_token(rows: int) -> N
         assert tree.sees[pending].nonzero()[0].tolist() == list(range(pending + 1))
 
 
-def seen(tree: Tree, reach: Reach, row: int, *, length: int, offset: int, padding: int) -> set[int]:
+def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:
     """The definition, one pair at a time: positions of the columns that a row sees."""
     here = length - padding + int(tree.depths[row])
     columns = [slot - padding for slot in range(offset, length)]
@@ -41,19 +44,21 @@ def seen(tree: Tree, reach: Reach, row: int, *, length: int, offset: int, paddin
         index
         for index, (position, allowed) in enumerate(zip(columns, visible, strict=True))
         if allowed
-        and (reach.window is None or here - position < reach.window)
-        and (reach.chunk is None or here // reach.chunk == position // reach.chunk)
+        and (span.window is None or here - position < span.window)
+        and (span.chunk is None or here // span.chunk == position // span.chunk)
     }
 
 
-@pytest.mark.parametrize("reach", [Reach(), Reach(window=4), Reach(chunk=5), Reach(window=1)])
+@pytest.mark.parametrize(
+    "span", [AttentionSpan(), AttentionSpan(window=4), AttentionSpan(chunk=5), AttentionSpan(window=1)]
+)
 @pytest.mark.parametrize(("offset", "padding"), [(0, 0), (0, 3), (6, 0), (6, 2), (2, 4)])
-def test_masks_count_windows_and_chunks_in_positions(reach: Reach, offset: int, padding: int) -> None:
+def test_masks_count_windows_and_chunks_in_positions(span: AttentionSpan, offset: int, padding: int) -> None:
     tree = plant(2, [ROOT, 0, ROOT, 2, 1])
-    sees = mask(tree, reach, length=11, offset=offset, padding=padding)
+    sees = mask(tree, span, length=11, offset=offset, padding=padding)
     assert sees.shape == (7, 11 - offset + 7)
     for row in range(7):
-        expected = seen(tree, reach, row, length=11, offset=offset, padding=padding)
+        expected = seen(tree, span, row, length=11, offset=offset, padding=padding)
         assert set(sees[row].nonzero().flatten().tolist()) == expected
 
 
@@ -66,8 +71,8 @@ def test_the_additive_mask_is_zero_where_a_row_may_look() -> None:
 def test_rows_that_only_fill_a_forward_see_nothing_and_are_seen_by_nobody() -> None:
     tree = plant(2, (ROOT, 0), pads=3)
     assert tree.depths.tolist() == [0, 1, 2, 3, 1, 1, 1]
-    bare = mask(plant(2, (ROOT, 0)), Reach(window=5), length=9, offset=4, padding=1)
-    padded = mask(tree, Reach(window=5), length=9, offset=4, padding=1)
+    bare = mask(plant(2, (ROOT, 0)), AttentionSpan(window=5), length=9, offset=4, padding=1)
+    padded = mask(tree, AttentionSpan(window=5), length=9, offset=4, padding=1)
     assert torch.equal(padded[:4, : bare.shape[1]], bare)
     assert not padded[4:].any()
     assert not padded[:, bare.shape[1] :].any()

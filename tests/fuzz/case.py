@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
 
-from antiphon.accel.drafting.drafters import DRAFTERS
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend
 from antiphon.accel.testing.tiny import EOS, FAMILIES, VOCABULARY
+
+FACTORIES: dict[str, DrafterFactory] = {**DRAFTERS, "blend+lookahead": partial(Blend, window=WINDOW)}
+"""The drafters of the cases, by name."""
 
 TRUTH = -1
 """In a script: the token that plain decoding says at this depth, if the row's ancestors are right."""
@@ -136,7 +141,7 @@ def cases(draw: st.DrawFn) -> Case:
         chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
         new_tokens=room,
         rows=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
-        drafter=draw(st.sampled_from(["script", "script", "script", *sorted(DRAFTERS)])),
+        drafter=draw(st.sampled_from(["script", "script", "script", *sorted(FACTORIES)])),
         scripts=tuple(draw(st.lists(scripts(), min_size=1, max_size=4))),
         references=tuple(draw(st.lists(few.map(tuple), max_size=3))),
         draw=seed,

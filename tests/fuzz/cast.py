@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Tokens
-from antiphon.accel.engines.torch.cost_store import assume
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from tests.accel.costs import fix_cost
 from tests.accel.oracles import KINKED
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 
@@ -24,7 +24,7 @@ def model_of(family: str, size: int, seed: int, attention: str) -> Any:
     """The tiny model of a case; making one costs more than a case, so each is made once."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
     model = tiny_model(family, seed, attn_implementation=attention, **shapes[size])
-    assume(model, KINKED)
+    fix_cost(model, KINKED)
     return model
 
 
@@ -49,7 +49,7 @@ class Scripted:
         )
         return Draft(tuple(tokens), parents, shape.chances)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None: ...
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None: ...
 
     def _truth(self, place: int) -> int:
         return self.text[place] if place < len(self.text) else 0

@@ -12,13 +12,12 @@ from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCr
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Drafter
-from antiphon.accel.drafting.drafters import DRAFTERS
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Witness
 from antiphon.accel.testing.tiny import PAD
 from tests.accel.oracles import ATOL, RTOL, expect_plain_logits
-from tests.fuzz.case import Case
+from tests.fuzz.case import FACTORIES, Case
 from tests.fuzz.cast import TOKENIZER, Company, Scripted, model_of
 
 TIE = 1e-4
@@ -76,7 +75,7 @@ def model_for(case: Case) -> Any:
 
 
 def drafter_of(case: Case, text: list[int]) -> Drafter:
-    return Scripted(case.scripts, text) if case.drafter == "script" else DRAFTERS[case.drafter]()
+    return Scripted(case.scripts, text) if case.drafter == "script" else FACTORIES[case.drafter]()
 
 
 def arguments(case: Case, company: Company) -> dict[str, Any]:

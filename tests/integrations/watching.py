@@ -13,7 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
@@ -30,12 +30,12 @@ class Watch:
         watch = self
 
         class Watched(Blend):
-            def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-                super().begin(prompt, references)
+            def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
                 if prompt:  # an empty one is the drafter's own beginning
                     read = watch.tokenizer.decode
                     texts = tuple(str(read(list(reference))) for reference in references)
                     watch.texts.append((str(read(list(prompt))), texts))
+                return super().begin(prompt, references)
 
         return Watched()
 

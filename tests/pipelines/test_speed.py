@@ -28,6 +28,7 @@ from antiphon.pipelines.benchmark.methods import (
     Job,
     Ours,
     Run,
+    lookaheads,
     methods_named,
     rows_named,
 )
@@ -238,11 +239,15 @@ def test_methods_are_named_once_with_plain_decoding_first() -> None:
 
 
 def test_lookaheads_setting_is_named_and_has_the_rows_that_it_needs() -> None:
-    methods: Any = methods_named(["lookahead:7,5,7", "lookahead:15,5,3,unread", "lookahead:9"], 8)
-    assert [method.rows for method in methods[1:]] == [55, 71, 9]
-    drafters = [method.drafter() for method in methods[1:3]]
+    methods: Any = (
+        *lookaheads(["7,5,7"]),
+        *lookaheads(["15,5,3"], unread=True),
+        *methods_named(["lookahead:9"], 8)[1:],
+    )
+    assert [method.rows for method in methods] == [55, 71, 71, 9]
+    drafters = [method.drafter() for method in methods[:3]]
     settings = [(each.width, each.ngram, each.guesses, each.reads) for each in drafters]
-    assert settings == [(7, 5, 7, True), (15, 5, 3, False)]
+    assert settings == [(7, 5, 7, True), (15, 5, 3, True), (15, 5, 3, False)]
 
 
 def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +271,7 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
     [
         (lambda: methods_named(["bushel"], 8), "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
         (lambda: methods_named(["hf-lookup:8"], 8), "There is no method 'hf-lookup:8'"),
-        (lambda: methods_named(["lookahead:7,5"], 8), "'lookahead:7,5' is no setting of lookahead; give window"),
+        (lambda: lookaheads(["7,5"]), "'7,5' is no size of lookahead's window; give columns, n-gram and guesses"),
         (lambda: methods_named(["blend:many"], 8), "rows is 'many'; give a number, or auto"),
         (lambda: rows_named("-3"), "rows is '-3'"),
         (lambda: shaped("llama-9b", byte_tokenizer(), dtype=None, device=None), "no shape 'llama-9b'; choose one of"),
@@ -371,13 +376,13 @@ def test_what_a_led_model_knows_is_not_learned(follower_model: LanguageModel) ->
 
     class Curious(Blend):
         def observe(self, draft: Any, accepted: Any, logits: Any) -> None:
-            shapes.add(tuple(logits.shape))
+            shapes.add(logits and len(logits))
 
     (job,) = replayed(follower_model)[:1]
     with Follower(follower_model.model, end=EOS, longest=60) as follower:
         follower.follow(len(job.prompt), job.answer or ())
         Ours("blend", Curious, 8)(follower_model, job, 60)
-    assert shapes == {(0, 0)}
+    assert shapes == {None}
     Ours("blend", Curious, 8)(follower_model, replace(job, answer=None), 3)
     assert len(shapes) > 1
 

@@ -19,7 +19,7 @@ from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.run import Run
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, Together, drafter_named
+from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, make_drafter
 from antiphon.accel.engines.torch.attention import EXACT
 from antiphon.accel.engines.torch.determinism import bucket_of, settled
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
@@ -246,12 +246,13 @@ class LanguageModel:
         factory = self._drafter if settings.drafter is None else _named(settings.drafter)
         if isinstance(factory, str):
             factory = choose_drafter(self.model).drafter
-        blend = partial(Blend, recycling=False if table is None else table)
-        if factory is Blend:
-            return blend
-        if isinstance(factory, partial) and factory.func is Together and "drafter" not in factory.keywords:
-            return lambda: factory(drafter=blend())
-        return partial(Recycling, table) if factory is Recycling else factory
+        if factory is Recycling:
+            return partial(Recycling, table)
+        made, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+        if made is not Blend or {"drafter", "recycling"} & options.keys():
+            return factory
+        recycled: Any = {"recycling": False if table is None else table}
+        return partial(factory, **recycled)
 
     def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
         """The same table, unless it is another model's; None for False."""
@@ -359,4 +360,4 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
 def _named(drafter: str | DrafterFactory) -> DrafterFactory | Literal["auto"]:
     if drafter == "auto":
         return "auto"
-    return drafter_named(drafter) if isinstance(drafter, str) else drafter
+    return make_drafter(drafter) if isinstance(drafter, str) else drafter

@@ -29,9 +29,17 @@ DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 ASKED_HELP = f"{MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
 DRAFTER_HELP = (
-    "Who drafts: blend, trie, copying, recycling, lookahead, blend+lookahead, nothing; auto: what suits the model "
-    "here, with the reason; bita, blend+bita, blend+bita+lookahead: for smollm2; or a file that BiTA learned."
+    "Who drafts: blend, trie, copying, recycling, lookahead, nothing; bita: its mask tokens alone; auto: what suits "
+    "the model here, with the reason."
 )
+Bita = Annotated[
+    str | None,
+    typer.Option(help="A file of BiTA's weights for this model, or smollm2 for its own: with blend, or alone as bita."),
+]
+Window = Annotated[
+    str | None,
+    typer.Option("--lookahead", help="Lookahead's window, with blend or alone: columns, n-gram and guesses, as 5,3,5."),
+]
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
@@ -119,6 +127,8 @@ def ask(
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    bita: Bita = None,
+    window: Window = None,
     rows: Rows = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
@@ -136,12 +146,13 @@ def ask(
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_of, window_size
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
-    factory = drafter_named("nothing" if plain else drafter)
+    size = window_size(window) if window else None
+    factory = drafter_of("nothing") if plain else drafter_of(drafter, bita=bita, window=size)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
     language_model = open_language_model(model, device=device, drafter=factory)
@@ -204,6 +215,8 @@ def certify(
         typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
     ] = None,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    bita: Bita = None,
+    window: Window = None,
     rows: Rows = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
@@ -215,12 +228,12 @@ def certify(
 
     The exit code is 1 where the certificate does not hold.
     """
-    from antiphon.pipelines.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_of, window_size
     from antiphon.pipelines.proof import proven
     from antiphon.retrieval import Retriever
 
     console.quiet_libraries()
-    factory = drafter_named(drafter)
+    factory = drafter_of(drafter, bita=bita, window=window_size(window) if window else None)
     retriever = None if index is None else Retriever.open(index, device=device)
     settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
     language_model = load_language_model(model, device=device, **settings)

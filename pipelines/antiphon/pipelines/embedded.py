@@ -81,14 +81,14 @@ _CONVERTING = "Converting the language model, once"
 
 def _put_learned_beside(folder: Path) -> None:
     """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there."""
-    from antiphon.accel.drafting.drafters import LEARNED_FILE
+    from antiphon.accel.drafting.drafters import BITA_FILE
     from antiphon.pipelines.drafters import SHIPPED
 
-    target = folder / LEARNED_FILE
+    target = folder / BITA_FILE
     if target.exists():  # whoever put another one there knows why
         return
     with suppress(OSError):  # a cache that cannot be written still has a model that can be read
-        beside = folder / f".{LEARNED_FILE}.{os.getpid()}"
+        beside = folder / f".{BITA_FILE}.{os.getpid()}"
         beside.write_bytes(SHIPPED.read_bytes())
         beside.replace(target)
 

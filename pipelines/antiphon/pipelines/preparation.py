@@ -85,9 +85,9 @@ def open_language_model(name: str, *, device: str | None = None, drafter: Any = 
     if not is_address(name):
         return load_language_model(name, device=device, drafter=drafter)
     from antiphon.accel import RemoteLanguageModel
-    from antiphon.pipelines.drafters import drafter_named
+    from antiphon.pipelines.drafters import drafter_of
 
-    if drafter not in ("blend", drafter_named("blend")):
+    if drafter not in ("blend", drafter_of("blend")):
         raise ValueError("--drafter and --plain are for models that run here; how a server drafts it says itself.")
     address, _, model = name.partition("#")
     remote = RemoteLanguageModel(address, model or None)

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel, choose_drafter
-from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Together
-from antiphon.accel.engines.torch.learned import Learned
+from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.pipelines.bita.answers import SAVED, own_answers
 from antiphon.pipelines.bita.prompts import HELD_OUT, read_prompts, written_prompts
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.drafters import NAMES, SHIPPED, drafter_named
+from antiphon.pipelines.drafters import SHIPPED, drafter_of
 
 
 def run(*words: Any) -> Any:
@@ -29,7 +29,7 @@ def test_a_model_is_taught_and_examined_by_two_commands(tmp_path: Path, tiny_fol
     prompts.write_text("Who sings?\n\nWhat melts?\n", encoding="utf-8")
     options = ["--model", tiny_folder, "--data", prompts, "--max-new-tokens", 12]
     run("train", *options, "--out", tmp_path / "out", "--steps", 2, "--answers", 2, "--masks", 2, "--prefix", 4)
-    learned = Learned.load(tmp_path / "out" / "bita.safetensors")
+    learned = BitaWeights.load(tmp_path / "out" / "bita.safetensors")
     assert (learned.prefix, len(learned.masks), learned.model) == (4, 2, tiny_folder.name)
     answers = (tmp_path / "out" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
     assert [len(json.loads(line)["answer"]) for line in answers[1:]] == [12, 12]
@@ -84,24 +84,24 @@ def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None
 
 
 def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: LanguageModel) -> None:
-    learned = Learned.load(SHIPPED)
+    learned = BitaWeights.load(SHIPPED)
     assert SHIPPED.stat().st_size < 1_000_000
     assert learned.model.startswith("smollm2")
-    for name, kind in (("bita", Bita), ("blend+bita", Together)):
-        factory = drafter_named(name)
+    for factory, kind in ((drafter_of("bita"), Bita), (drafter_of("blend", bita="smollm2", window=(5, 3, 5)), Blend)):
         assert factory != "auto"
-        assert isinstance(factory(), kind)
-    assert {"bita", "blend+bita", "blend", "nothing"} <= set(NAMES)
+        drafter = factory()
+        assert isinstance(drafter, kind)
+        assert bita_weights_of(drafter) is not None
     with pytest.raises(ValueError, match="learned for 'smollm2"):
-        tiny.generate("Who?", drafter=drafter_named("bita"))
+        tiny.generate("Who?", drafter=drafter_of("bita"))
     with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
-        drafter_named("byta")
+        drafter_of("byta")
 
 
 def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
     question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]
     plain = smollm2.generate(question, max_new_tokens=28, drafter="nothing")
-    drafted = smollm2.generate(question, max_new_tokens=28, drafter=drafter_named("bita"), rows=51)
+    drafted = smollm2.generate(question, max_new_tokens=28, drafter=drafter_of("bita"), rows=51)
     assert drafted.tokens == plain.tokens
     assert len(drafted.tokens) / drafted.steps.steps > 1.25
 
@@ -109,6 +109,8 @@ def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel
 def test_auto_finds_what_was_learned_of_smollm2_and_says_what_it_would_cost(
     smollm2: LanguageModel, smollm2_folder: Path
 ) -> None:
-    assert (smollm2_folder / LEARNED_FILE).read_bytes() == SHIPPED.read_bytes()
+    assert (smollm2_folder / BITA_FILE).read_bytes() == SHIPPED.read_bytes()
     assert "BiTA's full draft, 52 rows" in choose_drafter(smollm2.model).reason
-    assert drafter_named("auto") == "auto"
+    assert drafter_of("auto") == "auto"
+    with pytest.raises(ValueError, match="give it no --bita"):
+        drafter_of("auto", bita="smollm2")

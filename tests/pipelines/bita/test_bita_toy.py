@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita
-from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.drafting.drafters import BITA_FILE, Bita
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.bita.answers import Answer
@@ -67,19 +67,19 @@ def answers(seed: int, count: int) -> list[Answer]:
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Learned]:
+def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BitaWeights]:
     out = tmp_path_factory.mktemp("toy")
     plan: dict[str, Any] = {"steps": 150, "answers": 3, "starts": 61, "learning_rate": 3e-2}
     for name, prefix in (("deep", 8), ("masks only", 0)):
         train(speaker(), answers(3, 128), out / name, Plan(prefix=prefix, **plan))
     return {
-        "deep": Learned.load(out / "deep" / LEARNED_FILE),
-        "masks only": Learned.load(out / "masks only" / LEARNED_FILE),
+        "deep": BitaWeights.load(out / "deep" / BITA_FILE),
+        "masks only": BitaWeights.load(out / "masks only" / BITA_FILE),
         "untrained": untrained(speaker(), prefix=8),
     }
 
 
-def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[str, Learned]) -> None:
+def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[str, BitaWeights]) -> None:
     found = {name: figures(speaker(), each, answers(4, 30)).tokens_per_step for name, each in learned.items()}
     assert found["deep"]["triangle"] > found["untrained"]["triangle"] + 0.2, found
     assert found["deep"]["triangle"] > found["masks only"]["triangle"], found
@@ -87,7 +87,7 @@ def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[s
 
 
 @pytest.mark.parametrize("shape", ["triangle", "chain"])
-def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learned: dict[str, Learned]) -> None:
+def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learned: dict[str, BitaWeights]) -> None:
     drafter = Bita(learned["deep"], WIDEST, shape=shape)
     for answer in answers(4, 30)[:3]:
         taken: list[Step] = []

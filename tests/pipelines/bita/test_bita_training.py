@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
-from antiphon.accel.drafting.drafters import LEARNED_FILE
-from antiphon.accel.engines.torch.learned import Learned, untrained
+from antiphon.accel.drafting.drafters import BITA_FILE
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.pipelines.bita.answers import Answer
 from antiphon.pipelines.bita.train import Learner, Lesson, Plan, lesson_of, mask_logits, train
@@ -27,13 +27,13 @@ ANSWER = Answer(PROMPT, (10, 11, 12, 13, 14))
 PLAN = Plan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)
 
 
-def loud(model: Any, masks: int = 2) -> Learned:
+def loud(model: Any, masks: int = 2) -> BitaWeights:
     """Something to learn from: as random as an untrained prefix, and a hundred times louder."""
     learned = untrained(model, prefix=4, masks=masks)
     return replace(learned, keys=100 * learned.keys, values=100 * learned.values, masks=100 * learned.masks)
 
 
-def one_group(model: Any, learned: Learned, tokens: list[int], masks: int) -> Tensor:
+def one_group(model: Any, learned: BitaWeights, tokens: list[int], masks: int) -> Tensor:
     """What the masks after these tokens predict, by a causal forward of the tokens and one of the masks alone.
 
     The prefix comes first here, as in the paper, and is hidden from the tokens by a second, causal cache.
@@ -111,11 +111,11 @@ def test_what_was_learned_is_saved_with_its_model_and_its_plan(tmp_path: Path) -
     plan = replace(PLAN, steps=30, learning_rate=0.1)
     train(tiny_model(), ANSWERS, tmp_path, plan, report=lambda _, loss: losses.append(loss))
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
-    learned = Learned.load(tmp_path / LEARNED_FILE)
+    learned = BitaWeights.load(tmp_path / BITA_FILE)
     learned.check(tiny_model())
     assert learned.keys.dtype == torch.bfloat16
     assert "steps=30" in learned.notes["training"]
-    assert [path.name for path in tmp_path.iterdir()] == [LEARNED_FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [BITA_FILE]
 
 
 _KILLED = """
@@ -139,7 +139,7 @@ def test_a_run_that_was_killed_ends_with_the_file_of_one_that_was_not(tmp_path: 
     train(tiny_model(), ANSWERS, tmp_path / "cut", PLAN, report=lambda step, loss: steps.append(step))
     train(tiny_model(), ANSWERS, tmp_path / "whole", PLAN)
     assert steps == [3, 4]
-    one, other = ((tmp_path / name / LEARNED_FILE).read_bytes() for name in ("cut", "whole"))
+    one, other = ((tmp_path / name / BITA_FILE).read_bytes() for name in ("cut", "whole"))
     assert one == other
 
 

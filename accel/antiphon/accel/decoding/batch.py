@@ -17,10 +17,11 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.run import Run
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.budget import Budget
+from antiphon.accel.drafting.budget import Budget, share_rows
 from antiphon.accel.drafting.draft import EMPTY, Draft, trim
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.torch.batched_model import BatchedModel
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.probe import shares_forwards, traits_of
 
 
@@ -92,7 +93,8 @@ class Batch:
 
     def _verify(self) -> None:
         started = perf_counter()
-        drafts = [self._draft(index, seat) for index, seat in enumerate(self._seats)]
+        proposed = [self._draft(index, seat) for index, seat in enumerate(self._seats)]
+        drafts = share_rows(proposed, [seat.budget for seat in self._seats], self.memory.lengths)
         rows, length = len(drafts) * (1 + max(map(len, drafts))), max(self.memory.lengths)
         drafted = perf_counter()
         logits = self.memory.forward([seat.run.transcript.tokens[-1] for seat in self._seats], drafts)
@@ -103,8 +105,7 @@ class Batch:
         run, budget = seat.run, seat.budget
         draft = run.drafter.propose(run.transcript.tokens, budget.rows)
         reach = self.memory.reachable(index)
-        draft = trim(draft, budget.rows + draft.probes, min(run.stop.room - 1, reach), reach)
-        return budget.trim(draft, self.memory.lengths[index], len(self._seats))
+        return trim(draft, budget.rows + draft.probes, min(run.stop.room - 1, reach), reach)
 
     def _accept(
         self, seats: Sequence[_Seat], drafts: Sequence[Draft], logits: Sequence[Tensor], started: float, drafted: float
@@ -117,7 +118,7 @@ class Batch:
             prefilled = 0 if seat.begun else len(run.prompt)
             seat.begun = True
             accepted = walk(draft, run.chooser.over(rows), run.stop.commit)
-            run.drafter.observe(draft, accepted, rows)
+            run.drafter.observe(draft, accepted, TorchLogits(rows))
             seat.budget.learn(accepted)
             paths.append(accepted.path)
             seat.steps.append(

@@ -10,16 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from antiphon.accel.decoding.run import suits
+from antiphon.accel.decoding.run import check_suitable
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters import LEARNED_FILE, Bita, Blend, Together
-from antiphon.accel.drafting.drafters.bita import worths
-from antiphon.accel.drafting.drafters.together import WINDOW
+from antiphon.accel.drafting.drafters import BITA_FILE, WINDOW, Bita, Blend
+from antiphon.accel.drafting.drafters.bita import acceptance
 from antiphon.accel.drafting.drafters.window import window_rows
+from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.compiled import obstacle
 from antiphon.accel.engines.torch.cost_store import step_cost
-from antiphon.accel.engines.torch.learned import Learned
 from antiphon.accel.engines.torch.probe import traits_of
 
 if TYPE_CHECKING:
@@ -33,12 +32,12 @@ _CONTEXT = 512
 _LOOKAHEAD = 0.05
 """Tokens a step that a window added to SmolLM2's chats, at 32 rows."""
 
-_found: WeakKeyDictionary[PreTrainedModel, tuple[Learned | None, str]] = WeakKeyDictionary()
+_found: WeakKeyDictionary[PreTrainedModel, tuple[BitaWeights | None, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A drafter, the name that a command line gives it, and why it was chosen."""
+    """A drafter, what it is called, and why it was chosen."""
 
     drafter: DrafterFactory
     name: str
@@ -72,32 +71,32 @@ def choose_drafter(model: PreTrainedModel) -> Choice:
     )
     pays, bita = (False, lack) if learned is None else _weighed(model, learned, cost)
     if pays:
-        return Choice(partial(Together, learned), "blend+bita", f"{bita}; {lookahead}")
+        return Choice(partial(Blend, learned), "blend with bita", f"{bita}; {lookahead}")
     return Choice(Blend, "blend", f"{bita}; {lookahead}")
 
 
-def _weighed(model: PreTrainedModel, learned: Learned, cost: StepCost) -> tuple[bool, str]:
+def _weighed(model: PreTrainedModel, learned: BitaWeights, cost: StepCost) -> tuple[bool, str]:
     """Whether masks pay, and why."""
     traits = traits_of(model)
     try:
-        suits(learned, model, traits, bucket=0)
+        check_suitable(learned, model, traits, bucket=0)
     except ValueError as error:
         return False, str(error).rstrip(".")
     if model.device.type == "cuda" and obstacle(model, traits, CachedModel(model, traits).cache) is None:
         return False, "its steps are compiled on this GPU, which BiTA's masks forfeit"
-    rows, tokens = 1 + Bita(learned).rows, 1 + sum(worths(len(learned.masks)))
+    rows, tokens = 1 + Bita(learned).rows, 1 + sum(acceptance(len(learned.masks)))
     price = cost.ratio(rows, _CONTEXT)
     bita = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"
     return tokens > price, bita
 
 
-def _learned(model: PreTrainedModel) -> tuple[Learned | None, str]:
+def _learned(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
     """What BiTA learned for this model, from the file in its folder; else why there is none."""
     from transformers.utils.hub import cached_file
 
     try:
-        return Learned.load(str(cached_file(str(model.config.name_or_path), LEARNED_FILE, local_files_only=True))), ""
+        return BitaWeights.load(str(cached_file(str(model.config.name_or_path), BITA_FILE, local_files_only=True))), ""
     except OSError:
-        return None, f"no {LEARNED_FILE} lies in the model's folder"
+        return None, f"no {BITA_FILE} lies in the model's folder"
     except ValueError as error:
         return None, str(error).rstrip(".")

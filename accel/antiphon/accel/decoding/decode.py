@@ -12,12 +12,12 @@ from torch import Tensor
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.stopping import Stop
-from antiphon.accel.drafting.budget import Budget
+from antiphon.accel.drafting.budget import Budget, share_rows
 from antiphon.accel.drafting.draft import EMPTY, Draft, Drafter, Tokens, padded
-from antiphon.accel.drafting.tree import depth_first
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.compiled import CompiledModel
+from antiphon.accel.engines.torch.logits import TorchLogits
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def decode(
         if fed:  # neither a prompt nor a text read anew
             budget.spent(fed, length, walked - drafted)
         budget.learn(accepted)
-        drafter.observe(draft, accepted, logits)
+        drafter.observe(draft, accepted, TorchLogits(logits, cached.best))
         ended = perf_counter()
         yield Step(
             tokens=accepted.tokens,
@@ -99,7 +99,8 @@ def _open(
 
 def _fitted(cached: CachedModel | CompiledModel, draft: Draft, budget: Budget, stop: Stop) -> Draft:
     """What of a draft the model can verify now, and of that what the budget says; likely paths side by side."""
-    return depth_first(budget.trim(cached.fit(draft, budget.rows + draft.probes, stop.room - 1), cached.length))
+    draft = cached.fit(draft, budget.rows + draft.probes, stop.room - 1)
+    return share_rows([draft], [budget], [cached.length])[0]
 
 
 def _fill(cached: CachedModel | CompiledModel, draft: Draft, token: int, pads: int, depth: int) -> Draft:

@@ -22,6 +22,7 @@ from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.torch.best import argmax
 from antiphon.accel.engines.torch.cache import CachedModel
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.probe import traits_of
 
 
@@ -90,7 +91,7 @@ def decode_parallel(
         confirmed = _confirmed(draft, argmax(logits).tolist())
         forwarded = perf_counter()
         cached.keep(())
-        answers, runs = _exchanged(lookahead, lookahead.answers(draft, logits, columns), confirmed, group)
+        answers, runs = _exchanged(lookahead, lookahead.answers(draft, TorchLogits(logits), columns), confirmed, group)
         pending = list(_until_end(max(runs, key=len), stop))
         lookahead.advance(answers, pending)
         yield Step(

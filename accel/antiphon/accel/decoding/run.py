@@ -16,15 +16,16 @@ from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.stopping import Stop
 from antiphon.accel.decoding.transcript import Transcript
-from antiphon.accel.drafting.budget import Budget, budget_for
+from antiphon.accel.drafting.budget import Budget
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.runners_up import runners_up_of
 from antiphon.accel.engines.torch.attention import EXACT
 from antiphon.accel.engines.torch.bigrams import bigrams_of
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.accel.engines.torch.cache import CachedModel, cache_of
 from antiphon.accel.engines.torch.compiled import CompiledModel, compiled_or_plain, until_left
 from antiphon.accel.engines.torch.determinism import STEADY_ROWS, exactly, settled
-from antiphon.accel.engines.torch.learned import Learned, learned_of
+from antiphon.accel.engines.torch.experience import budget_for
 from antiphon.accel.engines.torch.traits import Traits
 
 
@@ -59,7 +60,7 @@ class Run:
         self.prefill_chunk: int | None = config.prefill_chunk_size
         self.references = encode(references, tokenizer, vocabulary)
         self.drafter = drafter()
-        self.learned = learned_of(self.drafter)
+        self.learned = bita_weights_of(self.drafter)
         if (table := runners_up_of(self.drafter)) is not None and self.rows != 0:
             table.prior = bigrams_of(request.model)
         self.cached: CachedModel | CompiledModel | None = None
@@ -90,7 +91,7 @@ class Run:
         cache = cache_of(request.model, dict(request.arguments))
         traits = settled(request.model, self.bucket, cache)
         if self.learned is not None:
-            suits(self.learned, request.model, traits, self.bucket)
+            check_suitable(self.learned, request.model, traits, self.bucket)
         plain = CachedModel(
             request.model, traits, cache, padding=request.padding, bucket=self.bucket, learned=self.learned
         )
@@ -119,7 +120,7 @@ class Run:
         return GenerateDecoderOnlyOutput(**fields)
 
 
-def suits(learned: Learned, model: PreTrainedModel, traits: Traits, bucket: int) -> None:
+def check_suitable(learned: BitaWeights, model: PreTrainedModel, traits: Traits, bucket: int) -> None:
     """Refuse a request whose drafter brings what was learned of a model, where that cannot be shown to this one.
 
     Raises:

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
-from weakref import WeakKeyDictionary
-
-from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Drafter, select, trim, without_probes
-from antiphon.accel.drafting.running_cost import RunningCost
-from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.torch.cost_store import step_cost
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.drafting.draft import Accepted, Draft, select, trim
+from antiphon.accel.drafting.paying import Offer, paying_rows
+from antiphon.accel.drafting.running_cost import Cost
+from antiphon.accel.drafting.tree import depth_first, select_depth_first
 
 MOST = 63
 """Rows of the largest draft: with its root, the largest forward that is measured."""
@@ -27,11 +23,8 @@ MOST = 63
 FIRST, FEWEST = 32, 8
 """How many rows a drafter is asked for at first, and at least."""
 
-MARGIN = 1.03
-"""A draft has to promise so many times the tokens per second of a plain step: costs are known to a few percent."""
-
 FREE = 0.9
-"""Rows that only fill a forward have to bring its cost down to this: far below what noise would feign."""
+"""Rows that only fill a forward have to bring its cost down to this: noise in the measured cost does less."""
 
 
 class Budget(Protocol):
@@ -41,17 +34,17 @@ class Budget(Protocol):
     def rows(self) -> int:
         """How many candidates the drafter is asked for."""
 
-    def trim(self, draft: Draft, context: int, texts: int = 1) -> Draft:
-        """The rows to verify, after ``context`` tokens, in a forward shared by so many ``texts`` with such a draft."""
+    def trim(self, draft: Draft, context: int) -> Draft:
+        """The rows to verify after ``context`` tokens, in a forward for this text alone."""
 
     def pads(self, draft: Draft, context: int) -> int:
-        """How many rows of no meaning make a forward of this draft cheaper."""
+        """How many rows of no meaning make a forward of this draft, for this text alone, cheaper."""
 
     def learn(self, accepted: Accepted) -> None:
         """Learn how the text went on."""
 
     def spent(self, rows: int, context: int, seconds: float) -> None:
-        """Learn what a forward of so many rows, with walk and all, has cost."""
+        """Learn what a forward of so many rows has cost, with everything that a step waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class Fixed:
 
     rows: int
 
-    def trim(self, draft: Draft, context: int, texts: int = 1) -> Draft:
+    def trim(self, draft: Draft, context: int) -> Draft:
         """The likeliest ``rows`` rows."""
         return draft if len(draft) <= self.rows else trim(draft, self.rows, sys.maxsize)
 
@@ -82,37 +75,37 @@ class Measured:
     chances and costs what a forward of 1 + ``k`` rows costs. Every ``k`` is tried, for costs come in steps.
     """
 
-    def __init__(self, cost: RunningCost, calibration: Calibration) -> None:
+    def __init__(self, cost: Cost, calibration: Calibration) -> None:
         self.cost = cost
         self.calibration = RequestCalibration(calibration)
-        self._asked = FIRST
+        self._rows = FIRST
 
     @property
     def rows(self) -> int:
         """Twice what has paid lately: most drafts are far smaller than the largest that could ever pay."""
-        return self._asked
+        return self._rows
 
-    def trim(self, draft: Draft, context: int, texts: int = 1) -> Draft:
+    def trim(self, draft: Draft, context: int) -> Draft:
         """The rows that promise the most tokens per second, each candidate with the probes below it or none with any.
 
-        What the answers to probes are worth, in tokens, is their drafter's to say.
+        What the logits after a probe are worth, in tokens, is its chance, as its drafter gave it.
         """
-        chances = self.calibration.chances(without_probes(draft))
-        order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or before
-        costs = self._costs(context, len(draft), texts)
-        rates = _rates([chances[row] for row in order], [1] * len(order), costs)
-        kept = rates.index(max(rates)) if max(rates) > MARGIN * rates[0] else 0
-        taken = order[:kept]
-        if draft.probes:
-            asked = draft.asked
-            groups = [asked.get(ROOT, []), *([row, *asked.get(row, ())] for row in order)]
-            gains = [*chances, *draft.chances[len(chances) :]]
-            probing = _rates([sum(gains[row] for row in group) for group in groups], list(map(len, groups)), costs)[1:]
-            if max(probing) > max(rates[kept], MARGIN * rates[0]):
-                kept = probing.index(max(probing))
-                taken = [row for group in groups[: 1 + kept] for row in group]
-        self._asked = min(max(2 * len(taken), self._asked - 1, FEWEST), MOST)
-        return draft if len(taken) == len(draft) else select(draft, sorted(taken))
+        kept = self.kept(draft, context)
+        return draft if len(kept) == len(draft) else select(draft, kept)
+
+    def kept(self, draft: Draft, context: int) -> list[int]:
+        """The rows that `trim` keeps, ascending."""
+        [kept] = paying_rows([self.offer(draft)], self._costs(context, len(draft)), 1.0)
+        self.adapt(len(kept))
+        return kept
+
+    def offer(self, draft: Draft) -> Offer:
+        """The draft with its chances as this request has found them to be."""
+        return Offer(draft, self.calibration.chances(draft))
+
+    def adapt(self, rows: int) -> None:
+        """Ask the drafter for more or fewer rows, now that so many paid."""
+        self._rows = min(max(2 * rows, self._rows - 1, FEWEST), MOST)
 
     def pads(self, draft: Draft, context: int) -> int:
         """As many as make the forward a tenth cheaper, where any do: in half precision, some CPUs prefer a few rows."""
@@ -128,42 +121,36 @@ class Measured:
         """Correct the cost."""
         self.cost.observe(rows, context, seconds)
 
-    def _costs(self, context: int, rows: int, texts: int) -> list[float]:
-        """Seconds of a forward by the draft rows of each text; where more rows are cheaper, filled up to them."""
-        costs = self.cost.seconds(context, texts * max(1 + rows, FEWEST))[texts - 1 :: texts]
+    def _costs(self, context: int, rows: int) -> list[float]:
+        """Seconds of a forward by how many draft rows it has; where more rows are cheaper, it is filled up to them."""
+        costs = self.cost.seconds(context, max(1 + rows, FEWEST))
         return list(accumulate(reversed(costs), min))[::-1]
 
 
-def _rates(gains: Sequence[float], sizes: Sequence[int], costs: Sequence[float]) -> list[float]:
-    """Tokens per second of a plain step, and of forwards with the first group of rows, the first two, ..."""
-    tokens, rows = accumulate(gains, initial=1.0), accumulate(sizes, initial=0)
-    return [token / costs[count] for token, count in zip(tokens, rows, strict=True)]
+def share_rows(drafts: Sequence[Draft], budgets: Sequence[Budget], contexts: Sequence[int]) -> list[Draft]:
+    """What to verify of each text's draft in one forward over all of them, in the order of `select_depth_first`.
 
-
-@dataclass(frozen=True, slots=True)
-class _Experience:
-    """What requests to one model leave to the next ones."""
-
-    cost: RunningCost
-    calibrations: dict[object, Calibration] = field(default_factory=dict)
-
-
-_experience: WeakKeyDictionary[PreTrainedModel, dict[StepCost, _Experience]] = WeakKeyDictionary()
-
-
-def budget_for(model: PreTrainedModel, drafter: Drafter, rows: int | None) -> Budget:
-    """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost.
-
-    The cost is measured on the first such request to a model, in under two seconds, and kept on disk. What requests
-    teach of cost and of kinds of drafters is kept as long as the model lives.
+    ``contexts`` are how many tokens each sequence holds. The forward has one root for each text and the rows of all
+    drafts, so the rows of all texts compete: likeliest first, as many as promise the most tokens per second,
+    (texts + sum of chances) / cost(texts + rows), if that is more than without them by a margin. The rows of other
+    budgets than `Measured` are verified in any case; they count in tokens and in cost. Texts share one model, so the
+    cost is that of the first measured budget, after the longest context. One text gets what its own budget trims to.
     """
-    if rows is not None:
-        return Fixed(rows)
-    if traits_of(model).level == "plain":
-        return Fixed(0)
-    cost = step_cost(model)
-    known = _experience.setdefault(model, {})
-    if cost not in known:
-        known[cost] = _Experience(RunningCost(cost))
-    experience = known[cost]
-    return Measured(experience.cost, experience.calibrations.setdefault(type(drafter), Calibration()))
+    measured = {index: budget for index, budget in enumerate(budgets) if isinstance(budget, Measured)}
+    if len(drafts) == 1 and measured:
+        return [select_depth_first(drafts[0], measured[0].kept(drafts[0], contexts[0]))]
+    shared = {
+        index: depth_first(budget.trim(drafts[index], contexts[index]))
+        for index, budget in enumerate(budgets)
+        if index not in measured
+    }
+    tokens = len(drafts) + sum(sum(draft.chances) for draft in shared.values())
+    feeds = len(drafts) + sum(map(len, shared.values()))
+    offers = [budget.offer(drafts[index]) for index, budget in measured.items()]
+    if measured:
+        cost = next(iter(measured.values())).cost
+        costs = cost.seconds(max(contexts), feeds + sum(len(offer.draft) for offer in offers))[feeds - 1 :]
+        for (index, budget), kept in zip(measured.items(), paying_rows(offers, costs, tokens), strict=True):
+            budget.adapt(len(kept))
+            shared[index] = select_depth_first(drafts[index], kept)
+    return [shared[index] for index in range(len(drafts))]

@@ -6,7 +6,7 @@ from bisect import bisect
 from collections import deque
 from dataclasses import dataclass
 
-from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
+from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, without_probes
 
 EDGES = (0.002, 0.005, 0.012, 0.03, 0.06, 0.12, 0.22, 0.38, 0.56, 0.73, 0.88)
 """Chances are told apart by these, evenly in log odds."""
@@ -68,10 +68,11 @@ class RequestCalibration:
         self._open: deque[_Open] = deque(maxlen=OPEN)
 
     def chances(self, draft: Draft) -> list[float]:
-        """The chance of each row that the whole path down to it is accepted; a child's is never above its parent's.
+        """The chance of each candidate that the path down to it is accepted; a child's is never above its parent's.
 
         The draft is remembered: what is observed from now on tells which of its rows would have held.
         """
+        draft = without_probes(draft)
         chances: list[float] = []
         cells: list[int] = []
         for parent, chance in zip(draft.parents, draft.chances, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -24,11 +24,12 @@ class Draft:
 
     Row ``i`` holds ``tokens[i]`` and follows row ``parents[i]`` (or ``ROOT``); parents come before their children.
     ``chances[i]`` is the drafter's estimate that the whole path down to row ``i`` is accepted.
-    The last ``probes`` rows ask the model something: their drafter wants the logits there, and finds them by the
-    tokens on their path. They hang from the root, from candidates (the rows before them) or from each other. A probe
-    that holds a token has seen exactly its path, so it is accepted like any row where it guessed right; one that
-    stands for no token holds a negative number, which no model says: a mask token of BiTA. Its
-    chance is what its answer is worth, in tokens.
+
+    The last ``probes`` rows are probes, the rows before them candidates. A probe is a row that is fed because its
+    drafter wants the model's logits there, not because its token is thought likely; after the forward the drafter
+    finds it again by the tokens on its path. Its parent is the root, a candidate or another probe. If a probe holds a
+    token (0 or more), it is verified like any row and accepted where it is right; if it holds a negative number, it
+    is a mask token of BiTA, and no model says that. The chance of a probe is what its logits are worth, in tokens.
 
     Whoever makes a draft smaller keeps all probes below the root and below the candidates that are kept, or no probe.
 
@@ -40,6 +41,8 @@ class Draft:
     parents: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
     probes: int = 0
+    _depths: list[int] | None = field(default=None, init=False, repr=False, compare=False)
+    _children: dict[int, dict[int, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.parents) == len(self.chances):
@@ -53,20 +56,37 @@ class Draft:
         if not 0 <= self.probes <= len(self.tokens):
             raise ValueError(f"probes is {self.probes}; a draft of {len(self.tokens)} rows has 0 to that many.")
 
+    @classmethod
+    def trusted(
+        cls, tokens: tuple[int, ...], parents: tuple[int, ...], chances: tuple[float, ...], probes: int = 0
+    ) -> Draft:
+        """The same draft without any check: for callers whose rows are right by construction."""
+        draft = object.__new__(cls)
+        fill = object.__setattr__  # the class is frozen
+        fill(draft, "tokens", tokens)
+        fill(draft, "parents", parents)
+        fill(draft, "chances", chances)
+        fill(draft, "probes", probes)
+        fill(draft, "_depths", None)
+        fill(draft, "_children", None)
+        return draft
+
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def children(self) -> dict[int, dict[int, int]]:
-        """The rows after each row: ``children[row][token]`` is a row.
+        """The rows after each row: ``children[row][token]`` is a row. Computed once; not to be changed.
 
         Of rows with equal paths, which see the same and hold the same, the first stands for all and has their children.
         """
-        children: dict[int, dict[int, int]] = {}
-        first = {ROOT: ROOT}
-        for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            first[row] = children.setdefault(first[parent], {}).setdefault(token, row)
-        return children
+        if self._children is None:
+            children: dict[int, dict[int, int]] = {}
+            first = {ROOT: ROOT}
+            for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+                first[row] = children.setdefault(first[parent], {}).setdefault(token, row)
+            object.__setattr__(self, "_children", children)
+        return self._children or {}
 
     @property
     def candidates(self) -> int:
@@ -74,22 +94,24 @@ class Draft:
         return len(self.tokens) - self.probes
 
     @property
-    def asked(self) -> dict[int, list[int]]:
-        """The probes below each candidate and the root, whatever other probes are between."""
-        asked: dict[int, list[int]] = {}
+    def probes_below(self) -> dict[int, list[int]]:
+        """The probes below the root and below each candidate, whatever other probes are between; ascending."""
+        below: dict[int, list[int]] = {}
         above = {row: row for row in range(ROOT, self.candidates)}
         for row in range(self.candidates, len(self.tokens)):
             above[row] = above[self.parents[row]]
-            asked.setdefault(above[row], []).append(row)
-        return asked
+            below.setdefault(above[row], []).append(row)
+        return below
 
     @property
     def depths(self) -> list[int]:
-        """How far each row is from the root: 1 for its children."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
-        return depths
+        """How far each row is from the root: 1 for its children. Computed once; not to be changed."""
+        if self._depths is None:
+            depths: list[int] = []
+            for parent in self.parents:
+                depths.append(1 if parent == ROOT else depths[parent] + 1)
+            object.__setattr__(self, "_depths", depths)
+        return self._depths or []
 
 
 EMPTY = Draft()
@@ -113,13 +135,17 @@ class Logits(Protocol):
     def __len__(self) -> int:
         """One more than the draft has rows."""
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model knows: the size of a row."""
+
     def best(self, row: int) -> int:
         """The likeliest token after this row (``ROOT``: after the last confirmed token), of equal ones the first."""
 
     def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The ``k`` likeliest tokens after each of these rows, best first, and about their probabilities.
 
-        Both have shape (rows, k).
+        Both have shape (rows, k); ``k`` is at most ``vocabulary``.
         """
 
     def tensor(self) -> Tensor:
@@ -133,17 +159,17 @@ class Drafter(Protocol):
         """Forget the last request and read this one's prompt and references (token ids, one sequence each).
 
         A draft that is returned is verified in the first forward, beside the prompt's last token: for drafters that
-        have something to ask there. It is no more than a wish: some models and batches read their prompts alone.
+        want logits there. It is not guaranteed: some models and batches read their prompts alone.
         """
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """Guess what follows ``context`` (prompt and everything emitted so far).
 
-        At most ``budget`` rows are candidates; whether probes pay is weighed afterwards.
+        At most ``budget`` rows are candidates; whether probes pay is decided afterwards, by the budget.
         """
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Learn from a step. ``logits``, of shape (1 + rows, vocab), are the model's: row 0 is the root's.
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Learn from a step. ``logits`` are the model's, or None where nobody has them (a replay of a known text).
 
         The draft may have fewer rows than were proposed, and in another order: paths tell which they are.
         """
@@ -168,18 +194,27 @@ def path_to(draft: Draft, row: int) -> list[int]:
     return path
 
 
-def trim(draft: Draft, rows: int, depth: int, reach: int | None = None) -> Draft:
+def without_probes(draft: Draft) -> Draft:
+    """The candidates alone."""
+    if not draft.probes:
+        return draft
+    count = draft.candidates
+    return Draft.trusted(draft.tokens[:count], draft.parents[:count], draft.chances[:count])
+
+
+def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) -> Draft:
     """The likeliest ``rows`` rows no deeper than ``depth``, closed under parents; ties keep the earlier row.
 
     A child is never likelier than its parent, so taking rows by the smaller of both chances keeps paths whole.
-    Probes come first: each candidate is taken with those below it. They are dropped where those of the root do not fit,
-    or one of them is deeper than ``reach`` (by default ``depth``): an answer is worth something where no guess is.
+    Probes go first: those of the root are taken before any candidate, and each candidate is taken with those below
+    it. All probes are dropped where those of the root do not fit, or where one of them is deeper than ``probe_depth``
+    (by default ``depth``; it may be larger, for a probe's logits are of use even where no row may be accepted).
     """
     depths = draft.depths
     if len(draft) <= rows and max(depths, default=0) <= depth:
         return draft
     if draft.probes:
-        kept = _affordable(draft, rows, depth, depth if reach is None else reach)
+        kept = _with_probes(draft, rows, depth, depth if probe_depth is None else probe_depth)
         return trim(without_probes(draft), rows, depth) if kept is None else select(draft, kept)
     return select(draft, sorted(_likeliest(draft, max(rows, 0), depth)))
 
@@ -195,15 +230,15 @@ def _likeliest(draft: Draft, rows: int, depth: int) -> list[int]:
     return [row for _, row in heapq.nsmallest(rows, (rank for rank in ranks if depths[rank[1]] <= depth))]
 
 
-def _affordable(draft: Draft, rows: int, depth: int, reach: int) -> list[int] | None:
-    """The rows that ``trim`` keeps of a draft with probes, ascending; None where the probes have to go."""
-    asked, depths = draft.asked, draft.depths
-    kept = list(asked.get(ROOT, ()))
+def _with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> list[int] | None:
+    """The rows that `trim` keeps of a draft with probes, ascending; None where the probes have to go."""
+    probes, depths = draft.probes_below, draft.depths
+    kept = list(probes.get(ROOT, ()))
     for row in _likeliest(draft, rows, depth):
-        if len(kept) + 1 + len(asked.get(row, ())) > rows:
+        if len(kept) + 1 + len(probes.get(row, ())) > rows:
             break
-        kept += [row, *asked.get(row, ())]
-    fits = len(kept) <= rows and all(depths[row] <= reach for row in kept)
+        kept += [row, *probes.get(row, ())]
+    fits = len(kept) <= rows and all(depths[row] <= probe_depth for row in kept)
     return sorted(kept) if fits else None
 
 
@@ -215,7 +250,8 @@ def likeliest_chain(draft: Draft) -> Draft:
     while row in children:
         row = max(children[row].values(), key=lambda child: (draft.chances[child], -child))
         path.append(row)
-    return chain([draft.tokens[row] for row in path], [draft.chances[row] for row in path])
+    tokens, chances = (tuple([values[row] for row in path]) for values in (draft.tokens, draft.chances))
+    return Draft.trusted(tokens, tuple(range(-1, len(path) - 1)), chances)  # type: ignore[arg-type]
 
 
 def merge(*drafts: Draft) -> Draft:
@@ -245,12 +281,12 @@ def merge(*drafts: Draft) -> Draft:
     add([range(draft.candidates) for draft in drafts])
     candidates = len(tokens)
     add([range(draft.candidates, len(draft)) for draft in drafts])
-    return Draft(tuple(tokens), tuple(parents), tuple(chances), len(tokens) - candidates)
+    return Draft.trusted(tuple(tokens), tuple(parents), tuple(chances), len(tokens) - candidates)
 
 
 def padded(draft: Draft, token: int, pads: int) -> Draft:
     """The draft with so many rows more that nobody accepts or reads: they only make its forward larger."""
-    return Draft(
+    return Draft.trusted(
         draft.tokens + (token,) * pads,
         draft.parents + (ROOT,) * pads,
         draft.chances + (0.0,) * pads,
@@ -258,17 +294,14 @@ def padded(draft: Draft, token: int, pads: int) -> Draft:
     )
 
 
-def without_probes(draft: Draft) -> Draft:
-    """The candidates alone."""
-    return select(draft, range(draft.candidates)) if draft.probes else draft
-
-
 def select(draft: Draft, kept: Sequence[int]) -> Draft:
     """Only these rows, in this order; with a row its parent has to be kept, and to stand before it."""
-    place = {row: index for index, row in enumerate(kept)} | {ROOT: ROOT}
-    return Draft(
-        tuple(draft.tokens[row] for row in kept),
-        tuple(place[draft.parents[row]] for row in kept),
-        tuple(draft.chances[row] for row in kept),
-        sum(row >= draft.candidates for row in kept),
+    place = {row: index for index, row in enumerate(kept)}
+    place[ROOT] = ROOT
+    tokens, parents, chances, candidates = draft.tokens, draft.parents, draft.chances, draft.candidates
+    return Draft.trusted(
+        tuple([tokens[row] for row in kept]),
+        tuple([place[parents[row]] for row in kept]),
+        tuple([chances[row] for row in kept]),
+        sum([row >= candidates for row in kept]) if draft.probes else 0,
     )

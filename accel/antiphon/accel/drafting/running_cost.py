@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import exp, log
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +14,43 @@ GRAIN = 64
 """The curve is read anew after so many tokens of context."""
 
 DRIFT, BIAS = 0.2, 0.1
-"""Of each error, what is taken for the machine's (all forwards became slower) and for that of such forwards alone."""
+"""Of each error, the share that is attributed to the machine (all forwards became slower or faster), and the share
+that is attributed to forwards of this many rows alone."""
 
 JUMP = 0.5
-"""The largest error, in logarithms, that one step is believed: a pause of the machine is not a cost."""
+"""The largest error, in logarithms, that is taken from one step: a pause of the machine is not a cost."""
 
 FADE = 1 - 1 / 500
-"""Corrections that are not renewed fade, so that what once looked dear is tried again."""
+"""Corrections that are not renewed fade by this factor each step, so that row counts once found slow are retried."""
+
+
+class Cost(Protocol):
+    """Seconds of forwards by context and rows."""
+
+    def seconds(self, context: int, rows: int) -> list[float]:
+        """Seconds of forwards of 1 to ``rows`` rows after ``context`` tokens; right relative to each other."""
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Learn what a forward of so many rows has taken."""
+
+
+class FixedCost:
+    """A curve that real steps do not correct: where what a forward costs is known, or must not depend on the clock."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self.cost = cost
+
+    def seconds(self, context: int, rows: int) -> list[float]:
+        """The curve's seconds, with contexts rounded as in `RunningCost`."""
+        seconds: list[float] = self.cost.curve(_middle(context), rows).tolist()
+        return seconds
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Nothing is learned."""
 
 
 class RunningCost:
-    """Seconds of forwards by context and rows, which follow what steps of this process take.
+    """A curve that follows what steps of this process take.
 
     Only ratios between forwards decide anything. So what slows all of them alike is kept apart from what is wrong
     with the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has a correction of its own, learned slowly.
@@ -44,7 +71,7 @@ class RunningCost:
 
     def observe(self, rows: int, context: int, seconds: float) -> None:
         """Correct the cost by one step; the first forward of a shape is slower than all that follow and is left out."""
-        if self.cost.fixed or rows not in self._seen:
+        if rows not in self._seen:
             self._seen.add(rows)
             return
         curve, _ = self._curve(context, rows)
@@ -66,8 +93,13 @@ class RunningCost:
         if self._read is None or self._read[0] != place or len(self._read[1]) < rows:
             size = max(rows, GRAIN)
             ranges = np.array([_range(count) for count in range(1, size + 1)])
-            self._read = (place, self.cost.curve(place * GRAIN + GRAIN // 2, size), ranges)
+            self._read = (place, self.cost.curve(_middle(context), size), ranges)
         return self._read[1:]
+
+
+def _middle(context: int) -> int:
+    """The context at which the curve is read: the middle of its grain."""
+    return context // GRAIN * GRAIN + GRAIN // 2
 
 
 def _range(rows: int) -> int:

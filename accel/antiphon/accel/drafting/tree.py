@@ -1,7 +1,4 @@
-"""Geometry of a draft: in which order its rows stand, how deep each is, who sees whom.
-
-Knows nothing of models; masks are its only tensors.
-"""
+"""Geometry of a draft: in which order its rows stand, how deep each is, which rows see which. Knows no models."""
 
 from __future__ import annotations
 
@@ -9,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import ROOT, Draft, select
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """How far back a kind of attention layer looks, in positions: everywhere, a sliding window, or its own chunk."""
+class AttentionSpan:
+    """How far back a kind of attention layer looks, in positions: to the start, a sliding window, or its own chunk."""
 
     window: int | None = None
     chunk: int | None = None
@@ -54,51 +50,34 @@ def plant(pending: int, parents: Sequence[int], pads: int = 0) -> Tree:
     return Tree(np.array(depths, dtype=np.int64), _unpack(seen + [0] * pads), pads)
 
 
-def depth_first(draft: Draft) -> Draft:
-    """The draft with its candidates in another order: every row is followed by the first below it, and all below that.
+def select_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
+    """Only these rows (ascending), with every candidate followed by the first one below it, and all below that.
 
-    Where drafters name likely rows first, an accepted path then mostly stands side by side behind the root, and its
-    keys and values need not be moved.
+    Drafters name likely rows first, so an accepted path then mostly stands side by side behind the root, and its keys
+    and values need not be moved. Probes stay behind the candidates, in their order.
     """
-    below: list[list[int]] = [[] for _ in range(draft.candidates + 1)]  # the last are the root's
-    for row in range(draft.candidates - 1, -1, -1):
-        below[draft.parents[row]].append(row)
+    candidates, parents = draft.candidates, draft.parents
+    below: dict[int, list[int]] = {}
+    probes: list[int] = []
+    for row in reversed(kept):
+        if row < candidates:
+            below.setdefault(parents[row], []).append(row)
+        else:
+            probes.insert(0, row)
     order: list[int] = []
-    waiting = below[ROOT]
+    waiting = below.get(ROOT, [])
     while waiting:
         row = waiting.pop()
         order.append(row)
-        waiting += below[row]
-    order += range(draft.candidates, len(draft))
+        if row in below:
+            waiting += below[row]
+    order += probes
     return draft if order == list(range(len(draft))) else select(draft, order)
 
 
-def mask(tree: Tree, reach: Reach, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
-    """Who sees what in one kind of layer, as booleans of shape (rows, length - offset + rows).
-
-    Columns are the cached slots ``offset`` to ``length - 1``, then the rows themselves. Slots below ``padding`` hold
-    left padding and are seen by nobody. Windows and chunks are counted in positions (slots less padding), not in rows:
-    siblings share a position.
-    """
-    cached = length - offset
-    sees = torch.ones((len(tree), cached + len(tree)), dtype=torch.bool)
-    sees[:, : max(padding - offset, 0)] = False
-    sees[:, cached:] = torch.from_numpy(tree.sees)
-    sees[len(tree) - tree.pads :] = False
-    if reach == Reach():
-        return sees
-    rows = torch.from_numpy(tree.depths) + (length - padding)
-    columns = torch.cat([torch.arange(offset, length) - padding, rows])
-    if reach.window is not None:
-        sees &= rows[:, None] - columns < reach.window
-    if reach.chunk is not None:
-        sees &= rows[:, None] // reach.chunk == columns // reach.chunk
-    return sees
-
-
-def additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same mask for eager attention, which adds it to its scores: 0 where a row may look, or the lowest number."""
-    return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)
+def depth_first(draft: Draft) -> Draft:
+    """The whole draft in the order of `select_depth_first`."""
+    return select_depth_first(draft, range(len(draft)))
 
 
 def _unpack(seen: list[int]) -> NDArray[np.bool_]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Tokens, chain
-from antiphon.accel.engines.torch.learned import learned_of
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Logits, Tokens, chain
+from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class Oracle:
         """The truth, as a chain."""
         return chain(self.text[len(context) :][: min(self.depth, budget)])
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Nothing to learn."""
 
 
@@ -75,7 +75,7 @@ class Thicket:
         rows = min(len(tokens), budget)
         return Draft(tuple(tokens[:rows]), tuple(parents[:rows]), (1.0,) * rows)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Nothing to learn."""
 
 
@@ -100,7 +100,7 @@ class Curious:
         """The other drafter's guess, and probes below it."""
         return self._ask(self.drafter.propose(context, budget), len(context))
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Pass it on."""
         self.drafter.observe(draft, accepted, logits)
 
@@ -114,7 +114,7 @@ class Curious:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a witness saw of one step: how long the text was before it, the draft, what held, and the logits."""
+    """What a witness saw of one step: how long the text was before it, the draft, what was accepted, and the logits."""
 
     length: int
     draft: Draft
@@ -127,7 +127,7 @@ class Witness:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
-        self.learned = learned_of(drafter)
+        self.bita_weights = bita_weights_of(drafter)
         self.sights: list[Sight] = []
         self.length = 0
 
@@ -141,8 +141,9 @@ class Witness:
         """The other drafter's guess."""
         return self.drafter.propose(context, budget)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Record the step and pass it on."""
-        self.sights.append(Sight(self.length, draft, accepted, logits.clone()))
+        if logits is not None:
+            self.sights.append(Sight(self.length, draft, accepted, logits.tensor().clone()))
         self.length += len(accepted.tokens)
         self.drafter.observe(draft, accepted, logits)

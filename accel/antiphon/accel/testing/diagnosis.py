@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.decoding.choice import choose_drafter
 from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.drafting.tree import Reach
+from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.compiled import obstacle
 from antiphon.accel.engines.torch.cost_store import step_cost
@@ -26,7 +26,7 @@ class LayerKind:
 
     name: str
     layers: int
-    reach: Reach | None
+    reach: AttentionSpan | None
     state: bool
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def _layers(traits: Traits) -> tuple[LayerKind, ...]:
     )
 
 
-def _seen(reach: Reach) -> str:
+def _seen(reach: AttentionSpan) -> str:
     if reach.window is not None:
         return f"looks back {reach.window:,} tokens"
     return f"looks back to the start of its chunk of {reach.chunk:,}" if reach.chunk else "looks back to the start"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from antiphon.accel.drafting.drafters import DRAFTERS, drafter_named
+from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
 from antiphon.pipelines import console
 from antiphon.pipelines.benchmark import drafters_cli, index_cli, speed_cli
 from antiphon.pipelines.benchmark.loading import load_tokenizer
@@ -47,7 +47,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
-    factories = {drafter: drafter_named(drafter)} if drafter else DRAFTERS
+    factories = {drafter: make_drafter(drafter)} if drafter else DRAFTERS
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_tokenizer(tokenizer)
     figures = [

@@ -15,8 +15,10 @@ from antiphon.pipelines.benchmark.page import place
 from antiphon.pipelines.benchmark.samples import SHIPPED, Sample, load_samples
 from antiphon.pipelines.benchmark.speed_cli import is_kept
 from antiphon.pipelines.benchmark.tables import table
-from antiphon.pipelines.drafters import LEARNED
 from antiphon.pipelines.options import AsJson, Device, Precision
+
+BITA = ("bita", "blend+bita", "blend+bita+lookahead")
+"""Those with BiTA's weights, which are SmolLM2's."""
 
 METHODS = ("hf-lookup", "copying", "trie", "recycling", "lookahead", "blend", "blend+lookahead")
 SUMMARIZE = "Summarize the passages above in a few sentences."
@@ -78,7 +80,7 @@ def drafters(
 
 def methods_of(model: str) -> tuple[str, ...]:
     """What is compared where no method is named: all that drafts for this model."""
-    return (*METHODS, *(LEARNED if model == "smollm2" else ()), "auto")
+    return (*METHODS, *(BITA if model == "smollm2" else ()), "auto")
 
 
 def samples_of(file: str, limit: int) -> dict[str, list[Sample]]:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.draft import Accepted, Draft, Logits, Tokens, chain
 from antiphon.pipelines.benchmark.follow import Follower
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -119,7 +118,7 @@ class _Chains:
         """The next length's chain."""
         return chain([self._token] * next(self._lengths))
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """There is nothing to learn."""
 
 

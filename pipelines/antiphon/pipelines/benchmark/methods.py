@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +13,13 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Lookahead, RunnersUp
-from antiphon.accel.engines.torch.learned import learned_of
-from antiphon.pipelines import drafters
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RunnersUp, make_drafter
+from antiphon.accel.engines.torch.bita_weights import bita_weights_of
+from antiphon.pipelines.drafters import SMOLLM2, drafter_of, window_size
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from antiphon.accel import LanguageModel
-    from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, DrafterFactory, Tokens
+    from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, DrafterFactory, Logits, Tokens
 
 GREEDY = "hf-greedy"
 PROMPT_LOOKUP: dict[str, dict[str, int]] = {
@@ -136,7 +134,7 @@ class Ours:
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
         factory = choose_drafter(model).drafter if self.drafter == "auto" else self.drafter
-        drafter = factory if job.answer is None else lambda: _Unlearned(factory())
+        drafter = factory if job.answer is None else lambda: _WithoutLogits(factory())
         options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
         with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
             started = perf_counter()
@@ -180,14 +178,20 @@ class Warm:
 NAMES = (*PEERS, *DRAFTERS)
 """Every method that decodes any model, under the name that a command line gives it."""
 
+COMBINED: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
+    "blend+lookahead": lambda: make_drafter("blend", window=WINDOW),
+    "bita": lambda: drafter_of("bita"),
+    "blend+bita": lambda: drafter_of("blend", bita=SMOLLM2),
+    "blend+bita+lookahead": lambda: drafter_of("blend", bita=SMOLLM2, window=WINDOW),
+}
+"""Further methods that tables compare: drafters with options. Those with BiTA are for SmolLM2."""
+
 
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
     A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
-    ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests. Lookahead's
-    may be followed by its window, its n-grams' length and its guesses, as in ``lookahead:7,5,7``, and has all the rows
-    that these need; ``lookahead:7,5,7,unread`` makes its n-grams from its window alone, not from the prompt.
+    ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests.
 
     Raises:
         ValueError: there is no method of a name, or its rows are no number.
@@ -214,21 +218,31 @@ def _method(name: str, rows: int | None) -> Method:
         return HuggingFace(name)
     if base == WARM:
         return Warm(name, rows_named(own) if own else rows)
-    if base not in (*drafters.NAMES, "auto"):
-        known = ", ".join((*NAMES, *drafters.LEARNED, WARM, "auto"))
+    own_rows = rows_named(own) if own else rows
+    if base == "auto":
+        return Ours(name, "auto", own_rows)
+    if base in COMBINED:
+        return Ours(name, COMBINED[base](), own_rows)
+    if base not in DRAFTERS:
+        known = ", ".join((*NAMES, *COMBINED, WARM, "auto"))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
-    if base == "lookahead" and "," in own:
-        return _lookahead(name, own)
-    return Ours(name, drafters.drafter_named(base), rows_named(own) if own else rows)
+    return Ours(name, DRAFTERS[base], own_rows)
 
 
-def _lookahead(name: str, setting: str) -> Method:
-    numbers = setting.removesuffix(",unread").split(",")
-    if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
-        raise ValueError(f"{name!r} is no setting of lookahead; give window, n-gram and guesses: lookahead:7,5,7.")
-    window, ngram, guesses = map(int, numbers)
-    drafter = partial(Lookahead, window, ngram, guesses, reads=not setting.endswith(",unread"))
-    return Ours(name, drafter, drafter().rows)
+def lookaheads(sizes: Sequence[str], *, unread: bool = False) -> tuple[Method, ...]:
+    """Lookahead with windows of these sizes, such as "7,5,7" (see `window_size`), each with all the rows it needs.
+
+    With ``unread`` each is there a second time, with n-grams of its window alone and none of the prompt.
+
+    Raises:
+        ValueError: a size is none.
+    """
+    methods: list[Method] = []
+    for size in dict.fromkeys(sizes):
+        for reads in (True, False) if unread else (True,):
+            drafter = partial(Lookahead, *window_size(size), reads=reads)
+            methods.append(Ours(f"lookahead:{size}" if reads else f"lookahead:{size},unread", drafter, drafter().rows))
+    return tuple(methods)
 
 
 def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
@@ -242,12 +256,12 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
     }
 
 
-class _Unlearned:
-    """A drafter that is shown no logits: those of a model that is led know what comes next."""
+class _WithoutLogits:
+    """A drafter that is shown no logits: those of a model that replays a text are of that text's next tokens."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.learned = learned_of(drafter)
+        self.bita_weights = bita_weights_of(drafter)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
         return self._drafter.begin(prompt, references)
@@ -255,8 +269,8 @@ class _Unlearned:
     def propose(self, context: Tokens, budget: int) -> Draft:
         return self._drafter.propose(context, budget)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        self._drafter.observe(draft, accepted, logits[:0, :0])
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        self._drafter.observe(draft, accepted, None)
 
 
 class _Clock(StoppingCriteria):

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from antiphon.accel.decoding.stats import Step, Summary, summarize
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, DrafterFactory, trim
 from antiphon.accel.drafting.verify import walk
 from antiphon.pipelines.benchmark.samples import Sample
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Tokenizer(Protocol):
@@ -69,11 +66,10 @@ def replay_steps(recording: Recording, drafter: Drafter, rows: int) -> Iterator[
 
     The first one ends the prefill: it has no draft and emits one token. A step that reaches the end of the answer is
     cut there. ``seconds`` holds drafting alone, and in the first step that includes reading the prompt and the
-    references. The drafter is shown logits of no rows: one that learns from logits learns nothing here.
+    references. There are no logits: a drafter that learns from them learns nothing here.
     """
     if rows < 0:
         raise ValueError(f"rows is {rows}; a draft has 0 rows or more.")
-    logits = _no_logits()
     context, end = list(recording.prompt), len(recording.prompt) + len(recording.answer)
     started = perf_counter()
     drafter.begin(recording.prompt, recording.references)
@@ -82,7 +78,7 @@ def replay_steps(recording: Recording, drafter: Drafter, rows: int) -> Iterator[
         proposed = perf_counter()
         accepted = _follow(draft, recording, context)
         followed = perf_counter()
-        drafter.observe(draft, accepted, logits)
+        drafter.observe(draft, accepted, None)
         seconds = (proposed - started) + (perf_counter() - followed)
         yield Step(
             tokens=accepted.tokens,
@@ -109,9 +105,3 @@ def _follow(draft: Draft, recording: Recording, context: list[int]) -> Accepted:
         return len(context) == len(recording.prompt) + len(recording.answer)
 
     return walk(draft, recorded, commit)
-
-
-def _no_logits() -> Tensor:
-    import torch
-
-    return torch.empty(0, 0)

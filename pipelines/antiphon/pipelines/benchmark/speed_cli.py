@@ -26,10 +26,20 @@ TokenizerName = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16, lookahead:7,5,7, ...; blend-warm, which "
+        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (so many rows), ...; blend-warm, which "
         "remembers the requests before it in a round, as a program does that keeps its model.",
         show_default="all",
     ),
+]
+Windows = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Also lookahead with this window, as columns, n-gram and guesses: 7,5,7; may be repeated. Without "
+        "--method nothing else but plain decoding."
+    ),
+]
+Unread = Annotated[
+    bool, typer.Option("--unread", help="Each --lookahead a second time, with no n-grams of the prompt.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON.")]
 
@@ -40,6 +50,8 @@ def speed(
     ] = "python-docs",
     model: Model = "reader",
     method: Methods = None,
+    lookahead: Windows = None,
+    unread: Unread = False,
     dtype: Precision = "auto",
     rows: Annotated[str, typer.Option(help="Draft rows in one step, at most; auto: as many as pay.")] = "auto",
     task: Task = None,
@@ -65,14 +77,15 @@ def speed(
     from antiphon.pipelines.benchmark.chart import check_chart, draw
     from antiphon.pipelines.benchmark.jobs import jobs_of
     from antiphon.pipelines.benchmark.loading import load_model_or_shape
-    from antiphon.pipelines.benchmark.methods import NAMES, methods_named, rows_named
+    from antiphon.pipelines.benchmark.methods import NAMES, lookaheads, methods_named, rows_named
     from antiphon.pipelines.benchmark.speed import measure
     from antiphon.pipelines.preparation import dtype_named
 
     console.quiet_libraries()
     for path in chart or ():
         check_chart(path)
-    methods = methods_named(method or NAMES, rows_named(rows))
+    named = method or (() if lookahead else NAMES)
+    methods = methods_named(named, rows_named(rows)) + lookaheads(lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_model_or_shape(model, tokenizer=tokenizer, device=device, dtype=dtype_named(dtype))
     asked: dict[str, Any] = {"passages": passages, "shuffled": shuffle, "replayed": model in SHAPES}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.engines.torch.learned import name_of
+from antiphon.accel.engines.torch.bita_weights import name_of
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

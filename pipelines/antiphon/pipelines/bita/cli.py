@@ -40,9 +40,9 @@ def train(
 ) -> None:
     """Have a model answer prompts, greedily, and learn to guess its own answers ahead.
 
-    Use what it learned with: antiphon ask ... --drafter OUT/bita.safetensors
+    Use what it learned with: antiphon ask ... --bita OUT/bita.safetensors
     """
-    from antiphon.accel.drafting.drafters import LEARNED_FILE
+    from antiphon.accel.drafting.drafters import BITA_FILE
     from antiphon.pipelines.bita.answers import own_answers
     from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
     from antiphon.pipelines.bita.train import Plan
@@ -69,8 +69,8 @@ def train(
             plan,
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
-    file = out / LEARNED_FILE
-    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --drafter {file}", markup=False)
+    file = out / BITA_FILE
+    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --bita {file}", markup=False)
 
 
 @app.command()
@@ -94,14 +94,14 @@ def evaluate(
     """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
     from tempfile import TemporaryDirectory
 
-    from antiphon.accel.engines.torch.learned import Learned, untrained
+    from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
     from antiphon.pipelines.bita.answers import own_answers
     from antiphon.pipelines.bita.evaluate import figures
     from antiphon.pipelines.bita.prompts import read_prompts, written_prompts
     from antiphon.pipelines.drafters import SHIPPED
 
     console.quiet_libraries()
-    trained = Learned.load(learned or SHIPPED)
+    trained = BitaWeights.load(learned or SHIPPED)
     asked = read_prompts(data)[:prompts] if data else written_prompts(prompts, held_out=True)
     language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
     trained.check(language_model.model)

@@ -15,7 +15,7 @@ from antiphon.pipelines.bita.train import Lesson, mask_logits
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from antiphon.accel.engines.torch.learned import Learned
+    from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 TOGETHER = 64
 """So many groups of masks are asked in one forward."""
@@ -42,7 +42,7 @@ class Figures:
 @torch.no_grad()
 def figures(
     model: PreTrainedModel,
-    learned: Learned,
+    learned: BitaWeights,
     answers: Sequence[Answer],
     *,
     report: Callable[[int, int], None] = lambda done, total: None,
@@ -70,7 +70,7 @@ def figures(
     return Figures(len(followed), tokens, per_step, [_best(said, place) for place in range(masks)])
 
 
-def ranks(model: PreTrainedModel, learned: Learned, answer: Answer) -> Ranks:
+def ranks(model: PreTrainedModel, learned: BitaWeights, answer: Answer) -> Ranks:
     """For the group after every token but the last, how many tokens each mask thinks likelier than the true one.
 
     The group after ``answer[:s]`` guesses from ``answer[s + 1]`` on, so at the answer's end some masks have no truth:

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
-from antiphon.accel.drafting.drafters import LEARNED_FILE
-from antiphon.accel.drafting.tree import Tree, additive, mask
-from antiphon.accel.engines.torch.learned import Learned, embedded, untrained
+from antiphon.accel.drafting.drafters import BITA_FILE
+from antiphon.accel.drafting.tree import Tree
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded, untrained
+from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.pipelines.bita.answers import Answer
@@ -106,7 +107,7 @@ def train(
 
     def save(learner: Any, out: Path) -> None:
         notes = {"training": f"{len(usable)} answers, {plan}", "dtype": str(model.dtype)}
-        learner.learned(notes).save(out / LEARNED_FILE)
+        learner.learned(notes).save(out / BITA_FILE)
 
     return teach(learner, plan, parts, out, save=save, report=report)
 
@@ -125,7 +126,7 @@ def lesson_of(answers: Sequence[Answer], number: int, plan: Plan) -> Lesson:
 class Learner(torch.nn.Module):
     """The weights that are learned; the model, which is not part of the module, stays as it is."""
 
-    def __init__(self, model: PreTrainedModel, learned: Learned) -> None:
+    def __init__(self, model: PreTrainedModel, learned: BitaWeights) -> None:
         super().__init__()
         self.keys = torch.nn.Parameter(learned.keys.to(model.device))
         self.values = torch.nn.Parameter(learned.values.to(model.device))
@@ -133,7 +134,7 @@ class Learner(torch.nn.Module):
         self._model = [model]  # in a list, so that torch does not take it for a part
         self._learned = learned
 
-    def learned(self, notes: dict[str, str]) -> Learned:
+    def learned(self, notes: dict[str, str]) -> BitaWeights:
         """What has been learned so far, in bfloat16."""
         keys, values, masks = (each.detach().cpu().bfloat16() for each in (self.keys, self.values, self.masks))
         return replace(self._learned, keys=keys, values=values, masks=masks, notes=notes)
@@ -149,7 +150,7 @@ class Learner(torch.nn.Module):
         return cross_entropy(logits.float(), targets.flatten(), reduction="sum")
 
 
-def mask_logits(model: PreTrainedModel, learned: Learned, lesson: Lesson) -> Tensor:
+def mask_logits(model: PreTrainedModel, learned: BitaWeights, lesson: Lesson) -> Tensor:
     """What the masks of a lesson predict, group by group, of shape (count * masks, vocab).
 
     The tokens are read once and without gradients: nothing that is learned reaches them.

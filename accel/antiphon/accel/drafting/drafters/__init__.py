@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters.bita import Bita
-from antiphon.accel.drafting.drafters.blend import Blend
+from antiphon.accel.drafting.drafters.bita import Bita, MaskWeights
+from antiphon.accel.drafting.drafters.blend import WINDOW, Blend, WindowSize
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.drafting.drafters.recycling import Recycling
 from antiphon.accel.drafting.drafters.runners_up import RunnersUp
-from antiphon.accel.drafting.drafters.together import WINDOW, Together
+from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.drafters.trie import Trie
 
 DRAFTERS: dict[str, DrafterFactory] = {
@@ -22,55 +22,62 @@ DRAFTERS: dict[str, DrafterFactory] = {
     "recycling": Recycling,
     "lookahead": Lookahead,
     "blend": Blend,
-    "blend+lookahead": partial(Together, window=WINDOW),
 }
-"""Every drafter under the name that a command line gives it."""
+"""Every drafter that needs no trained weights, under the name that a command line gives it."""
 
-LEARNED_FILE = "bita.safetensors"
-"""What the file is called that BiTA learned: in the folder of its model the drafter "auto" finds it."""
+BITA = "bita"
+"""The name of the drafter that needs trained weights."""
 
-BEFORE, BEHIND = "blend+", "+lookahead"
-"""What stands before a file that BiTA learned where it drafts beside `Blend`, and behind it with Lookahead's window."""
+BITA_FILE = "bita.safetensors"
+"""What the file of BiTA's weights is called: in the folder of its model the drafter "auto" finds it."""
 
 
-def drafter_named(name: str) -> DrafterFactory:
-    """The drafter of that name; the path of a file that BiTA learned (*.safetensors) gives BiTA.
+def make_drafter(
+    name: str = "blend", *, bita: MaskWeights | None = None, window: WindowSize | None = None, reads: bool = True
+) -> DrafterFactory:
+    """A drafter by its name: one of `DRAFTERS`, or "bita", which needs its weights.
 
-    After "blend+" such a path gives both in one tree, and "+lookahead" behind that Lookahead's window as well.
+    ``bita`` adds BiTA's masks to "blend". ``window`` is the size of Lookahead's window, as columns, tokens of an
+    n-gram and guesses: it adds one to "blend", and sets that of "lookahead", which with ``reads`` takes n-grams from
+    prompt and references, too.
 
     Raises:
-        ValueError: there is none; the message names those that there are.
-        FileNotFoundError: there is no such file.
+        ValueError: there is no such drafter, or it does not take an option that was given; the message says which do.
     """
-    beside = name.removeprefix(BEFORE) if name.startswith(BEFORE) else None
-    file = name if beside is None else beside.removesuffix(BEHIND)
-    if file.endswith(".safetensors"):
-        from antiphon.accel.engines.torch.learned import Learned  # here, not above: it imports torch
-
-        learned = Learned.load(file)
-        if beside is None:
-            return partial(Bita, learned)
-        return partial(Together, learned, window=None if beside == file else WINDOW)
-    if name not in DRAFTERS:
-        raise ValueError(
-            f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or a file that BiTA learned."
-        )
+    if name != BITA and name not in DRAFTERS:
+        raise ValueError(f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or {BITA}.")
+    if bita is not None and name not in (BITA, "blend"):
+        raise ValueError(f"BiTA's weights are for the drafters {BITA} and blend, and this is {name!r}; leave them out.")
+    if window is not None and name not in ("lookahead", "blend"):
+        raise ValueError(f"A window is for the drafters lookahead and blend, and this is {name!r}; leave it out.")
+    if not reads and name != "lookahead":
+        raise ValueError(f"Only lookahead can do without the n-grams of its texts, and this is {name!r}.")
+    if name == BITA:
+        if bita is None:
+            raise ValueError("The drafter bita needs weights that were trained for the model: antiphon bita train.")
+        return partial(Bita, bita)
+    if name == "blend" and (bita is not None or window is not None):
+        return partial(Blend, bita, window=window)
+    if name == "lookahead" and (window is not None or not reads):
+        return partial(Lookahead, *(window or ()), reads=reads)
     return DRAFTERS[name]
 
 
 __all__ = [
-    "BEFORE",
-    "BEHIND",
+    "BITA",
+    "BITA_FILE",
     "DRAFTERS",
-    "LEARNED_FILE",
+    "WINDOW",
     "Bita",
     "Blend",
     "Copying",
     "Lookahead",
+    "MaskWeights",
     "Nothing",
     "Recycling",
     "RunnersUp",
-    "Together",
+    "SuffixMatch",
     "Trie",
-    "drafter_named",
+    "WindowSize",
+    "make_drafter",
 ]

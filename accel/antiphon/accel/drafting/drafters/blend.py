@@ -1,169 +1,130 @@
-"""Weighted occurrences: every place where the last token stood votes for what comes next, by how much else agrees."""
+"""Blend, the default: one tree of what a suffix match, BiTA's masks and Lookahead's window guess. Knows no models."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
-from itertools import count
-from math import log
 from typing import TYPE_CHECKING
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens
-from antiphon.accel.drafting.drafters.occurrences import Occurrences
-from antiphon.accel.drafting.drafters.runners_up import RunnersUp, contexts
+from antiphon.accel.drafting.draft import (
+    EMPTY,
+    Accepted,
+    Draft,
+    Drafter,
+    Logits,
+    Tokens,
+    merge,
+    trim,
+    without_probes,
+)
+from antiphon.accel.drafting.drafters.bita import Bita, MaskWeights
+from antiphon.accel.drafting.drafters.lookahead import Lookahead
+from antiphon.accel.drafting.drafters.runners_up import RunnersUp, runners_up_of
+from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-NEWEST = 2048
-"""Of a very frequent token only so many places are looked at: it bounds the work of a step."""
+WINDOW = (5, 3, 5)
+"""The smallest window of the paper's Table 3: 9 rows."""
 
-VERSATILE = 0.5
-"""How often one of the 32 most versatile tokens comes next where no known place goes on: 0.42 to 0.53, measured."""
-
-FAINT = 0.001
-"""A guess of a smaller chance is never a row: drafts of 64 rows end at about 0.008, and waiting guesses cost time."""
-
-_Branch = tuple[float, int, int, int, int, Sequence[int], float, int]
-"""A row to be: minus its chance, its order, its parent and the token there, its token, the places that agree, their
-weight, its depth."""
+WindowSize = tuple[int, int, int]
+"""Lookahead's W, N and G: columns, tokens of an n-gram, and guesses."""
 
 
 class Blend:
-    """Drafts a tree from references, prompt and the answer itself: the default.
+    """Drafts what its parts guess in one tree: equal paths are one row, and all rows share one budget.
 
-    Every place where the last token stood is a candidate. Its weight is ``base`` to the power of how many tokens
-    before it agree with the context, up to ``longest``; of each length only the ``most`` newest places count. The
-    children of a row share the weight of the places that agree so far, and rows are taken best first by the product
-    of the shares, each times the chance that the text goes on as any known place does: m / (m + ``escape``) after m
-    agreeing tokens. That product is the row's chance, a cautious one: on recorded answers, rows of chance c held in
-    1.1 c to 1.5 c of the cases, whatever c. Rows go ``depth`` tokens deep.
-
-    What the known places leave open goes to the model's own runners-up (see `RunnersUp`), below every row, and what
-    these leave open below the root to the ``common`` most versatile tokens of the texts (Kneser and Ney's lower order).
-    ``recycling`` says which runners-up: True those of this request alone, a table those that it holds and will hold
-    from other requests, False none.
+    The first part is a `SuffixMatch` with these runners-up (``recycling`` is its parameter), or another ``drafter``
+    without probes. With ``bita`` there are BiTA's masks, with ``window`` a window of `Lookahead` (W, N, G). Rows are
+    taken by their chance, whoever guessed them, and masks by what their logits are worth; they also stand behind rows
+    that were copied from a reference. The window is for requests without references (beside references it made
+    SmolLM2's steps shorter), and its rows are taken where they are worth more than the rows that they displace.
 
     Raises:
-        ValueError: a parameter is out of range.
+        ValueError: there is a ``drafter``, and ``recycling`` for a suffix match that there is not; or ``window`` is
+            out of range.
     """
 
     def __init__(
         self,
-        base: float = 4.0,
-        longest: int = 8,
-        depth: int = 40,
+        bita: MaskWeights | None = None,
         *,
-        most: int = 64,
-        escape: float = 2.0,
-        common: int = 32,
+        window: WindowSize | None = None,
         recycling: bool | RunnersUp = True,
+        drafter: Drafter | None = None,
     ) -> None:
-        if base <= 1:
-            raise ValueError(f"base is {base}; a longer match must weigh more, so it needs to be over 1.")
-        if min(longest, depth, most) < 1:
-            raise ValueError(f"longest is {longest}, depth {depth} and most {most}; each needs to be at least 1.")
-        if escape <= 0:
-            raise ValueError(f"escape is {escape}; something is always left open, so it needs to be over 0.")
-        if common < 0:
-            raise ValueError(f"common is {common}; it needs to be 0 (no such rows) or more.")
-        self.base, self.longest, self.depth = base, longest, depth
-        self.most, self.escape, self.common = most, escape, common
-        self._log_base = log(base)
-        self.runners_up = RunnersUp() if recycling is True else None if recycling is False else recycling
-        self._forgets = recycling is True
-        self.begin((), ())
+        if drafter is not None and recycling is not True:
+            raise ValueError("recycling belongs to the suffix match, which drafter replaces; give it to that drafter.")
+        self.drafter: Drafter = SuffixMatch(recycling=recycling) if drafter is None else drafter
+        self.runners_up = runners_up_of(self.drafter)
+        self.bita_weights = bita
+        self.bita = Bita(bita) if bita is not None else None
+        self._window = Lookahead(*window, reads=False) if window else None  # the drafter reads
+        self.lookahead: Lookahead | None = None
 
-    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the references, each alone, and the prompt, which the answer will continue."""
-        self._occurrences = Occurrences()
-        for reference in references:
-            self._occurrences.extend(reference)
-            self._occurrences.close()
-        self._occurrences.extend(prompt)
-        self._read = len(prompt)
-        self._rank()
-        self._tail = tuple(prompt[-2:])
-        if self.runners_up is not None and self._forgets:
-            self.runners_up.clear()
+    @property
+    def parts(self) -> tuple[type, ...]:
+        """The classes of the parts: drafters of the same parts are worth the same."""
+        return tuple(type(part) for part in (self.drafter, self.bita, self._window) if part is not None)
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
+        """All forget the last request; masks and window are in the first forward already."""
+        self.drafter.begin(prompt, references)
+        self.lookahead = self._window if prompt and not references else None
+        masks = self.bita.begin(prompt, references) if self.bita else EMPTY
+        window = self.lookahead.begin(prompt, references) if self.lookahead else None
+        return merge(masks, window) if window else masks
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """A tree of at most ``budget`` rows, the likeliest first."""
-        self._occurrences.extend(context[self._read :])
-        self._read = max(self._read, len(context))
-        if len(self._occurrences.tokens) > 2 * self._ranked:
-            self._rank()
-        return self._grow(self._weigh(context), context, budget)
+        """One tree of at most ``budget`` rows, masks and window included."""
+        tree = self.drafter.propose(context, budget)
+        if self.bita:
+            tree = merge(tree, self.bita.guesses())
+        if self.lookahead is None:
+            return self._taken(tree, budget)
+        tree = merge(tree, self.lookahead.share(context[-1], range(0), slice(None), budget))
+        window = self.lookahead.share(context[-1], self.lookahead.columns, slice(0), 0)
+        whole, left = self._taken(tree, budget), budget - len(window)
+        displaced = sorted(whole.chances, reverse=True)[max(left, 0) :]
+        if left < 0 or sum(window.chances) <= sum(displaced):
+            return whole
+        return merge(self._taken(tree, left), window)
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Learn what the model found likely after every row."""
-        if self.runners_up is not None:
-            self.runners_up.learn(self._tail, draft, logits)
-            self._tail = (*self._tail, *accepted.tokens)[-2:]
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """All learn; the first part is shown no probes."""
+        shown = _CandidateLogits(logits, 1 + draft.candidates) if logits is not None and draft.probes else logits
+        self.drafter.observe(without_probes(draft), accepted, shown)
+        if self.bita:
+            self.bita.observe(draft, accepted, logits)
+        if self.lookahead:
+            self.lookahead.observe(draft, accepted, logits)
 
-    def _rank(self) -> None:
-        """Rank the versatile tokens; done again whenever the texts have doubled, so its cost per token is bounded."""
-        self._ranked = len(self._occurrences.tokens)
-        versatile = self._occurrences.most_versatile(self.common) if self.common else []
-        self._versatile = {token: VERSATILE * share for token, share in versatile}
+    def _taken(self, tree: Draft, budget: int) -> Draft:
+        """The rows of a tree that are worth most, and the masks behind them."""
+        return self.bita.with_masks(tree, budget) if self.bita else trim(tree, budget, sys.maxsize)
 
-    def _weigh(self, context: Tokens) -> dict[int, float]:
-        weights: dict[int, float] = {}
-        matches = self._occurrences.after(context[-self.longest :], self.longest, NEWEST)
-        for matched, places in enumerate(matches, 1):
-            weights.update(dict.fromkeys(places[-self.most :], self.base**matched))  # longer matches overwrite
-        return weights
 
-    def _grow(self, weights: dict[int, float], context: Tokens, rows: int) -> Draft:
-        """The ``rows`` likeliest rows, best first; equal chances go by which was found first."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        chances: list[float] = []
-        self._order = count()
-        [(before, last)] = contexts(context[-2:], EMPTY)
-        heap = self._branches(weights, ROOT, (-1.0, 0, ROOT, before, last, list(weights), sum(weights.values()), 0))
-        heapify(heap)
-        while heap and len(tokens) < rows:
-            branch = heappop(heap)
-            row = len(tokens)
-            parents.append(branch[2])
-            tokens.append(branch[4])
-            chances.append(-branch[0])
-            if branch[-1] < self.depth:
-                for child in self._branches(weights, row, branch):
-                    heappush(heap, child)
-        return Draft(tuple(tokens), tuple(parents), tuple(chances))
+class _CandidateLogits:
+    """The logits of a draft without those of its probes, which are its last rows."""
 
-    def _trust(self, weight: float, depth: int) -> float:
-        """The chance that a row goes on as one of its places does, after m agreeing tokens: m / (m + escape).
+    def __init__(self, logits: Logits, size: int) -> None:
+        self._logits, self._size = logits, size
 
-        m is what one place of that weight would agree in.
-        """
-        agreed = log(weight) / self._log_base + depth
-        return agreed / (agreed + self.escape)
+    def __len__(self) -> int:
+        return self._size
 
-    def _branches(self, weights: dict[int, float], row: int, branch: _Branch) -> list[_Branch]:
-        """The children of a row: the tokens at its places, by weight, and guesses at what these leave open."""
-        negative, _, _, before, last, places, weight, depth = branch
-        guesses = self._guesses(row, before, last)
-        trust = self._trust(weight, depth) if places else 0.0
-        branches: list[_Branch] = []
-        for token, group in self._occurrences.continuations(places, depth).items():
-            agreeing = sum([weights[place] for place in group])
-            share = trust * agreeing / weight + (1 - trust) * guesses.pop(token, 0.0)
-            branches.append((negative * share, next(self._order), row, last, token, group, agreeing, depth + 1))
-        negative *= 1 - trust
-        for token, guess in guesses.items():
-            if negative * guess < -FAINT:
-                branches.append((negative * guess, next(self._order), row, last, token, (), 0.0, depth + 1))
-        return branches
+    @property
+    def vocabulary(self) -> int:
+        return self._logits.vocabulary
 
-    def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:
-        """What comes next where no place knows: the model's runners-up, and below the root versatile tokens too."""
-        guesses = {} if self.runners_up is None else self.runners_up.after(before, last)
-        if row == ROOT:
-            left = 1 - sum(guesses.values())
-            for token, share in self._versatile.items():
-                if token not in guesses:
-                    guesses[token] = left * share
-        return guesses
+    def best(self, row: int) -> int:
+        return self._logits.best(row)
+
+    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self._logits.top(rows, k)
+
+    def tensor(self) -> Tensor:
+        return self._logits.tensor()[: self._size]

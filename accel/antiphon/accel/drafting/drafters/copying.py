@@ -1,16 +1,13 @@
-"""LLMA: where the answer's last tokens stand in a reference, copy on from there (Yang et al. 2023, Algorithm 1)."""
+"""LLMA: find the answer's last tokens in a reference and copy what follows them (Yang et al. 2023, Algorithm 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens, chain
 from antiphon.accel.drafting.drafters.occurrences import END, Occurrences
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Tie = Literal["first", "last", "random"]
 """Which of several equally long matches is copied."""
@@ -70,8 +67,8 @@ class Copying:
         copy = self._copy(self._choose(matches[-1]), min(self.k, budget))
         return chain(copy, _chances(len(matches), len(copy)))
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Nothing: the context given to ``propose`` tells all."""
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Nothing: the context given to ``propose`` holds everything that is needed."""
 
     def _choose(self, places: Sequence[int]) -> int:
         if self.tie == "random":

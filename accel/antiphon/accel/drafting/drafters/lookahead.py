@@ -1,17 +1,13 @@
-"""Lookahead decoding: the model drafts for itself, out of a window of guesses beside the text. Knows no other texts."""
+"""Lookahead decoding: the model drafts for itself, from a window of guesses beside the text. Knows no other texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens, merge
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens, merge
 from antiphon.accel.drafting.drafters.pool import Pool
 from antiphon.accel.drafting.drafters.window import Window
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 GOES_ON = 0.6
 """How often a row of an n-gram holds where the one above it does."""
@@ -20,14 +16,14 @@ GOES_ON = 0.6
 class Lookahead:
     """Drafts n-grams that the model itself made up in earlier forwards (Fu et al. 2024, arXiv 2402.02057).
 
-    Beside every draft stands a window of ``window`` columns whose rows only ask: each forward makes all columns one
-    token longer, and a column of ``ngram`` tokens goes into a pool. Where the text comes to the first token of pooled
+    Beside every draft stands a window of ``window`` columns, whose rows are probes: each forward makes all columns one
+    token longer, and a column of ``ngram`` tokens goes into a pool. When the text reaches the first token of pooled
     n-grams, the newest ``guesses`` of them are the draft. Nothing has to be trained, and no text is needed; with
     ``reads`` the n-grams of references, prompt and answer go into the pool, too.
 
-    A row of the window is accepted like any other where it guessed right: it has seen exactly the tokens above it, at
-    their places, so it is the row that a draft of the same tokens would have. Answers in the window are always the
-    model's best tokens, also where it samples. Each request begins anew, from a window drawn by ``seed``.
+    A row of the window is accepted like any other where it is right: it sees exactly the tokens above it, at their
+    positions, so it is the row that a draft of the same tokens would have. The window always goes on with the model's
+    best tokens, also where the text is sampled. Each request begins anew, with a window drawn by ``seed``.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -59,7 +55,7 @@ class Lookahead:
         return range(self.window.columns if self.window else 0)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Draw a new window from the prompt, and ask for it in the first forward already."""
+        """Draw a new window from the prompt; its rows are to be in the first forward already."""
         self.pool = Pool(self.guesses)
         self.window = Window(self.width, self.ngram, prompt, Random(self.seed)) if prompt else None
         self._tail = tuple(prompt[-self.ngram :])
@@ -72,8 +68,8 @@ class Lookahead:
         """The pool's n-grams after the last token, ``budget`` rows of them at most, and the whole window as probes."""
         return self.share(context[-1], self.columns, slice(None), budget) if self.window else EMPTY
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Read the answers, if the window was asked."""
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Move the window on, if its rows were verified."""
         self.advance(self.answers(draft, logits, self.columns), accepted.tokens)
 
     def share(self, root: int, columns: range, guesses: slice, budget: int) -> Draft:
@@ -82,13 +78,13 @@ class Lookahead:
         window = self.window.draft(columns) if self.window else EMPTY
         return merge(_tree(ngrams, budget), window)
 
-    def answers(self, draft: Draft, logits: Tensor, columns: range) -> list[int]:
+    def answers(self, draft: Draft, logits: Logits | None, columns: range) -> list[int]:
         """The model's best token after each of these columns; none where their rows were not verified.
 
         Rows are found by their paths, so it does not matter what else a draft has, or which row stands for equal ones.
         """
-        if not self.window or len(logits) != 1 + len(draft):
-            return []  # a replay has no logits
+        if not self.window or logits is None:
+            return []
         children = draft.children
         rows: list[int] = []
         for column in columns:
@@ -97,18 +93,13 @@ class Lookahead:
                 row = None if row is None else children.get(row, {}).get(token)
             if row is None:
                 return []
-            rows.append(1 + row)
-        from antiphon.accel.engines.torch.best import (
-            argmax,  # here, not above: drafters are named where no model is run
-        )
-
-        answers: list[int] = argmax(logits[rows]).tolist()
-        return answers
+            rows.append(row)
+        return [logits.best(row) for row in rows]
 
     def advance(self, answers: Tokens, emitted: Tokens) -> None:
         """Put what the columns have become into the pool and move the window, by one token however many were emitted.
 
-        What was true of the text that the window was drawn for is a few tokens old then, which its next levels mend.
+        After several emitted tokens the window stands a few positions behind the text; its next levels make up for it.
         """
         if self.window and answers:
             for ngram in self.window.ngrams(self._tail[-1], answers) if self.window.is_full else ():
@@ -121,7 +112,7 @@ class Lookahead:
 
 
 def _tree(ngrams: Sequence[tuple[int, ...]], budget: int) -> Draft:
-    """The n-grams as one tree, the first ``budget`` rows of it; each n-gram is as likely as every other."""
+    """The first ``budget`` rows of the n-grams as one tree; all n-grams are taken to be equally likely."""
     rows: dict[tuple[int, ...], int] = {(): ROOT}
     counts: list[int] = []
     for ngram in ngrams:
@@ -130,7 +121,7 @@ def _tree(ngrams: Sequence[tuple[int, ...]], budget: int) -> Draft:
             counts += [0] * (row == len(counts))
             counts[row] += 1
     paths = list(rows)[1 : 1 + budget]
-    return Draft(
+    return Draft.trusted(
         tuple(path[-1] for path in paths),
         tuple(rows[path[:-1]] for path in paths),
         tuple(counts[row] / len(ngrams) * GOES_ON ** len(path) for row, path in enumerate(paths)),

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens
 
 
 class Nothing:
@@ -23,5 +19,5 @@ class Nothing:
         """An empty draft, whatever the budget."""
         return EMPTY
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Learn nothing."""

@@ -1,4 +1,4 @@
-"""Where tokens stood before: sequences, and for every token the places right after it. Knows nothing of drafts."""
+"""Where tokens occurred: sequences, and for every token the places right after it. Knows nothing of drafts."""
 
 from __future__ import annotations
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.drafting.drafters.runners_up import RunnersUp, contexts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Recycling:
-    """Drafts what the model found likely when it last stood after the same two tokens, or the same one.
+    """Drafts what the model found likely when it last read the same two tokens, or the same one.
 
-    Rows are taken best first by the product of the chances on their path, so the tree grows where the model was sure;
-    the paper's has one shape for all. Every row of every forward teaches the table, accepted or not. Without a
-    ``table`` of your own the drafter has one for itself and forgets it with each request; one that is given is kept,
-    and may be shared by requests of the same model.
+    Rows are taken best first by the product of the chances on their path, so the tree is deep where the model was
+    sure; the paper's tree always has the same shape. Every row of every forward updates the table, accepted or not.
+    Without a ``table`` the drafter has one of its own, cleared for each request; a table that is given is kept, and
+    may be shared by requests of the same model.
     """
 
     def __init__(self, table: RunnersUp | None = None) -> None:
@@ -53,9 +49,9 @@ class Recycling:
             chances.append(-negative)
             for token, chance in self.runners_up.after(before, last).items():
                 heappush(heap, (negative * chance, next(order), row, last, token))
-        return Draft(tuple(tokens), tuple(parents), tuple(chances))
+        return Draft.trusted(tuple(tokens), tuple(parents), tuple(chances))
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Learn what the model found likely after every row."""
         self.runners_up.learn(self._tail, draft, logits)
         self._tail = (*self._tail, *accepted.tokens)[-2:]

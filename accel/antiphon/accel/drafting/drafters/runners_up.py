@@ -1,4 +1,4 @@
-"""The model's runners-up: what it found likely when it last stood after the same tokens. Knows no texts."""
+"""Runners-up: the tokens that the model ranked highest when it last read the same tokens. Knows no texts."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
 
 K = 8
 """How many tokens are kept of each row of logits: Token Recycling's 8."""
 
 NO_TOKEN = -1
-"""Stands in a context where there is no token: the one before the first of a text, or the one that is left open."""
+"""Stands in a context for a missing token: before the first of a text, or where only the last token counts."""
 
-# How often the r-th best token after a context came next where the model stood there again: rank says more of it than
-# probability does, and each is given half. Measured on greedy answers of SmolLM2-135M.
+# How often the r-th best token after a context came next when the context came again. Rank predicts it better than
+# probability does; the chance of a token is the mean of both. Measured on greedy answers of SmolLM2-135M.
 _HELD = {
     2: np.array([0.62, 0.11, 0.045, 0.02, 0.012, 0.01, 0.008, 0.006], dtype=np.float32),
     1: np.array([0.30, 0.06, 0.045, 0.03, 0.02, 0.015, 0.01, 0.01], dtype=np.float32),
@@ -54,13 +51,13 @@ class RunnersUp:
     """A table from the last two tokens, and from the last one alone, to the model's ``K`` best next tokens.
 
     Token Recycling (Luo et al. 2024, arXiv 2408.08696) with a longer context: every row of every forward, accepted or
-    not, overwrites what is known of its context, and what is known drafts where the context comes again. The table
-    holds at most ``entries`` contexts; beyond them the one that was learned or met the longest ago makes way. An entry
-    takes 64 bytes in two arrays and about 250 to be found by: some 20 MB when the default is full. Any thread may use
+    not, overwrites the entry of its context, and the entry is drafted from when the context comes again. The table
+    holds at most ``entries`` contexts; the one that was written the longest ago is dropped for a new one. An entry
+    takes 64 bytes in two arrays and about 250 in the index: some 20 MB when the default is full. Any thread may use
     it at any time.
 
-    Where nothing was learned of a context, ``prior`` tells what the model says after its last token alone. That knows
-    of no request, and is neither cleared nor saved.
+    For contexts without an entry, ``prior`` has the model's best tokens after the last token alone. It depends on no
+    request, and is neither cleared nor saved.
 
     It belongs to one ``model``, which is a name, and to a vocabulary of one size.
 
@@ -82,7 +79,7 @@ class RunnersUp:
 
     @property
     def size(self) -> int:
-        """How many contexts are known. It is no ``len``, so that an empty table does not pass for none."""
+        """How many contexts are known. There is no ``len``: an empty table would be false where None is meant."""
         return len(self._slots)
 
     def after(self, before: int, last: int) -> dict[int, float]:
@@ -95,26 +92,22 @@ class RunnersUp:
                 return _line(self._tokens, self._chances, slot)
         return {} if self.prior is None else self.prior.after(last)
 
-    def learn(self, tail: Tokens, draft: Draft, logits: Tensor) -> None:
-        """Read the ``logits`` of one forward, (1 + rows, vocab): those after ``tail`` and after each row of the draft.
-
-        Only ``K`` tokens and chances of each row leave the logits' device.
+    def learn(self, tail: Tokens, draft: Draft, logits: Logits | None) -> None:
+        """Read the ``logits`` of one forward: those after ``tail`` and after each row of the draft; None tells nothing.
 
         Raises:
             ValueError: the logits are of another vocabulary than those before.
         """
-        if len(logits) != 1 + len(draft) or logits.shape[1] < K:
-            return  # a replay has no logits
-        from antiphon.accel.engines.torch.best import best  # here, not above: drafters are named where no model is run
-
-        self.check(logits.shape[1])
-        tokens, chances = (each.cpu().numpy() for each in best(logits, K))
+        if logits is None or logits.vocabulary < K:
+            return
+        self.check(logits.vocabulary)
+        tokens, chances = logits.top(range(ROOT, len(draft)), K)
         likely = (1.0, *draft.chances)
         order = sorted(range(len(likely)), key=likely.__getitem__)  # of equal contexts the likeliest counts
         after = contexts(tail, draft)
         self.note([after[row] for row in order], tokens[order], chances[order])
 
-    def note(self, after: Sequence[_Key], tokens: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
+    def note(self, after: Sequence[_Key], tokens: NDArray[np.integer[Any]], chances: NDArray[np.float32]) -> None:
         """Overwrite what is known after each context; of equal ones the last counts. Shapes are (contexts, K)."""
         with self._lock:
             for kept, keys in ((1, [(NO_TOKEN, last) for _, last in after]), (2, after)):
@@ -123,10 +116,10 @@ class RunnersUp:
                 self._chances[slots] = (_HELD[kept] + _RECURS[kept] * chances) / 2
 
     def check(self, vocabulary: int) -> None:
-        """Refuse tokens of another vocabulary than those before.
+        """Refuse logits of another vocabulary than those before.
 
         Raises:
-            ValueError: they are.
+            ValueError: the size differs.
         """
         self.vocabulary = self.vocabulary or vocabulary
         if vocabulary != self.vocabulary:

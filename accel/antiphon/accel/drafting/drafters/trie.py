@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.drafting.drafters.occurrences import END, Occurrences
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Counting = Literal["occurrences", "window"]
 """What a frequency counts: the places where a continuation stands, or the paper's windows that hold it there."""
@@ -79,8 +76,8 @@ class Trie:
                 return draft
         return EMPTY
 
-    def observe(self, draft: Draft, accepted: Accepted, logits: Tensor) -> None:
-        """Nothing: the context given to ``propose`` tells all."""
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        """Nothing: the context given to ``propose`` holds everything that is needed."""
 
     def _grow(self, places: Sequence[int], matched: int, rows: int) -> Draft:
         """The ``rows`` most frequent paths after ``places``: a child is never more frequent than its parent."""
@@ -103,7 +100,7 @@ class Trie:
             parents.append(parent)
             chances.append(chance)
             parent, depth, total = len(tokens) - 1, depth + 1, -negative
-        return Draft(tuple(tokens), tuple(parents), tuple(chances))
+        return Draft.trusted(tuple(tokens), tuple(parents), tuple(chances))
 
     def _frequency(self, places: Sequence[int], matched: int, length: int) -> int:
         """The frequency f of a path of ``length`` tokens, ``matched`` of which stand before each of ``places``."""

@@ -7,7 +7,7 @@ from random import Random
 from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
 
 WORTH = 0.3
-"""What the answers to a whole window are worth, in tokens: they saved SmolLM2 0.2 to 0.5 a step."""
+"""What the logits after a whole window are worth, in tokens: they added 0.2 to 0.5 tokens to a step of SmolLM2."""
 
 
 def window_rows(width: int, size: int) -> int:
@@ -53,7 +53,7 @@ class Window:
                 tips[column] = len(tokens)
                 tokens.append(level[column])
         worth = WORTH / max(len(tokens), 1)
-        return Draft(tuple(tokens), tuple(parents), (worth,) * len(tokens), probes=len(tokens))
+        return Draft.trusted(tuple(tokens), tuple(parents), (worth,) * len(tokens), probes=len(tokens))
 
     def path(self, column: int) -> list[int]:
         """The tokens from the root down to the deepest one of a column."""

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft, Tokens
-from antiphon.accel.drafting.tree import Tree, additive, mask, plant
+from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.engines.torch.attention import lent
 from antiphon.accel.engines.torch.growing import GrowingCache
+from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED
 from antiphon.accel.engines.torch.prepacked import prepacked
 from antiphon.accel.engines.torch.traits import Traits

@@ -15,11 +15,12 @@ from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
-from antiphon.accel.drafting.tree import Tree, additive, mask, plant
+from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.engines.torch.attention import lent
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded
 from antiphon.accel.engines.torch.commit import capacity, commit, recorders, rewindable, settle
 from antiphon.accel.engines.torch.growing import let_grow
-from antiphon.accel.engines.torch.learned import Learned, embedded
+from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone
 from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.accel.engines.torch.prepacked import prepacked
@@ -47,7 +48,7 @@ class CachedModel:
         *,
         padding: int = 0,
         bucket: int = 0,
-        learned: Learned | None = None,
+        learned: BitaWeights | None = None,
     ) -> None:
         self.model = model
         self.traits = traits

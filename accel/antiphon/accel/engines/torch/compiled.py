@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft, Tokens
-from antiphon.accel.drafting.tree import Reach, plant
+from antiphon.accel.drafting.tree import AttentionSpan, plant
 from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers
 from antiphon.accel.engines.torch.probe import FAILURES as PROBED
@@ -207,7 +207,7 @@ def obstacle(model: PreTrainedModel, traits: Traits, cache: Cache) -> str | None
         f"it verifies no trees ({traits.reason})": traits.level != "tree",
         "its rotary frequencies change with the length": traits.rope is not None,
         f"not all of its layers look back to the start ({', '.join(traits.reaches)})": any(
-            reach != Reach() for reach in traits.reaches.values()
+            reach != AttentionSpan() for reach in traits.reaches.values()
         ),
         f"its cache is a {type(cache).__name__} of other layers ({', '.join(layers) or 'none yet'})": bool(layers)
         or len(cache.layers) != len(traits.kinds),

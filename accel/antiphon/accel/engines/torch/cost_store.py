@@ -17,8 +17,9 @@ import transformers
 from platformdirs import user_cache_dir
 from transformers import PreTrainedModel
 
-from antiphon.accel.drafting.step_cost import STEPS, StepCost, measure
+from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.attention import implementation_of
+from antiphon.accel.engines.torch.measuring import STEPS, measure
 from antiphon.accel.engines.torch.prepacked import choice, prepacked
 from antiphon.accel.files import write
 

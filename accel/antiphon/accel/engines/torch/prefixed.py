@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from antiphon.accel.engines.torch.learned import Learned
+from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 
 class Prefixed(Cache):
@@ -19,7 +19,7 @@ class Prefixed(Cache):
     matter to attention; who sees it is the mask's to say.
     """
 
-    def __init__(self, cache: Cache, learned: Learned) -> None:
+    def __init__(self, cache: Cache, learned: BitaWeights) -> None:
         super().__init__(layers=cache.layers)
         self._cache = cache
         self._learned = learned

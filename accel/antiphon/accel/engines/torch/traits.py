@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 
-from antiphon.accel.drafting.tree import Reach
+from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -58,7 +58,7 @@ class Traits:
     keeps_logits: bool
     kinds: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
-    reaches: Mapping[str, Reach] = field(default_factory=dict)
+    reaches: Mapping[str, AttentionSpan] = field(default_factory=dict)
     first: Mapping[str, int] = field(default_factory=dict)
     positions: int | None = None
     rope: RopeSwitch | None = None
@@ -130,14 +130,14 @@ def _kinds(config: Any, layers: list[Any]) -> tuple[str, ...]:
     return tuple(getattr(config, "layer_types", None) or inferred)
 
 
-def _reaches(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, Reach], dict[str, int]]:
-    reaches: dict[str, Reach] = {}
+def _reaches(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, AttentionSpan], dict[str, int]]:
+    reaches: dict[str, AttentionSpan] = {}
     first: dict[str, int] = {}
     for index, (kind, layer) in enumerate(zip(kinds, layers, strict=False)):
         if kind in reaches or type(layer).__name__ in (DUMMY, STATE_ALONE):
             continue
         width = getattr(layer, "sliding_window", None)
-        reaches[kind] = Reach(chunk=width) if kind == "chunked_attention" else Reach(window=width)
+        reaches[kind] = AttentionSpan(chunk=width) if kind == "chunked_attention" else AttentionSpan(window=width)
         first[kind] = index
     return reaches, first
 

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from antiphon.accel.drafting.draft import ROOT, Draft
-from antiphon.accel.drafting.drafters import Blend
+from antiphon.accel.drafting.drafters import SuffixMatch
 
 
-def drafted(blend: Blend, context: list[int], *references: list[int], prompt: int = 0, budget: int = 32) -> Draft:
+def drafted(blend: SuffixMatch, context: list[int], *references: list[int], prompt: int = 0, budget: int = 32) -> Draft:
     """The draft after ``context``, the first ``prompt`` tokens of which are the prompt."""
     blend.begin(context[:prompt], references)
     return blend.propose(context, budget)
 
 
-def pure(**options: Any) -> Blend:
+def pure(**options: Any) -> SuffixMatch:
     """Drafts from known places alone."""
-    return Blend(common=0, **options)
+    return SuffixMatch(common=0, **options)
 
 
 def test_a_longer_match_weighs_more_than_many_short_ones() -> None:
@@ -50,7 +50,7 @@ def test_places_that_agree_on_share_a_path() -> None:
 def test_rows_come_best_first() -> None:
     chance = random.Random(1)
     references = [[chance.randrange(20) for _ in range(200)] for _ in range(5)]
-    draft = drafted(Blend(), references[2][50:60], *references)
+    draft = drafted(SuffixMatch(), references[2][50:60], *references)
     assert len(draft) == 32
     assert list(draft.chances) == sorted(draft.chances, reverse=True)
 
@@ -73,13 +73,13 @@ def test_nothing_runs_from_one_text_into_the_next() -> None:
 def test_a_token_that_never_stood_before_drafts_only_versatile_tokens() -> None:
     reference = [1, 5, 2, 5, 3, 5, 4, 4, 4]
     assert len(drafted(pure(), [99], reference)) == 0
-    draft = drafted(Blend(common=1), [99], reference)
+    draft = drafted(SuffixMatch(common=1), [99], reference)
     assert (draft.tokens, draft.parents) == ((5,), (ROOT,))
 
 
 def test_versatile_tokens_take_only_what_is_left_open() -> None:
     reference = [7, 1, 5, 2, 5, 3, 5, 4]
-    known, unknown = (drafted(Blend(common=1), [token], reference, budget=99) for token in (7, 99))
+    known, unknown = (drafted(SuffixMatch(common=1), [token], reference, budget=99) for token in (7, 99))
     first = {token: known.chances[row] for row, token in enumerate(known.tokens) if known.parents[row] == ROOT}
     assert set(first) == {1, 5}
     assert unknown.tokens == (5,)
@@ -87,14 +87,14 @@ def test_versatile_tokens_take_only_what_is_left_open() -> None:
 
 
 def test_a_versatile_token_that_is_known_to_follow_is_not_guessed_twice() -> None:
-    draft = drafted(Blend(), [1], [1, 5, 2, 5, 3, 5])
+    draft = drafted(SuffixMatch(), [1], [1, 5, 2, 5, 3, 5])
     assert draft.tokens.count(5) == len(
         {parent for parent, t in zip(draft.parents, draft.tokens, strict=True) if t == 5}
     )
 
 
 def test_versatile_tokens_are_found_in_the_answer_once_it_has_outgrown_the_prompt() -> None:
-    blend = Blend()
+    blend = SuffixMatch()
     blend.begin([9], [])
     context = [9, 1, 5, 2, 5, 3, 5, 4, 5]
     assert 5 in blend.propose([*context, 77], 32).tokens
@@ -150,4 +150,4 @@ def test_adding_the_answer_equals_building_anew(seed: int) -> None:
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Blend(**options)
+        SuffixMatch(**options)

@@ -1,4 +1,4 @@
-"""What BiTA learns of a model: embeddings for mask tokens, and keys and values that these alone see. Knows no drafts.
+"""BiTA's weights for a model: embeddings of mask tokens, and keys and values that these alone see. Knows no drafts.
 
 Lin et al. 2024, "BiTA: Bi-Directional Tuning for Lossless Acceleration in Large Language Models", section 3.1.
 """
@@ -31,12 +31,12 @@ _checked: WeakKeyDictionary[PreTrainedModel, object] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
-    """A learned prefix and learned mask tokens, of one model.
+class BitaWeights:
+    """A trained prefix and trained mask tokens, of one model.
 
-    ``keys`` and ``values`` have shape (layers, key heads, prefix, size): they are a cache's states, after rotation and
-    norm. ``masks`` has shape (masks, hidden). ``model`` is the name of the model that they were learned for and
-    ``sample`` some numbers of its weights; ``notes`` says how they were learned.
+    ``keys`` and ``values`` have shape (layers, key heads, prefix, size), as in a cache: after rotation and norm.
+    ``masks`` has shape (masks, hidden). ``model`` is the name of the model that they were trained for and ``sample``
+    some numbers of its weights, by which it is known again; ``notes`` says how they were trained.
     """
 
     keys: Tensor
@@ -51,7 +51,7 @@ class Learned:
         """How many keys and values every layer has."""
         return self.keys.shape[2]
 
-    def on(self, model: PreTrainedModel) -> Learned:
+    def on(self, model: PreTrainedModel) -> BitaWeights:
         """The same where the model computes, and in its precision."""
         keys, values, masks = (each.to(model.device, model.dtype) for each in (self.keys, self.values, self.masks))
         return replace(self, keys=keys, values=values, masks=masks)
@@ -97,7 +97,7 @@ class Learned:
         beside.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Learned:
+    def load(cls, path: str | Path) -> BitaWeights:
         """What was saved there.
 
         Raises:
@@ -150,7 +150,7 @@ def shape_of(model: PreTrainedModel) -> Shape:
     return Shape(len(cache.layers), heads, key, value, embeddings.weight.shape[1])
 
 
-def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> Learned:
+def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> BitaWeights:
     """Where training begins, in float32: a random prefix, and masks that are the mean embedding and a little noise.
 
     Raises:
@@ -163,7 +163,7 @@ def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed:
     keys, values, noise = (NOISE * torch.randn(shape, generator=random) for shape in shapes)
     embeddings: Any = model.get_input_embeddings()
     mean = embeddings.weight.detach().float().mean(0).cpu()
-    return Learned(keys, values, mean + noise, sample_of(model), name_of(model))
+    return BitaWeights(keys, values, mean + noise, sample_of(model), name_of(model))
 
 
 def sample_of(model: PreTrainedModel) -> Tensor:
@@ -172,9 +172,9 @@ def sample_of(model: PreTrainedModel) -> Tensor:
     return torch.cat([row.float().cpu() for row in rows])
 
 
-def learned_of(drafter: object) -> Learned | None:
-    """What a drafter brings along for its mask tokens; None where it drafts without."""
-    return getattr(drafter, "learned", None)
+def bita_weights_of(drafter: object) -> BitaWeights | None:
+    """The weights that a drafter needs the model to be shown; None where it has no mask tokens."""
+    return getattr(drafter, "bita_weights", None)
 
 
 def name_of(model: PreTrainedModel) -> str:
@@ -182,7 +182,7 @@ def name_of(model: PreTrainedModel) -> str:
     return Path(str(model.config.name_or_path or model.config.model_type)).name
 
 
-def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: Learned) -> Tensor:
+def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: BitaWeights) -> Tensor:
     """What tokens are fed as, of shape (1, tokens, hidden); -1 is the first mask token, -2 the second, and so on."""
     ids = torch.tensor(tokens, device=model.device)
     states: Tensor = model.get_input_embeddings()(ids.clamp(min=0))
