@@ -62,7 +62,7 @@ def admitted(given: Mapping[str, Any], tokenize: Tokenize | None) -> Sources | N
 def sources_of(extra_args: Mapping[str, Any] | None) -> Sources:
     """What was admitted, where the worker finds it."""
     found = (extra_args or {}).get(ADMITTED) or {}
-    return Sources(tuple(found.get(REFERENCES, ())), found.get(PREDICTION, ()))
+    return Sources(tuple(map(tuple, found.get(REFERENCES, ()))), tuple(found.get(PREDICTION, ())))
 
 
 def _references(given: object) -> Sequence[str | Sequence[int]]:
@@ -89,14 +89,14 @@ def _are_ids(given: Sequence[object], least: int) -> bool:
     return all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in given)
 
 
-def _tokens(given: str | Sequence[int], tokenize: Tokenize | None) -> list[int]:
+def _tokens(given: str | Sequence[int], tokenize: Tokenize | None) -> tuple[int, ...]:
     if not isinstance(given, str):
-        return list(given)
+        return tuple(given)
     if tokenize is None:
         raise ValueError(
             "This server has no tokenizer and reads no texts; give references and prediction as token ids."
         )
-    return tokenize(given)
+    return tuple(tokenize(given))
 
 
 def _bound(what: str, unit: str, count: int, most: int) -> None:

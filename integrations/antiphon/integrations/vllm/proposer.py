@@ -53,6 +53,11 @@ class Proposer:
         self._ended = 0.0
         (seam or Seam()).introduce(self)
 
+    @property
+    def kept(self) -> int:
+        """How many requests it holds something of: those that run or wait."""
+        return len(self._requests) + len(self._broken)
+
     def load_model(self, *_: Any, **__: Any) -> None:
         """Nothing to load: whoever drafts here is no model."""
 
