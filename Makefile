@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test notebooks docs fuzz format clean
+.PHONY: help install demo test notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 CASES ?= 10000
 
 help: ## List what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
 
@@ -27,6 +27,9 @@ notebooks: install ## Run the notebooks and keep what they show
 
 docs: install ## Show the documentation at http://127.0.0.1:8000, as it is being written
 	$(BIN)/mkdocs serve
+
+architecture: install ## Draw the picture of docs/architecture.md from the imports of the source files
+	$(BIN)/python -m tests.architecture
 
 fuzz: install ## Hold 10,000 random requests against plain decoding (some 20 minutes); CASES=500 for fewer
 	$(BIN)/python -m tests.fuzz --cases $(CASES)

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import architecture
+from tests.imports import Import, circles, graph, module_name, room_of
+from tests.rooms import ROOMS
+
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "accel": {"accel"},
@@ -39,11 +43,6 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 @pytest.mark.parametrize("part", MAY_IMPORT)
 def test_imports_run_one_way(part: str) -> None:
     wrong = [
@@ -54,6 +53,41 @@ def test_imports_run_one_way(part: str) -> None:
     ]
     assert FILES[part] or part == "integrations", f"{part} is empty"
     assert wrong == []
+
+
+def across_rooms(part: str) -> list[tuple[Import, tuple[str, str]]]:
+    """Every import that leads from one room of a part into another."""
+    found = [each for imports in graph(part).values() for each in imports]
+    pairs = [(each, (room_of(each.importer, ROOMS[part]), room_of(each.imported, ROOMS[part]))) for each in found]
+    return [(each, (room, other)) for each, (room, other) in pairs if room != other]
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_a_room_imports_only_what_it_may(part: str) -> None:
+    wrong = [
+        f"{each.importer}:{each.line} imports {each.imported}"
+        for each, (room, other) in across_rooms(part)
+        if other not in ROOMS[part][room]
+    ]
+    assert wrong == []
+    assert circles(ROOMS[part]) == [], "rooms that may import each other are one room"
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_no_file_imports_itself_by_way_of_others(part: str) -> None:
+    """Not in functions and not for type checking either: of two files one can always be read without the other."""
+    assert circles({file: [each.imported for each in found] for file, found in graph(part).items()}) == []
+
+
+def test_the_architecture_page_is_drawn_from_the_code() -> None:
+    assert f"{architecture.BEGIN}{architecture.drawn()}{architecture.END}" in architecture.PAGE.read_text("utf-8"), (
+        "run: make architecture"
+    )
+
+
+def test_a_circle_is_found_and_a_way_round_is_none() -> None:
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": [], "e": ["a", "d"]}) == [["a", "b", "c"]]
+    assert circles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
 
 
 def test_every_library_that_is_imported_is_declared_and_pinned() -> None:

@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbformat import NotebookNode
 
-from antiphon.pipelines.embedded import resolve_model
+from antiphon.pipelines.models.embedded import resolve_model
 from tests.notebooks import NOTEBOOKS, ROOT, kernel, read, run
 
 COMPARED = ("text/html", "image/png")

@@ -15,9 +15,9 @@ from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
 from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
 from antiphon.accel.engines.torch import cache
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.compiled import CompiledModel
+from antiphon.accel.engines.torch.compiled import CompiledSequence
 from antiphon.accel.engines.torch.masks import mask
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slots import PLACES, POSITIONS
 
 Patch = pytest.MonkeyPatch
@@ -83,13 +83,13 @@ def positions_count_the_padding(patch: Patch) -> None:
         def __call__(self, *, position_ids: Tensor, **given: Any) -> Any:
             return self.model(position_ids=position_ids + self.by, **given)
 
-    make = CachedModel.__init__
+    make = TorchSequence.__init__
 
-    def shifted(self: CachedModel, model: Any, *given: Any, padding: int = 0, **named: Any) -> None:
+    def shifted(self: TorchSequence, model: Any, *given: Any, padding: int = 0, **named: Any) -> None:
         make(self, model, *given, padding=padding, **named)
         self.model = Shifted(model, padding)  # type: ignore[assignment]
 
-    patch.setattr(CachedModel, "__init__", shifted)
+    patch.setattr(TorchSequence, "__init__", shifted)
 
 
 def eager_mask_is_boolean(patch: Patch) -> None:
@@ -99,21 +99,21 @@ def eager_mask_is_boolean(patch: Patch) -> None:
 
 def first_rows_are_kept(patch: Patch) -> None:
     """As many rows are kept as were accepted, but the first ones, whichever these are."""
-    keep = CachedModel.keep
-    patch.setattr(CachedModel, "keep", lambda self, path: keep(self, range(len(path))))
+    keep = TorchSequence.keep
+    patch.setattr(TorchSequence, "keep", lambda self, path: keep(self, range(len(path))))
 
 
 def rejected_rows_stay(patch: Patch) -> None:
     """Every row that was drafted stays in the cache and counts as text."""
-    forward, keep = CachedModel.forward, CachedModel.keep
+    forward, keep = TorchSequence.forward, TorchSequence.keep
     drafted: list[int] = []
 
-    def noted(self: CachedModel, pending: Sequence[int], draft: Draft) -> Tensor:
+    def noted(self: TorchSequence, pending: Sequence[int], draft: Draft) -> Tensor:
         drafted[:] = range(len(draft))
         return forward(self, pending, draft)
 
-    patch.setattr(CachedModel, "forward", noted)
-    patch.setattr(CachedModel, "keep", lambda self, path: keep(self, tuple(drafted)))
+    patch.setattr(TorchSequence, "forward", noted)
+    patch.setattr(TorchSequence, "keep", lambda self, path: keep(self, tuple(drafted)))
 
 
 def cache_is_not_cropped(patch: Patch) -> None:
@@ -129,21 +129,21 @@ def accepted_rows_are_not_moved(patch: Patch) -> None:
 
 def state_is_not_rewound(patch: Patch) -> None:
     """Recurrent state goes on from the end of the draft, whatever of it was accepted."""
-    forward, keep = CachedModel.forward, CachedModel.keep
+    forward, keep = TorchSequence.forward, TorchSequence.keep
     fed = [0, 0]
 
-    def noted(self: CachedModel, pending: Sequence[int], draft: Draft) -> Tensor:
+    def noted(self: TorchSequence, pending: Sequence[int], draft: Draft) -> Tensor:
         fed[:] = [len(pending), len(draft)]
         return forward(self, pending, draft)
 
-    def unwound(self: CachedModel, path: Sequence[int]) -> None:
+    def unwound(self: TorchSequence, path: Sequence[int]) -> None:
         if self.level != "replay" or not fed[1]:
             return keep(self, path)
         self.length += fed[0] + len(path)
         return None
 
-    patch.setattr(CachedModel, "forward", noted)
-    patch.setattr(CachedModel, "keep", unwound)
+    patch.setattr(TorchSequence, "forward", noted)
+    patch.setattr(TorchSequence, "keep", unwound)
 
 
 def bonus_token_is_lost(patch: Patch) -> None:
@@ -167,8 +167,8 @@ def text_goes_on_after_its_end(patch: Patch) -> None:
 
 def length_is_looked_at_per_forward(patch: Patch) -> None:
     """The same where drafts are not kept to the room that is left either: each of the two alone does no harm."""
-    fit = CachedModel.fit
-    patch.setattr(CachedModel, "fit", lambda self, draft, rows, depth: fit(self, draft, rows, 99))
+    fit = TorchSequence.fit
+    patch.setattr(TorchSequence, "fit", lambda self, draft, rows, depth: fit(self, draft, rows, 99))
     text_goes_on_after_its_end(patch)
 
 
@@ -245,41 +245,41 @@ def logits_are_the_rows_before(patch: Patch) -> None:
 
 def compiled_position_is_the_slot(patch: Patch) -> None:
     """In compiled steps a row's rotary position is the slot that it is written to."""
-    make = CompiledModel._plan
+    make = CompiledSequence._plan
 
-    def slotted(self: CompiledModel, *given: Any) -> Any:
+    def slotted(self: CompiledSequence, *given: Any) -> Any:
         plan = make(self, *given)
         plan[POSITIONS] = plan[PLACES]
         return plan
 
-    patch.setattr(CompiledModel, "_plan", slotted)
+    patch.setattr(CompiledSequence, "_plan", slotted)
 
 
 def rejected_slots_are_seen(patch: Patch) -> None:
     """In compiled steps the slots of rejected rows are shown to later rows, as long as nobody writes to them."""
-    keep = CompiledModel.keep
+    keep = CompiledSequence.keep
 
-    def indulgent(self: CompiledModel, path: Sequence[int]) -> None:
+    def indulgent(self: CompiledSequence, path: Sequence[int]) -> None:
         keep(self, path)
         self._seen[self._fed[1]] = True
 
-    patch.setattr(CompiledModel, "keep", indulgent)
+    patch.setattr(CompiledSequence, "keep", indulgent)
 
 
 def kept_slots_are_written_again(patch: Patch) -> None:
     """In compiled steps the slots of accepted rows are free, too."""
-    keep = CompiledModel.keep
+    keep = CompiledSequence.keep
 
-    def generous(self: CompiledModel, path: Sequence[int]) -> None:
+    def generous(self: CompiledSequence, path: Sequence[int]) -> None:
         keep(self, path)
         self._free += self._fed[1]
 
-    patch.setattr(CompiledModel, "keep", generous)
+    patch.setattr(CompiledSequence, "keep", generous)
 
 
 def memory_is_not_handed_over(patch: Patch) -> None:
     """A text that comes back to its memory does not look whether another one has had it in between."""
-    patch.setattr(CompiledModel, "leave", lambda self: None)
+    patch.setattr(CompiledSequence, "leave", lambda self: None)
 
 
 Choose = Callable[[int], int]

@@ -14,7 +14,7 @@ from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.run import Run
 from antiphon.accel.drafting.draft import ROOT, Drafter
-from antiphon.accel.engines.torch.probe import shares_forwards
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Curious, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
@@ -67,7 +67,7 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
     whole = [[0] * (width - len(p)) + p + tail for p, tail in zip(prompts, expected, strict=True)]
     thickets = [Thicket(text, seed, VOCABULARY) for seed, text in enumerate(whole)]
     witnesses = [Witness(thickets[0]), Witness(Curious(thickets[1], whole[1], 1, VOCABULARY)), Witness(thickets[2])]
-    assert shares_forwards(model)
+    assert engine_of(model).sharing
     output = generate(model, **batch, **SETTINGS, rows=32, drafter=Planted(witnesses))
     assert isinstance(output, Tensor)
     assert output[:, width:].tolist() == expected
@@ -236,7 +236,7 @@ def test_a_model_that_cannot_share_forwards_decodes_its_texts_one_by_one(family:
             )
         ).eval()  # fmt: skip
     prompts = texts((12, 12))
-    assert not shares_forwards(model)
+    assert not engine_of(model).sharing
     output = generate(model, torch.tensor(prompts), **SETTINGS)
     assert isinstance(output, Tensor)
     assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]

@@ -12,8 +12,8 @@ from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersU
 from antiphon.accel.drafting.drafters.runners_up import Bigrams, K
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, ask, bigrams_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
-from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 

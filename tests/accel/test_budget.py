@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
 from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, Fixed, Measured, share_rows
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Tokens, chain
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterFactory, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
 from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.torch.cost_store import assume
-from antiphon.accel.engines.torch.experience import budget_for
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.adversary import Liar, Oracle
 from antiphon.accel.testing.tiny import tiny_model
-from tests.accel.costs import fix_cost
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})
 DEAR = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}})
@@ -110,12 +110,20 @@ def test_a_plain_step_is_filled_up_where_more_rows_are_cheaper() -> None:
 
 
 def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], list[Step]]:
-    fix_cost(model, cost)
     steps: list[Step] = []
     settings = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None} | options
-    output = generate(model, [*range(40, 80)], on_step=steps.append, **settings)
+    output = generate(model, [*range(40, 80)], on_step=steps.append, cost=cost, **settings)
     assert isinstance(output, Tensor)
     return output[0].tolist(), steps
+
+
+def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[Step]:
+    """The steps of one request that has this budget."""
+    request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
+    options = DecodingOptions(drafter=drafter)
+    generation = engine_of(model).lock.take(lambda: Generation(request, options=options))
+    generation.text.budget = budget
+    return list(generation.steps())
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2"])
@@ -135,11 +143,12 @@ def test_a_liar_is_believed_less_and_less_and_an_oracle_always() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
     text, _ = steps_of(model, cost, rows=0)
-    _, lies = steps_of(model, cost, drafter=lambda: Liar(text, 5))
+    known = Calibration()
+    lies = steps_within(measured(cost, known), model, lambda: Liar(text, 5))
     drafted = [step.drafted for step in lies]
     assert max(drafted[1:4]) == 5
     assert drafted[20:] == [0] * len(drafted[20:])
-    _, again = steps_of(model, cost, drafter=lambda: Liar(text, 5))
+    again = steps_within(measured(cost, known), model, lambda: Liar(text, 5))
     assert sum(step.drafted for step in again) == 0, "the next request knows what it was worth"
     said, truths = steps_of(model, cost, drafter=lambda: Oracle(text, 5))
     assert said == text
@@ -199,9 +208,9 @@ def test_a_child_is_never_likelier_than_its_parent() -> None:
 
 def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_the_model() -> None:
     model = tiny_model()
-    fix_cost(model, FREE)
-    first, second = (budget_for(model, Blend(), None) for _ in range(2))
-    other = budget_for(model, Nothing(), None)
+    engine = engine_of(model)
+    first, second = (engine.budget(Blend(), None) for _ in range(2))
+    other = engine.budget(Nothing(), None)
     assert isinstance(first, Measured)
     assert isinstance(second, Measured)
     assert isinstance(other, Measured)
@@ -211,10 +220,11 @@ def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_
 
 
 def test_a_number_fixes_the_rows_and_a_model_that_verifies_nothing_is_asked_for_none() -> None:
-    assert budget_for(tiny_model(), Blend(), 7) == Fixed(7)
-    assert budget_for(tiny_model("mamba"), Blend(), None) == Fixed(0)
+    trees, nothing = tiny_model(), tiny_model("mamba")
+    assert engine_of(trees).budget(Blend(), 7) == Fixed(7)
+    assert engine_of(nothing).budget(Blend(), None) == Fixed(0)
     assert Fixed(2).trim(chain([1, 2, 3]), 64) == chain([1, 2])
-    assert budget_for(tiny_model(), Blend(), 7).pads(EMPTY, 64) == 0
+    assert engine_of(trees).budget(Blend(), 7).pads(EMPTY, 64) == 0
 
 
 def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() -> None:
@@ -233,9 +243,8 @@ def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() ->
 
 def test_the_cost_is_learned_from_real_steps() -> None:
     model = tiny_model()
-    assume(model, FREE)
     list(stream(model, [*range(40, 60)], max_new_tokens=30, do_sample=False, eos_token_id=None))
-    budget = budget_for(model, Blend(), None)
+    budget = engine_of(model).budget(Blend(), None)
     assert isinstance(budget, Measured)
     assert isinstance(budget.cost, RunningCost)
     assert any(budget.cost.correction(rows) != 1 for rows in (1, 2, 4, 8, 16, 32, 64))

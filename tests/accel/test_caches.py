@@ -20,10 +20,10 @@ from transformers.cache_utils import QuantizedLayer, StaticLayer
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Drafter, Tokens
-from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.commit import rewindable
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing import GrowingCache
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Level
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Oracle, Thicket
@@ -179,8 +179,8 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(kind: str, family
             expect_equal_caches(cached.cache, fresh.cache)
 
 
-def prefilled(kind: str, model: Any, prompt: Tokens) -> CachedModel:
-    cached = CachedModel(model, traits_of(model), KINDS[kind](model.config, LENGTH + NEW))
+def prefilled(kind: str, model: Any, prompt: Tokens) -> TorchSequence:
+    cached = TorchSequence(model, traits_of(model), KINDS[kind](model.config, LENGTH + NEW))
     with torch.no_grad():
         cached.prefill(prompt)
     cached.keep(())

@@ -13,7 +13,6 @@ from antiphon.accel import Choice, LanguageModel, choose_drafter
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.bita_weights import untrained
-from antiphon.accel.engines.torch.cost_store import assume
 from antiphon.accel.engines.torch.loading import load_pretrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
@@ -21,10 +20,8 @@ FREE = StepCost({64: {1: 1.0, 64: 1.1}})
 DEAR = StepCost({64: {1: 1.0, 64: 3.0}})
 
 
-def loaded(folder: Path, cost: StepCost) -> PreTrainedModel:
-    """The folder's model, whose forwards cost this."""
+def loaded(folder: Path) -> PreTrainedModel:
     model, _ = load_pretrained(folder, device="cpu")
-    assume(model, cost)
     return model
 
 
@@ -57,30 +54,28 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_masks_are_chosen_where_their_rows_cost_less_than_they_bring(folder: Path) -> None:
-    model = loaded(folder, FREE)
-    chosen = choose_drafter(model)
+    model = loaded(folder)
+    chosen = choose_drafter(model, FREE)
     assert with_masks(chosen)
     assert chosen.name == "blend with bita"
     assert str(chosen).startswith(
         "blend with bita: BiTA's full draft, 52 rows, makes about 1.6 tokens and costs 1.1 plain"
     )
     assert "lookahead's window, 9 rows for some 0.05 tokens, would cost 0.01 plain steps" in chosen.reason
-    assume(model, DEAR)
-    dear = choose_drafter(model)
+    dear = choose_drafter(model, DEAR)
     assert not with_masks(dear)
     assert "52 rows, makes about 1.6 tokens and costs 2.6 plain steps" in dear.reason
 
 
 def test_without_a_file_for_this_very_model_the_default_drafts_and_says_why(folder: Path) -> None:
     model = tiny_model()
-    assume(model, FREE)
-    none = choose_drafter(model)
+    none = choose_drafter(model, FREE)
     assert (none.name, none.drafter) == ("blend", Blend)
     assert none.reason.startswith(f"no {BITA_FILE} lies in the model's folder; lookahead's window, ")
     untrained(tiny_model(seed=1)).save(folder / BITA_FILE)
-    assert "the weights of" in choose_drafter(loaded(folder, FREE)).reason
+    assert "the weights of" in choose_drafter(loaded(folder), FREE).reason
     (folder / BITA_FILE).write_bytes(b"torn")
-    assert "or damaged; train anew" in choose_drafter(loaded(folder, FREE)).reason
+    assert "or damaged; train anew" in choose_drafter(loaded(folder), FREE).reason
 
 
 def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> None:
@@ -90,9 +85,8 @@ def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> N
 
 
 def test_what_decodes_deterministically_gets_no_masks(folder: Path) -> None:
-    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", deterministic=True)
-    assume(model.model, FREE)
-    assert "BiTA is not decoded deterministically" in choose_drafter(model.model).reason
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", deterministic=True, cost=FREE)
+    assert "BiTA is not decoded deterministically" in choose_drafter(model.model, FREE, deterministic=True).reason
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=12)
     assert model.generate("bees and bees", max_new_tokens=12).tokens == plain.tokens
 
@@ -104,15 +98,14 @@ def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
     begun: list[type] = []
     for each in (Bita, SuffixMatch):
         monkeypatch.setattr(each, "begin", noted(each.begin, begun))
-    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", rows=16)
-    assume(model.model, cost)
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", rows=16, cost=cost)
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=40)
     begun.clear()
     assert model.generate("bees and bees", max_new_tokens=40).tokens == plain.tokens
     assert (Bita in begun) == (kind is Bita)
     assert SuffixMatch in begun
     begun.clear()
-    named = LanguageModel(model.model, model.tokenizer, rows=16)
+    named = LanguageModel(model.model, model.tokenizer, rows=16, cost=cost)
     assert named.generate("bees and bees", drafter="auto", max_new_tokens=40).tokens == plain.tokens
     assert (Bita in begun) == (kind is Bita)
 

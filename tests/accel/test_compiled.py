@@ -17,9 +17,9 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Drafter
 from antiphon.accel.drafting.drafters import Lookahead
 from antiphon.accel.engines.torch import compiled, slots
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.compiled import CompiledModel, compiled_or_plain
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.compiled import CompiledSequence, compiled_or_plain
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slots import BUCKETS
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.language_model import LanguageModel
@@ -119,8 +119,8 @@ def test_left_padding_is_seen_by_nobody() -> None:
     expect_plain_logits(model, text, witness.sights, padding=7)
 
 
-def in_slots(model: Any, prompt: list[int]) -> CompiledModel:
-    cached = CompiledModel(CachedModel(model, traits_of(model)), compiles=False)
+def in_slots(model: Any, prompt: list[int]) -> CompiledSequence:
+    cached = CompiledSequence(TorchSequence(model, traits_of(model)), compiles=False)
     with torch.no_grad():
         cached.prefill(prompt)
     cached.keep(())
@@ -144,7 +144,7 @@ def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_
             assert sorted(cached._order + cached._free) == list(range(128))
             assert cached._seen.nonzero()[0].tolist() == sorted(cached._order)
         assert cached._order != sorted(cached._order)  # accepted rows lie where they were written
-        fresh = CachedModel(model, traits_of(model))
+        fresh = TorchSequence(model, traits_of(model))
         fresh.prefill(text[: cached.length])
     layers: list[tuple[Any, Any]] = list(zip(cached.cache.layers, fresh.cache.layers, strict=True))
     for mine, other in layers:
@@ -286,7 +286,7 @@ def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once(monke
     with pytest.warns(UserWarning, match="decoded without compiled steps: compiling failed: .*no room for code"):
         assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
     assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
-    assert "no room" in str(compiled.obstacle(model, traits_of(model), CachedModel(model, traits_of(model)).cache))
+    assert "no room" in str(compiled.obstacle(model, traits_of(model), TorchSequence(model, traits_of(model)).cache))
 
 
 def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_what_cannot_be_compiled_is_decoded_as_ever_and_named_where_it_was_asked
 
 def test_on_a_cpu_nothing_is_compiled_unasked() -> None:
     model = model_of("llama")
-    plain = CachedModel(model, traits_of(model))
+    plain = TorchSequence(model, traits_of(model))
     assert compiled_or_plain(plain, None) is plain
     assert compiled_or_plain(plain, False) is plain
 

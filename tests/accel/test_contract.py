@@ -14,11 +14,10 @@ from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Look
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.trie import Trie
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
-from tests.accel.costs import fix_cost
 from tests.accel.oracles import KINKED, expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {
@@ -152,11 +151,10 @@ def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str)
 def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(name: str, family: str) -> None:
     model = model_of(family)
     text = plain(family, "greedy")[0].tolist()
-    fix_cost(model, KINKED)
     witness = Witness(drafter_of(name, text, model))
     output = generate(
         model, prompt_of(3), references=[text[40:60]], drafter=lambda: witness, eos_token_id=None, max_new_tokens=48,
-        do_sample=False,
+        do_sample=False, cost=KINKED,
     )  # fmt: skip
     assert isinstance(output, Tensor)
     assert output[0].tolist() == text

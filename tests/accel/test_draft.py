@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, trim
-from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, select, trim
+from antiphon.accel.drafting.tree import depth_first, select_depth_first
 from antiphon.accel.drafting.verify import walk
 
 
@@ -124,6 +124,27 @@ def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(
         first = ordered.parents.index(parent) == row
         assert not first or row == parent + 1
     assert depth_first(ordered) == ordered
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_part_in_that_order_is_cut_and_ordered_at_once(seed: int) -> None:
+    draft = bush(seed, 14)
+    kept = [row for row in range(14) if draft.chances[row] > 0.1]
+    kept = [row for row in kept if draft.parents[row] in (ROOT, *kept)]
+    assert select_depth_first(draft, kept) == depth_first(select(draft, kept))
+    asking = replace(draft, probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
+    kept = [*(row for row in kept if row < 11), 11, 12, 13]
+    assert select_depth_first(asking, kept) == depth_first(select(asking, kept))
+
+
+def test_a_draft_made_without_checks_is_the_same_and_knows_its_shape_by_itself() -> None:
+    checked = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3), probes=1)
+    trusted = Draft.trusted(checked.tokens, checked.parents, checked.chances, 1)
+    assert (trusted, hash(trusted), repr(trusted)) == (checked, hash(checked), repr(checked))
+    assert trusted.depths == checked.depths == [1, 2, 1]
+    assert trusted.children is trusted.children
+    assert trusted.depths is trusted.depths
+    assert replace(trusted, tokens=(7, 7, 7)).children == {ROOT: {7: 0}, 0: {7: 1}}, "nothing of the old one is left"
 
 
 def test_depth_first_a_tree_in_order_of_chance_has_its_likeliest_path_in_front() -> None:

@@ -13,8 +13,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits
 from antiphon.accel.drafting.drafters.nothing import Nothing
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Oracle, Thicket
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
@@ -197,7 +197,7 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> N
     model = tiny_model(family)
     text = plain(model)
     thicket = Thicket(text, 7, VOCABULARY)
-    cached = CachedModel(model, traits_of(model))
+    cached = TorchSequence(model, traits_of(model))
     lengths: list[int] = []
     with torch.no_grad():
         cached.prefill(text[:LENGTH])
@@ -212,8 +212,8 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> N
     assert len(lengths) < 25
 
 
-def expect_cache_of(cached: CachedModel, tokens: list[int]) -> None:
-    fresh = CachedModel(cached.model, cached.traits)
+def expect_cache_of(cached: TorchSequence, tokens: list[int]) -> None:
+    fresh = TorchSequence(cached.model, cached.traits)
     fresh.prefill(tokens)
     fresh.keep(())
     layers: list[tuple[Any, Any]] = list(zip(cached.cache.layers, fresh.cache.layers, strict=True))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket
 from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES

@@ -12,8 +12,8 @@ from antiphon.accel.drafting.drafters.pool import Pool
 from antiphon.accel.drafting.drafters.window import Window
 from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.drafting.verify import walk
-from antiphon.accel.engines.torch.cache import CachedModel
 from antiphon.accel.engines.torch.logits import TorchLogits
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import declared
 from antiphon.accel.testing.tiny import tiny_model
 
@@ -272,7 +272,7 @@ def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafte
         drafter.window.levels = [[10 * level + j + shift for j in range(4 + (level > 0))] for level in range(3)]
         draft = drafter.propose(prompt, 99)
         assert (draft.candidates, draft.probes) == (5, 14)
-        cached = CachedModel(model, traits)
+        cached = TorchSequence(model, traits)
         cached.prefill(prompt[:-1])
         cached.keep(())
         said.append(cached.forward(prompt[-1:], draft)[: 1 + draft.candidates])

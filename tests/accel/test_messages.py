@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import call_opening, encode
+from antiphon.accel.text.messages import call_opening, prompt_tokens
 
 MESSAGES = [{"role": "user", "content": "Count to 3"}]
 TOOL = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": {}}}
@@ -32,7 +32,7 @@ def tokenizer_of(written: str) -> Any:
 
 
 def text_of(conversation: Conversation, tokenizer: Any) -> str:
-    return str(tokenizer.decode(encode(conversation, tokenizer)))
+    return str(tokenizer.decode(prompt_tokens(conversation, tokenizer)))
 
 
 def test_a_conversation_is_written_with_its_tools_and_the_beginning_of_the_answer() -> None:
@@ -40,12 +40,12 @@ def test_a_conversation_is_written_with_its_tools_and_the_beginning_of_the_answe
     written = text_of(Conversation(MESSAGES, [TOOL], "Well, "), tokenizer)
     assert '"name": "count"' in written
     assert written.endswith("<user>Count to 3<assistant>Well, ")
-    assert encode(Conversation(MESSAGES), tokenizer) == encode(MESSAGES, tokenizer)
+    assert prompt_tokens(Conversation(MESSAGES), tokenizer) == prompt_tokens(MESSAGES, tokenizer)
 
 
 def test_tools_are_refused_where_the_template_writes_none() -> None:
     with pytest.raises(ValueError, match="does not write tools"):
-        encode(Conversation(MESSAGES, [TOOL]), byte_tokenizer())
+        prompt_tokens(Conversation(MESSAGES, [TOOL]), byte_tokenizer())
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from antiphon.accel.drafting.draft import Accepted, Draft, Logits
 from antiphon.accel.drafting.drafters.nothing import Nothing
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.test_engine import LENGTH, PROMPT, ROPES, plain
@@ -54,9 +54,9 @@ def test_a_prompt_is_read_but_for_its_last_token_where_the_drafter_asks_somethin
 
 def test_where_the_prompts_own_forward_is_promised_nothing_is_asked_beside_it() -> None:
     model = tiny_model(seed=11)
-    assert CachedModel(model, traits_of(model)).can_open([5, 6])
-    assert not CachedModel(model, traits_of(model), bucket=32).can_open([5, 6]), "no bit of it may change"
-    assert not CachedModel(model, traits_of(model)).can_open([5])
+    assert TorchSequence(model, traits_of(model)).can_open([5, 6])
+    assert not TorchSequence(model, traits_of(model), bucket=32).can_open([5, 6]), "no bit of it may change"
+    assert not TorchSequence(model, traits_of(model)).can_open([5])
     longrope = tiny_model(rope_parameters=ROPES["dynamic"], max_position_embeddings=52)
     assert shapes_of(longrope, Opening)[1][0] == LENGTH
     assert shapes_of(tiny_model("mamba2"), Opening)[1][0] == LENGTH

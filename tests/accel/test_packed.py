@@ -15,8 +15,8 @@ from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import depth_first
 from antiphon.accel.engines.torch import packed
 from antiphon.accel.engines.torch.attention import implementation_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.packed import MOST, PACKED, obstacle, packed_attention
-from antiphon.accel.engines.torch.probe import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model

@@ -15,9 +15,9 @@ from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.torch import prepacked as room
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.prepacked import Prepacked, Product, prepacked
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.prepacked import Prepacked, Product
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
@@ -66,7 +66,7 @@ def test_text_and_logits_are_plain_decodings(family: str) -> None:
     witness = Witness(Thicket(expected, 1, VOCABULARY))
     assert text_of(model, drafter=lambda: witness) == expected
     expect_plain_logits(model, expected, witness.sights)
-    assert len(prepacked(model)) > 0
+    assert len(engine_of(model).prepacked) > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
@@ -96,7 +96,7 @@ def test_layers_are_computed_by_their_copies_in_a_forward_and_by_themselves_afte
     model: Any = tiny_model()
     inside: list[bool] = []
     hidden_layer(model).register_forward_hook(lambda layer, *_: inside.append("forward" in vars(layer)))
-    cached = CachedModel(model, traits_of(model))
+    cached = TorchSequence(model, traits_of(model))
     with torch.no_grad():
         cached.prefill([1, 2, 3])
         inside.clear()
@@ -105,13 +105,13 @@ def test_layers_are_computed_by_their_copies_in_a_forward_and_by_themselves_afte
         assert inside == [True]
         model(PROMPT)
     assert inside == [True, False]
-    assert all("forward" not in vars(layer) for layer in prepacked(model))
+    assert all("forward" not in vars(layer) for layer in engine_of(model).prepacked)
     copy.deepcopy(model)
 
 
 def test_a_forward_that_fails_leaves_the_model_as_it_was() -> None:
     model = tiny_model()
-    cached = CachedModel(model, traits_of(model))
+    cached = TorchSequence(model, traits_of(model))
     with torch.no_grad(), pytest.raises(IndexError):
         cached.prefill([VOCABULARY])
     assert "forward" not in vars(hidden_layer(model))
@@ -119,7 +119,7 @@ def test_a_forward_that_fails_leaves_the_model_as_it_was() -> None:
 
 def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() -> None:
     model = tiny_model()
-    weights, layer, meeting = prepacked(model), hidden_layer(model), Barrier(2, timeout=10)
+    weights, layer, meeting = engine_of(model).prepacked, hidden_layer(model), Barrier(2, timeout=10)
     seen: list[bool] = []
 
     def other() -> None:
@@ -133,7 +133,7 @@ def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() 
         meeting.wait()
         seen.append("forward" in vars(layer))
     seen.append("forward" in vars(layer))
-    assert prepacked(model) is weights, "who asks meanwhile is not told that the layers belong to another"
+    assert engine_of(model).prepacked is weights, "who asks meanwhile is not told that the layers belong to another"
     meeting.wait()
     thread.join()
     assert [*seen, "forward" in vars(layer)] == [True, True, False]
@@ -142,7 +142,7 @@ def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() 
 def test_a_forward_of_another_thread_never_meets_copies_that_are_not_its_own() -> None:
     """Neither those of weights that are no more, nor any where it asked for none."""
     model: Any = tiny_model()
-    first = prepacked(model)
+    first = engine_of(model).prepacked
     double_in_place(model)
     expected = model(PROMPT).logits
     found: list[Tensor] = []
@@ -150,14 +150,14 @@ def test_a_forward_of_another_thread_never_meets_copies_that_are_not_its_own() -
     def other() -> None:
         with torch.no_grad():
             found.append(model(PROMPT).logits)
-            with prepacked(model).applied():
+            with engine_of(model).prepacked.applied():
                 found.append(model(PROMPT).logits)
 
     with first.applied():
         thread = Thread(target=other)
         thread.start()
         thread.join()
-    assert len(prepacked(model)) > 0
+    assert len(engine_of(model).prepacked) > 0
     assert torch.equal(found[0], expected)
     torch.testing.assert_close(found[1], expected)
 
@@ -169,7 +169,7 @@ def test_first_requests_that_come_together_make_one_set_of_copies() -> None:
 
     def ask() -> None:
         start.wait()
-        found.append(prepacked(model))
+        found.append(engine_of(model).prepacked)
 
     threads = [Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -221,24 +221,24 @@ def by_another_layer(model: Any) -> None:
 )
 def test_weights_that_have_changed_are_not_computed_by_old_copies(change: Any) -> None:
     model: Any = tiny_model(mlp_bias=True)
-    before, copies = text_of(model), prepacked(model)
-    assert prepacked(model) is copies
+    before, copies = text_of(model), engine_of(model).prepacked
+    assert engine_of(model).prepacked is copies
     change(model)
     expected = plain_text_of(model)
     assert text_of(model) == expected
     assert expected != before, "the change says something else"
-    assert len(prepacked(model)) == len(copies)
-    assert (prepacked(model) is copies) == (change is only_a_bias)
+    assert len(engine_of(model).prepacked) == len(copies)
+    assert (engine_of(model).prepacked is copies) == (change is only_a_bias)
 
 
 def test_a_model_that_goes_to_another_precision_gets_copies_of_that() -> None:
     model: Any = tiny_model()
-    copies = prepacked(model)
+    copies = engine_of(model).prepacked
     model.to(torch.float64)
-    assert len(prepacked(model)) == 0
+    assert len(engine_of(model).prepacked) == 0
     model.to(torch.float32)
-    assert len(prepacked(model)) == len(copies)
-    assert prepacked(model) is not copies
+    assert len(engine_of(model).prepacked) == len(copies)
+    assert engine_of(model).prepacked is not copies
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft's of transformers
@@ -249,28 +249,28 @@ def test_a_merged_adapter_may_be_taken_out_in_the_midst_of_a_forward() -> None:
         torch.manual_seed(5)
         adapted = peft.get_peft_model(tiny_model(), config)
     model = adapted.base_model.model
-    own = len(prepacked(model))
+    own = len(engine_of(model).prepacked)
     with adapted.disable_adapter():
         base = plain_text_of(model)
     assert text_of(model) == plain_text_of(model) != base
     adapted.merge_adapter()
     assert text_of(model) == plain_text_of(model) != base
-    assert own - len(prepacked(model)) == 2, "one in each layer"
+    assert own - len(engine_of(model).prepacked) == 2, "one in each layer"
     with adapted.disable_adapter():
         assert text_of(model) == base
 
 
 def test_a_hook_that_steers_a_weight_is_followed() -> None:
     model: Any = tiny_model()
-    copies = prepacked(model)
+    copies = engine_of(model).prepacked
 
     def steer(layer: Any, given: Any) -> None:
         layer.weight.data.neg_()
 
     handle = hidden_layer(model).register_forward_pre_hook(steer)
-    assert hidden_layer(model) not in list(prepacked(model))
+    assert hidden_layer(model) not in list(engine_of(model).prepacked)
     handle.remove()
-    assert len(prepacked(model)) == len(copies)
+    assert len(engine_of(model).prepacked) == len(copies)
 
 
 def test_a_forward_that_somebody_else_put_in_is_theirs() -> None:
@@ -289,7 +289,7 @@ def test_a_forward_that_somebody_else_put_in_is_theirs() -> None:
     assert text_of(model, drafter=Nothing) == plain_text_of(model)
     assert calls == 2 * (OPTIONS["max_new_tokens"])
     assert layer.forward is hooked
-    assert layer not in list(prepacked(model))
+    assert layer not in list(engine_of(model).prepacked)
 
 
 def test_subclasses_of_linear_layers_are_left_alone() -> None:
@@ -298,19 +298,19 @@ def test_subclasses_of_linear_layers_are_left_alone() -> None:
 
     model: Any = tiny_model()
     model.model.layers[0].mlp.up_proj = Quantized(64, 96)
-    assert not any(isinstance(layer, Quantized) for layer in prepacked(model))
+    assert not any(isinstance(layer, Quantized) for layer in engine_of(model).prepacked)
 
 
 def test_under_autocast_layers_stay_as_they_are() -> None:
     model = tiny_model()
-    with torch.autocast("cpu", torch.bfloat16), prepacked(model).applied():
+    with torch.autocast("cpu", torch.bfloat16), engine_of(model).prepacked.applied():
         assert "forward" not in vars(hidden_layer(model))
 
 
 def test_copies_end_with_the_model() -> None:
     model = tiny_model()
     text_of(model)
-    copies = ref(prepacked(model))
+    copies = ref(engine_of(model).prepacked)
     del model
     gc.collect()
     assert copies() is None

@@ -7,8 +7,8 @@ import torch
 from transformers import DynamicCache, GenerationConfig, TextStreamer
 
 from antiphon.accel.drafting.draft import EMPTY, Draft
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
@@ -131,4 +131,4 @@ def test_a_model_in_training_mode_is_decoded_plainly_and_says_why() -> None:
     model.train()
     assert traits_of(model).level == "plain"
     assert "model.eval()" in traits_of(model).reason
-    assert CachedModel(model, traits_of(model)).fit(Draft((1,), (-1,), (1.0,)), 8, 8) == EMPTY
+    assert TorchSequence(model, traits_of(model)).fit(Draft((1,), (-1,), (1.0,)), 8, 8) == EMPTY

@@ -267,8 +267,8 @@ def test_what_only_a_local_model_takes_is_refused(speaking: Speaking) -> None:
 
 
 def test_tokens_are_counted_by_who_can(speaking: Speaking) -> None:
-    assert asking(speaking).count_tokens("x" * 30) == 10, "a guess"
-    assert asking(speaking, tokenizer=byte_tokenizer(bos=False)).count_tokens("x" * 30) == 30
+    assert asking(speaking).tokenize("x" * 30).count == 10, "a guess"
+    assert asking(speaking, tokenizer=byte_tokenizer(bos=False)).tokenize("x" * 30).count == 30
     with serving(Speaking(owner="vllm")) as vllm:
-        counted = asking(vllm).count_tokens(USER)
+        counted = asking(vllm).tokenize(USER).count
         assert counted == len(json.dumps({"model": "tiny", "messages": USER}))

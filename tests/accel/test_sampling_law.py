@@ -15,8 +15,8 @@ from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.transcript import Transcript
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, chain, merge, trim
 from antiphon.accel.drafting.verify import walk
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
@@ -180,7 +180,7 @@ def exact_law(model: Any, prompt: list[int], draft: Draft) -> dict[Text, float]:
 
 def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counter[Text]:
     """What the engine's own rooms emit in one step, again and again, over one forward of the draft."""
-    cached = CachedModel(model, traits_of(model))
+    cached = TorchSequence(model, traits_of(model))
     with torch.no_grad():
         cached.prefill(prompt[:-1])
         cached.keep(())

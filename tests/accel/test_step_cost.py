@@ -2,18 +2,21 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.budget import Measured
+from antiphon.accel.drafting.drafters import Nothing
+from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.torch import cost_store
-from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save, step_cost
-from antiphon.accel.engines.torch.measuring import measure
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save
+from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.measuring import STEPS, measure
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.testing.tiny import tiny_model
 
 COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
@@ -41,13 +44,19 @@ def test_a_cost_in_json_has_milliseconds_and_ratios_by_context_and_rows() -> Non
     }
 
 
+def texts_of(model: Any) -> Callable[[], TorchSequence]:
+    """Makes sequences of one model, whose self-test is over."""
+    traits = engine_of(model).traits
+    return lambda: TorchSequence(model, traits)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2", "zamba2", "llama4"])
 def test_every_number_of_rows_is_fed_after_every_context(family: str) -> None:
     model = tiny_model(family)
-    traits_of(model)
+    make = texts_of(model)
     fed: list[int] = []
     model.register_forward_hook(lambda *call: fed.append(call[2]["input_ids"].shape[1]), with_kwargs=True)
-    cost = measure(model, rows=(2, 6), contexts=(20, 90), seconds=20)
+    cost = measure(make, rows=(2, 6), contexts=(20, 90), seconds=20)
     assert {context: list(row) for context, row in cost.seconds.items()} == {20: [1, 2, 6], 90: [1, 2, 6]}
     assert all(seconds > 0 for row in cost.seconds.values() for seconds in row.values())
     assert fed[:2] == [16, 16], "most of a context is not read"
@@ -61,16 +70,16 @@ def test_a_longer_context_is_really_there() -> None:
     model.register_forward_pre_hook(
         lambda *call: seen.append(call[2]["past_key_values"].get_seq_length()), with_kwargs=True
     )
-    measure(model, rows=(2,), contexts=(64, 1024), seconds=0)
+    measure(texts_of(model), rows=(2,), contexts=(64, 1024), seconds=0)
     assert {64, 1024} <= {length - length % 64 for length in seen}
 
 
 def test_where_time_is_short_a_plain_step_and_the_first_kinds_of_rows_are_measured_all_the_same() -> None:
-    assert {k: list(v) for k, v in measure(tiny_model(), seconds=0).seconds.items()} == {64: [1, 2, 32]}
+    assert {k: list(v) for k, v in measure(texts_of(tiny_model()), seconds=0).seconds.items()} == {64: [1, 2, 32]}
 
 
 def test_a_model_that_verifies_nothing_costs_what_a_plain_step_costs() -> None:
-    assert list(measure(tiny_model("mamba"), contexts=(20,)).seconds[20]) == [1]
+    assert list(measure(texts_of(tiny_model("mamba")), contexts=(20,)).seconds[20]) == [1]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +87,12 @@ def test_a_model_that_verifies_nothing_costs_what_a_plain_step_costs() -> None:
 )
 def test_no_row_stands_where_the_model_has_no_position(positions: int, context: int, counts: list[int]) -> None:
     model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # it fails beyond its table
-    cost = measure(model, rows=(8, 32), contexts=(300,))
+    cost = measure(texts_of(model), rows=(8, 32), contexts=(300,))
     assert {key: list(row) for key, row in cost.seconds.items()} == {context: counts}
 
 
 def test_no_row_stands_beyond_a_switch_of_rotary_frequencies() -> None:
-    cost = measure(tiny_model("phi3-longrope"), rows=(8,), contexts=(300,))
+    cost = measure(texts_of(tiny_model("phi3-longrope")), rows=(8,), contexts=(300,))
     assert {key: list(row) for key, row in cost.seconds.items()} == {52 - 8 - 2 * 6: [1, 8]}
 
 
@@ -97,7 +106,7 @@ def test_no_row_stands_beyond_a_switch_of_rotary_frequencies() -> None:
 )
 def test_what_cannot_be_measured_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        measure(tiny_model(), **options)
+        measure(texts_of(tiny_model()), **options)
 
 
 @pytest.fixture
@@ -107,42 +116,39 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_cost_is_measured_once_for_all_processes(cache: Path) -> None:
-    first = step_cost(tiny_model())
+    other = tiny_model()
+    first = engine_of(other).step_cost()
     (path,) = (cache / "antiphon" / "step-costs").iterdir()
     model = tiny_model()  # another object, as in another process
     fed: list[object] = []
     model.register_forward_hook(lambda *call: fed.append(call))
-    assert step_cost(model).seconds == first.seconds
+    assert engine_of(model).step_cost().seconds == first.seconds
     assert fed == []
-    assert step_cost(model, anew=True).seconds != first.seconds
-    assert load(path, describe(model)) is not None
+    assert engine_of(model).step_cost(anew=True).seconds != first.seconds
+    assert load(path, describe(model, 0)) is not None
     assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"seconds": {}}', '{"seconds": {"64": {"2": 1.0}}}', "\x00"])
 def test_a_file_that_is_not_whole_is_measured_again(cache: Path, content: str) -> None:
     model = tiny_model()
-    path = file_of(describe(model))
+    path = file_of(describe(model, 0))
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    cost = step_cost(model)
+    cost = engine_of(model).step_cost()
     assert 1 in cost.seconds[64]
-    assert json.loads(path.read_text())["key"] == describe(model)
+    assert json.loads(path.read_text())["key"] == describe(model, 0)
 
 
-def test_the_cost_of_another_model_machine_or_setting_is_never_taken(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = describe(tiny_model())
-    others = [describe(tiny_model("gpt2")), describe(tiny_model(intermediate_size=80))]
-    others.append(describe(tiny_model(attn_implementation="eager")))
+def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path) -> None:
+    key = describe(tiny_model(), 0)
+    others = [describe(tiny_model("gpt2"), 0), describe(tiny_model(intermediate_size=80), 0)]
+    others.append(describe(tiny_model(attn_implementation="eager"), 0))
     half: Any = tiny_model()
-    others.append(describe(half.to(torch.bfloat16)))
-    with monkeypatch.context() as patched:
-        patched.setattr(cost_store, "STEPS", 0)
-        others.append(describe(tiny_model()))
-    assert len({file_of(each) for each in [key, *others]}) == 6
-    assert describe(tiny_model(seed=5)) == key, "weights do not change what a forward costs"
+    others.append(describe(half.to(torch.bfloat16), 0))
+    others += [describe(tiny_model(), 0, steps=STEPS + 1), describe(tiny_model(), 3)]
+    assert len({file_of(each) for each in [key, *others]}) == 7
+    assert describe(tiny_model(seed=5), 0) == key, "weights do not change what a forward costs"
     save(file_of(key), key, COST)
     assert load(file_of(key), others[0]) is None
 
@@ -150,13 +156,21 @@ def test_the_cost_of_another_model_machine_or_setting_is_never_taken(
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self")
-    assert 1 in step_cost(tiny_model()).seconds[64]
+    model = tiny_model()
+    assert 1 in engine_of(model).step_cost().seconds[64]
 
 
 def test_a_cost_given_by_hand_is_believed() -> None:
     model = tiny_model()
-    cost_store.assume(model, COST)
-    assert step_cost(model) is COST
+    texts_of(model)
+    fed: list[object] = []
+    model.register_forward_hook(lambda *call: fed.append(call))
+    budget = engine_of(model).budget(Nothing(), None, COST)
+    assert isinstance(budget, Measured)
+    for _ in range(9):
+        budget.spent(4, 100, 77.0)
+    assert budget.cost.seconds(100, 4) == FixedCost(COST).seconds(100, 4)
+    assert fed == [], "nothing is measured"
 
 
 def running() -> RunningCost:

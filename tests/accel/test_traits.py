@@ -7,7 +7,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from antiphon.accel.drafting.tree import AttentionSpan
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.tiny import tiny_model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.text.completion import Turns
+from antiphon.accel.engines.fair_lock import FairLock
 from tests.accel.test_language_model import PROMPT, forwards, tiny
 
 
@@ -48,7 +48,7 @@ def test_threads_take_turns() -> None:
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on Windows")
 @pytest.mark.timeout(60, method="thread")  # its other method has the same timer
 def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
-    turns, moments = Turns(), Random(0)
+    turns, moments = FairLock(), Random(0)
 
     def work() -> None:
         signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 2e-4))
@@ -70,7 +70,7 @@ def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
 
 
 def test_a_turn_inside_of_a_turn_waits_for_nobody() -> None:
-    turns, began, order = Turns(), Event(), list[str]()
+    turns, began, order = FairLock(), Event(), list[str]()
 
     def wait() -> None:
         began.set()

@@ -12,8 +12,6 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from tests.accel.costs import fix_cost
-from tests.accel.oracles import KINKED
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 
 TOKENIZER = byte_tokenizer()
@@ -23,9 +21,7 @@ TOKENIZER = byte_tokenizer()
 def model_of(family: str, size: int, seed: int, attention: str) -> Any:
     """The tiny model of a case; making one costs more than a case, so each is made once."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
-    model = tiny_model(family, seed, attn_implementation=attention, **shapes[size])
-    fix_cost(model, KINKED)
-    return model
+    return tiny_model(family, seed, attn_implementation=attention, **shapes[size])
 
 
 class Scripted:

@@ -12,11 +12,11 @@ from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCr
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Drafter
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Witness
 from antiphon.accel.testing.tiny import PAD
-from tests.accel.oracles import ATOL, RTOL, expect_plain_logits
+from tests.accel.oracles import ATOL, KINKED, RTOL, expect_plain_logits
 from tests.fuzz.case import FACTORIES, Case
 from tests.fuzz.cast import TOKENIZER, Company, Scripted, model_of
 
@@ -118,17 +118,17 @@ def decode(case: Case, drafter: Drafter, company: Company) -> tuple[list[int], l
     """The engine's text and steps, by the door that the case names."""
     model, prompt, given = model_for(case), prompt_of(case), arguments(case, company)
     steps: list[Step] = []
-    own: dict[str, Any] = {"references": case.references, "rows": case.rows, "drafter": lambda: drafter}
+    own: dict[str, Any] = {"rows": case.rows, "drafter": lambda: drafter, "cost": KINKED}
     if case.door == "stream":
         generator = None if case.draw is None else torch.Generator().manual_seed(case.draw)
-        steps += stream(model, prompt, generator=generator, **own, **given)
+        steps += stream(model, prompt, references=case.references, generator=generator, **own, **given)
         return [*prompt[0].tolist(), *(token for step in steps for token in step.tokens)], steps
     if case.draw is not None:
         torch.manual_seed(case.draw)
     if case.door == "generate":
-        output: Any = generate(model, prompt, on_step=steps.append, **own, **given)
+        output: Any = generate(model, prompt, references=case.references, on_step=steps.append, **own, **given)
     else:
-        decoder = Decoder(own["drafter"], rows=case.rows, on_step=steps.append)
+        decoder = Decoder(on_step=steps.append, **own)
         output = model.generate(prompt, custom_generate=decoder, references=case.references, **given)
     return output[0].tolist(), steps
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import Prompt, encode
+from antiphon.accel.text.messages import Prompt, prompt_tokens
 from antiphon.accel.text.parameters import Parameters, Settings
 
 HERMES = """\
@@ -63,7 +63,7 @@ class Scripted(LanguageModel):
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Stream:
-        tokens = encode(prompt, self.tokenizer)
+        tokens = prompt_tokens(prompt, self.tokenizer)
         text = str(self.tokenizer.decode(tokens))
         self.asked.append((text, tuple(references)))
         said = written(text) or self.answer

@@ -14,8 +14,8 @@ import pytest
 from llama_index.core import Settings
 
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.console import quiet_libraries
-from antiphon.pipelines.embedded import resolve_model
+from antiphon.pipelines.cli.console import quiet_libraries
+from antiphon.pipelines.models.embedded import resolve_model
 from antiphon.retrieval import HashEmbedder, build_index
 from tests.integrations.scripted import tool_tokenizer
 

@@ -10,9 +10,9 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines.adapter import READER, is_adapter
-from antiphon.pipelines.console import quiet_libraries
-from antiphon.pipelines.embedded import resolve_model
+from antiphon.pipelines.cli.console import quiet_libraries
+from antiphon.pipelines.models.adapter import READER, is_adapter
+from antiphon.pipelines.models.embedded import resolve_model
 
 
 @pytest.fixture(scope="session")

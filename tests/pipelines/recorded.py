@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typer.testing import CliRunner, Result
 
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.samples import RecordedSample
 from antiphon.pipelines.cli import app
 
 HILL = "The museum stands on the hill above the river."
 SAMPLES = [
-    Sample("1", "rag", "Where?", (HILL, "It opens at nine."), f"{HILL} Where?", f"{HILL[:34]} and opens at nine."),
-    Sample("2", "rag", "When?", ("Bees dance.", "It opens at ten."), "It opens at ten. When?", "It opens at ten."),
-    Sample("3", "chat", "What?", (), "What?", "A swarm in May."),
+    RecordedSample(
+        "1", "rag", "Where?", (HILL, "It opens at nine."), f"{HILL} Where?", f"{HILL[:34]} and opens at nine."
+    ),
+    RecordedSample(
+        "2", "rag", "When?", ("Bees dance.", "It opens at ten."), "It opens at ten. When?", "It opens at ten."
+    ),
+    RecordedSample("3", "chat", "What?", (), "What?", "A swarm in May."),
 ]
 
 

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines import resolve_model
-from antiphon.pipelines.adapter import CONFIG, WEIGHTS
-from antiphon.pipelines.embedded import GGUF_SHA256, smollm2
+from antiphon.pipelines.models.adapter import CONFIG, WEIGHTS
+from antiphon.pipelines.models.embedded import GGUF_SHA256, smollm2
+from antiphon.pipelines.models.sealed import check_sealed, write_sealed
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
-from antiphon.pipelines.sealed import check_sealed, write_sealed
 
 TOKENS = torch.arange(20)[None]
 ROUNDING = 2**-8

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.benchmark import drafters_cli
 from antiphon.pipelines.benchmark.page import page_of, read_results
 from antiphon.pipelines.benchmark.recording import as_line
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.samples import RecordedSample
+from antiphon.pipelines.cli import bench_drafters
 from tests.pipelines.recorded import SAMPLES, antiphon
 
 METHODS = ["hf-greedy", "blend", "blend+lookahead", "auto"]
@@ -41,21 +41,21 @@ def test_answers_summaries_and_chat_are_decoded_by_every_drafter(file: Path, tin
 
 
 def test_by_default_everything_drafts_and_what_was_learned_only_for_its_own_model() -> None:
-    assert drafters_cli.methods_of("reader")[-1] == "auto"
-    assert {"blend", "blend+lookahead", "lookahead"} <= set(drafters_cli.methods_of("reader"))
-    assert not any("bita" in name for name in drafters_cli.methods_of("reader"))
-    assert {"bita", "blend+bita", "blend+bita+lookahead"} <= set(drafters_cli.methods_of("smollm2"))
+    assert bench_drafters.methods_of("reader")[-1] == "auto"
+    assert {"blend", "blend+lookahead", "lookahead"} <= set(bench_drafters.methods_of("reader"))
+    assert not any("bita" in name for name in bench_drafters.methods_of("reader"))
+    assert {"bita", "blend+bita", "blend+bita+lookahead"} <= set(bench_drafters.methods_of("smollm2"))
 
 
 def test_without_summaries_of_their_own_the_passages_of_questions_are_summarised(file: Path, tmp_path: Path) -> None:
-    kinds = drafters_cli.samples_of(str(file), 5)
+    kinds = bench_drafters.samples_of(str(file), 5)
     assert [len(kinds[kind]) for kind in ("rag", "summarization", "chat")] == [2, 2, 5]
-    assert {each.query for each in kinds["summarization"]} == {drafters_cli.SUMMARIZE}
+    assert {each.query for each in kinds["summarization"]} == {bench_drafters.SUMMARIZE}
     assert [each.references for each in kinds["summarization"]] == [each.references for each in kinds["rag"]]
-    own = Sample("4", "summarization", "Sum it up.", ("Long.",), "Long. Sum it up.", "Long.")
+    own = RecordedSample("4", "summarization", "Sum it up.", ("Long.",), "Long. Sum it up.", "Long.")
     with file.open("a", encoding="utf-8") as lines:
         lines.write(as_line(own) + "\n")
-    assert [each.references for each in drafters_cli.samples_of(str(file), 5)["summarization"]] == [("Long.",)]
+    assert [each.references for each in bench_drafters.samples_of(str(file), 5)["summarization"]] == [("Long.",)]
 
 
 def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:

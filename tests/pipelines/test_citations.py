@@ -132,3 +132,34 @@ def test_every_citation_stands_where_it_says_and_none_that_could_stand_is_missin
         if not cited.intersection(range(start, end)):
             window = rf"(?<!\w){re.escape(squeezed(answer[start:end]))}(?!\w)"
             assert not any(re.search(window, squeezed(source)) for source in sources)
+
+
+ANCHOR = "The ship is old. The anchor weighs two tonnes. It is red."
+
+
+def test_the_number_of_a_passage_before_a_quote_is_no_word_of_it() -> None:
+    (found,) = cite("[1] The anchor weighs two tonnes.", [passage(ANCHOR)])
+    assert (found.text, found.start, found.passage) == ("The anchor weighs two tonnes", 4, 1)
+
+
+@pytest.mark.parametrize("answer", ["[2] It is red.\n[1] Bees dance.", "It is red [2]. Bees dance [1]."])
+def test_short_quotes_are_cited_one_by_one_where_the_answer_says_whose_they_are(answer: str) -> None:
+    found = cite(answer, [passage("Some say: Bees dance."), passage(ANCHOR)])
+    assert [(each.passage, each.text) for each in found] == [(2, "It is red"), (1, "Bees dance")]
+
+
+def test_a_short_quote_is_cited_from_no_other_passage_than_the_one_it_names() -> None:
+    passages = [passage("Nothing of the kind."), passage(ANCHOR)]
+    assert cite("[1] It is red. [7] It is red. And more of this and that.", passages) == ()
+    assert cite("[2] It is not red. And more of this and that.", passages) == ()
+
+
+def test_a_short_quote_gives_way_to_a_longer_one_that_holds_it() -> None:
+    longer = passage("He said: [1] it is red and it is old and large.")
+    found = cite("[1] it is red and it is old and large", [longer])
+    assert [each.text for each in found] == ["it is red and it is old and large"]
+
+
+def test_many_short_quotes_cost_no_more_than_one_text() -> None:
+    found = cite("[1] ha\n" * 20_000, [passage("ha " * 20_000)])
+    assert len(found) == 20_000

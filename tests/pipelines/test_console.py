@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import Summary, Usage
-from antiphon.pipelines import Answer, Citation, console
+from antiphon.pipelines import Answer, Citation
+from antiphon.pipelines.cli import console
 from antiphon.retrieval import Passage
 
 ANSWER = Answer(

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines import Rag, demo
-from antiphon.pipelines.embedded import EMBEDDED
+from antiphon.pipelines import Rag
+from antiphon.pipelines.cli import demo
+from antiphon.pipelines.data.demo import demo_documents
+from antiphon.pipelines.models.embedded import EMBEDDED
 from antiphon.retrieval import Retriever, resolve
 
 
@@ -19,7 +21,7 @@ def some_documents() -> list[Path]:
         resolve("minilm")
     except ImportError as error:
         pytest.skip(f"the embedded embedder is not installed: {error}")
-    return [path for path in demo.documents() if path.name == "glossary.txt"]
+    return [path for path in demo_documents() if path.name == "glossary.txt"]
 
 
 @pytest.mark.usefixtures("smollm2_folder")
@@ -27,7 +29,7 @@ def test_the_demo_answers_cites_and_compares(
     some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = ("What is garbage collection?", "What is a virtual environment?")
-    assert demo.run("smollm2", paths=some_documents, folder=tmp_path / "index", questions=questions)
+    assert demo.run_demo("smollm2", paths=some_documents, folder=tmp_path / "index", questions=questions)
     shown = capsys.readouterr().out
     assert "small language model" in shown
     assert "antiphon demo --model some/hub-model" in shown
@@ -43,7 +45,7 @@ def test_the_reader_answers_by_quoting(
     some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = ("What is garbage collection?",)
-    assert demo.run("reader", paths=some_documents, folder=tmp_path / "index", questions=questions)
+    assert demo.run_demo("reader", paths=some_documents, folder=tmp_path / "index", questions=questions)
     shown = capsys.readouterr().out
     assert "was taught to quote" in shown
     assert "Stands verbatim in" in shown

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.families import ALL_FAMILIES
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.accel.testing.trial import FamilyTrial, Trial
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.doctor import LEVELS, families_markdown, show_families, try_families
+from antiphon.pipelines.cli.doctor_report import LEVELS, families_markdown, show_families, try_families
 
 PAGE = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
 

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
+from antiphon.pipelines.models.sealed import check_sealed
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
-from antiphon.pipelines.sealed import check_sealed
 from antiphon.retrieval import Passage
 
 

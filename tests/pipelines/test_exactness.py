@@ -16,9 +16,9 @@ from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.cases import Case, asked, load_cases
-from antiphon.pipelines.benchmark.exactness import Exactness, Ways, measure
+from antiphon.pipelines.benchmark.exactness import Exactness, Ways, measure_exactness
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.proof import proven
+from antiphon.pipelines.cli.certify import proven
 from antiphon.retrieval import Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -132,13 +132,13 @@ def test_recorded_and_asked_prompts_bring_their_references(
 
 def test_the_model_attends_as_before_when_it_is_measured() -> None:
     model = LanguageModel(tiny_model(attn_implementation="eager").bfloat16(), byte_tokenizer())
-    measure(model, [Case(SAID, (SAID,))], max_new_tokens=4)
+    measure_exactness(model, [Case(SAID, (SAID,))], max_new_tokens=4)
     assert implementation_of(model.model) == "eager"
 
 
 def test_a_prompt_without_room_is_refused(tiny: LanguageModel) -> None:
     with pytest.raises(ValueError, match=r"exceed the context window of 'tiny' \(1024 tokens\)"):
-        measure(tiny, [Case(SAID * 30, ())], max_new_tokens=4)
+        measure_exactness(tiny, [Case(SAID * 30, ())], max_new_tokens=4)
 
 
 def certificate(*tokens: int, regret: float = 0.0) -> Certificate:

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.pipelines.benchmark.finding import measure
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.finding import measure_finding
+from antiphon.pipelines.benchmark.samples import RecordedSample
 from antiphon.pipelines.cli import app
 from antiphon.retrieval import HashEmbedder
 
 
-def sample(number: int, query: str, *references: str) -> Sample:
-    return Sample(str(number), "rag", query, references, "", "")
+def sample(number: int, query: str, *references: str) -> RecordedSample:
+    return RecordedSample(str(number), "rag", query, references, "", "")
 
 
 def test_figures_are_those_of_the_definitions() -> None:
     samples = [sample(0, "alpha", "alpha beta", "no word of it"), sample(1, "gamma", "gamma delta")]
-    words = next(finding for finding in measure(samples, HashEmbedder()) if finding.method == "words (BM25)")
+    words = next(finding for finding in measure_finding(samples, HashEmbedder()) if finding.method == "words (BM25)")
     assert words.recall == pytest.approx((1 / 2 + 1) / 2)
     assert words.mrr == 1
     assert words.ndcg == pytest.approx((1 / (1 + 1 / log2(3)) + 1) / 2)
@@ -27,7 +27,7 @@ def test_figures_are_those_of_the_definitions() -> None:
 
 def test_a_passage_of_two_questions_is_right_for_both() -> None:
     samples = [sample(0, "alpha", "alpha beta"), sample(1, "beta", "alpha beta"), sample(2, "gamma", "gamma")]
-    assert [finding.recall for finding in measure(samples, HashEmbedder())] == [1.0] * 5
+    assert [finding.recall for finding in measure_finding(samples, HashEmbedder())] == [1.0] * 5
 
 
 def test_the_command_prints_every_way_to_search(tmp_path: Path) -> None:

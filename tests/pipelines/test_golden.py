@@ -18,8 +18,8 @@ from transformers import AutoTokenizer
 from antiphon.accel.decoding.stats import Summary, summarize
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend, Copying, Trie
-from antiphon.pipelines.benchmark.replay import Recording, record, replay, replay_steps
-from antiphon.pipelines.benchmark.samples import Sample, load_samples
+from antiphon.pipelines.benchmark.replay import Recording, recording_of, replay_samples, replay_steps
+from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LONGEST_REFERENCE = 768
@@ -61,16 +61,16 @@ class Original:
         return ids
 
 
-def samples_of(name: str, task: str | None = None) -> list[Sample]:
+def samples_of(name: str, task: str | None = None) -> list[RecordedSample]:
     path = DATA / name
     if not path.is_file():
         pytest.skip(f"{name} is not present")
     return load_samples(path, task=task)
 
 
-def recordings_of(samples: list[Sample]) -> list[Recording]:
+def recordings_of(samples: list[RecordedSample]) -> list[Recording]:
     tokenizer = Original(DATA / "llama_tokenizer" / "tokenizer.json")
-    recordings = [record(sample, tokenizer) for sample in samples]
+    recordings = [recording_of(sample, tokenizer) for sample in samples]
     return [
         replace(each, references=tuple(reference[:LONGEST_REFERENCE] for reference in each.references))
         for each in recordings
@@ -134,7 +134,7 @@ def test_copying_takes_the_steps_of_llma_on_summaries() -> None:
 def test_the_default_drafter_keeps_what_it_reaches_on_retrieved_passages(name: str, least: float) -> None:
     samples = samples_of(name, task="rag")
     tokenizer: Any = AutoTokenizer.from_pretrained(DATA / "llama_tokenizer")
-    summary = replay(samples, tokenizer, Blend, rows=32)
+    summary = replay_samples(samples, tokenizer, Blend, rows=32)
     assert summary.tokens_per_step >= least
     assert summary.rows_per_step <= 32
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.pipelines.data.demo import demo_documents
 from antiphon.pipelines.data.python_docs import convert, page_text
-from antiphon.pipelines.demo import documents
 
 PAGE = """
 <html><body><div class="related"><a>Previous topic</a></div><div role="main">
@@ -90,7 +90,7 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_shipped_documents_are_about_a_megabyte_with_their_licence() -> None:
-    paths = documents()
+    paths = demo_documents()
     assert len(paths) == 40
     assert 700_000 < sum(path.stat().st_size for path in paths) < 1_000_000
     licence = (paths[0].parent / "LICENSE.txt").read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_the_shipped_documents_are_about_a_megabyte_with_their_licence() -> None
     assert (paths[0].parent / "README.md").is_file()
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", demo_documents(), ids=lambda path: path.name)
 def test_a_shipped_document_is_clean_text(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = re.findall(r"¶|Previous topic|Table of Contents|Permalink|</\w+>\s*<div|\r|[ \t]+\n\n\n", text)
@@ -112,7 +112,7 @@ def test_a_shipped_document_is_clean_text(path: Path) -> None:
 
 def test_no_sentence_of_a_shipped_document_is_broken_by_a_newline() -> None:
     """Were the lines those of the HTML, most of the prose would end in the middle of a sentence."""
-    glossary = next(path for path in documents() if path.name == "glossary.txt").read_text(encoding="utf-8")
+    glossary = next(path for path in demo_documents() if path.name == "glossary.txt").read_text(encoding="utf-8")
     prose = [line for line in glossary.split("\n") if line[:1].isupper() and len(line.split()) > 8]
     assert len(prose) > 150
     assert [line for line in prose if not re.search(r"[.:!?)\"']$|: expression$", line)] == []

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, Drafting, Rag, cite
+from antiphon.pipelines.rendering.visible import visible
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -158,3 +159,23 @@ def test_a_line_of_an_answer_never_begins_a_list_in_markdown(text: str) -> None:
     rendered = Page(MarkdownIt("commonmark").render(answer(text).to_markdown()))
     assert {"ol", "ul", "li"}.isdisjoint(rendered.tags)
     assert text.splitlines()[-1] in rendered.text
+
+
+HOSTILE = "safe \x1b[31mred\x9b2J \u202egnp.exe\u2066 \udcff"
+
+
+def test_what_steers_a_terminal_or_reorders_a_line_is_shown_and_not_done_in_any_medium() -> None:
+    passage = Passage.at(f"{HOSTILE}.txt", 0, f"It says {HOSTILE} and so on to the end")
+    text = f"It says {HOSTILE} and so on to the end."
+    shown = Answer(HOSTILE, text, cite(text, [passage]), (passage,), Usage(3, 8), Summary(steps=4, tokens=8), "stop")
+    drafting = Drafting(HOSTILE, (Origin(0, len(HOSTILE), 0, True),))
+    assert len(shown.citations) == 1
+    media = [shown._repr_html_(), shown.to_markdown(), terminal(shown), drafting._repr_html_(), terminal(drafting)]
+    for medium in media:
+        assert [sign for sign in HOSTILE if sign in medium and not sign.isprintable()] == []
+        assert "␛[31mred" in medium.replace("\\", "")
+
+
+def test_text_of_right_to_left_scripts_and_joined_signs_stay_as_they_are() -> None:
+    for text in ("שלום עולם", "مرحبا\u200f!", "👩\u200d🔬", "a\tb\nc", "naïve"):
+        assert visible(text) == text

@@ -12,10 +12,10 @@ from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Copying, Nothing
 from antiphon.accel.testing.adversary import Liar, Oracle
 from antiphon.accel.testing.tiny import byte_tokenizer
-from antiphon.pipelines.benchmark.cli import app
-from antiphon.pipelines.benchmark.drafting import import_seconds, measure, own_seconds, synthetic
-from antiphon.pipelines.benchmark.replay import Recording, record, replay, replay_steps
-from antiphon.pipelines.benchmark.samples import Sample, load_samples
+from antiphon.pipelines.benchmark.drafting import import_seconds, measure_drafting, own_seconds, synthetic_recording
+from antiphon.pipelines.benchmark.replay import Recording, recording_of, replay_samples, replay_steps
+from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
+from antiphon.pipelines.cli.bench import app
 
 ROW: dict[str, Any] = {
     "id": "one",
@@ -25,7 +25,7 @@ ROW: dict[str, Any] = {
     "prompt": "Read and answer: where?",
     "response": "The museum stands on the hill and opens at nine.",
 }
-SAMPLE = Sample(**{**ROW, "references": tuple(ROW["references"])})
+SAMPLE = RecordedSample(**{**ROW, "references": tuple(ROW["references"])})
 TOKENIZER: Any = byte_tokenizer()
 
 
@@ -55,7 +55,7 @@ class Diary:
 
 
 def test_only_the_prompt_gets_special_tokens_and_the_answer_ends() -> None:
-    recording = record(SAMPLE, TOKENIZER)
+    recording = recording_of(SAMPLE, TOKENIZER)
     assert TOKENIZER.decode(recording.prompt[1:]) == ROW["prompt"]
     assert recording.prompt[0] == TOKENIZER.bos_token_id
     assert TOKENIZER.bos_token_id not in (*recording.answer, *recording.references[0])
@@ -72,12 +72,12 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
             return list(text.encode())
 
     with pytest.raises(ValueError, match="no end-of-sequence token"):
-        record(SAMPLE, Endless())
+        recording_of(SAMPLE, Endless())
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_steps_spell_the_answer(name: str) -> None:
-    recording = record(SAMPLE, TOKENIZER)
+    recording = recording_of(SAMPLE, TOKENIZER)
     steps = list(replay_steps(recording, DRAFTERS[name](), rows=8))
     assert sum((step.tokens for step in steps), ()) == recording.answer
     assert (steps[0].drafted, len(steps[0].tokens)) == (0, 1), "the first step ends the prefill"
@@ -86,7 +86,7 @@ def test_the_steps_spell_the_answer(name: str) -> None:
 
 
 def test_every_forward_counts() -> None:
-    recording = record(SAMPLE, TOKENIZER)
+    recording = recording_of(SAMPLE, TOKENIZER)
     size = len(recording.answer)
     text = recording.prompt + recording.answer
     assert len(list(replay_steps(recording, Nothing(), rows=32))) == size
@@ -119,15 +119,15 @@ def test_a_draft_over_the_budget_is_trimmed() -> None:
 
 
 def test_no_rows_is_plain_decoding() -> None:
-    recording = record(SAMPLE, TOKENIZER)
+    recording = recording_of(SAMPLE, TOKENIZER)
     assert len(list(replay_steps(recording, Blend(), rows=0))) == len(recording.answer)
     with pytest.raises(ValueError, match="rows is -1"):
         list(replay_steps(recording, Blend(), rows=-1))
 
 
 def test_samples_add_up_as_all_tokens_over_all_steps() -> None:
-    short = Sample(**{**ROW, "references": (), "response": "No."})
-    one, other, both = (replay(each, TOKENIZER, Copying, 32) for each in ([SAMPLE], [short], [SAMPLE, short]))
+    short = RecordedSample(**{**ROW, "references": (), "response": "No."})
+    one, other, both = (replay_samples(each, TOKENIZER, Copying, 32) for each in ([SAMPLE], [short], [SAMPLE, short]))
     assert (both.steps, both.tokens) == (one.steps + other.steps, one.tokens + other.tokens)
     assert both.tokens_per_step == both.tokens / both.steps
     assert one.tokens_per_step > other.tokens_per_step
@@ -183,7 +183,7 @@ def test_the_last_line_is_one_json_object(files: tuple[str, str]) -> None:
     arguments = ["replay", file, "--tokenizer", tokenizer, "--drafter", "copying", "--rows", "16", "--json"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     figures = json.loads(result.stdout.splitlines()[-1])
-    summary = replay(load_samples(file), TOKENIZER, Copying, 16)
+    summary = replay_samples(load_samples(file), TOKENIZER, Copying, 16)
     assert (figures["drafter"], figures["rows"], figures["samples"]) == ("copying", 16, 2)
     assert (figures["steps"], figures["tokens"]) == (summary.steps, summary.tokens)
     assert figures["tokens_per_step"] == round(summary.tokens_per_step, 3)
@@ -223,7 +223,7 @@ def test_a_folder_without_a_tokenizer_is_named(files: tuple[str, str], tmp_path:
 
 
 def test_drafting_is_measured_for_every_drafter_and_size() -> None:
-    report = measure(rows=4, sizes=(300, 900), rounds=1)
+    report = measure_drafting(rows=4, sizes=(300, 900), rounds=1)
     assert [cost.drafter for cost in report.costs] == list(DRAFTERS)
     for cost in report.costs[1:]:
         assert set(cost.draft_ms) == set(cost.build_ms) == {300, 900}
@@ -234,8 +234,8 @@ def test_drafting_is_measured_for_every_drafter_and_size() -> None:
 
 
 def test_the_texts_that_drafting_is_measured_on_are_quoted_and_always_the_same() -> None:
-    recording = synthetic(1000)
-    assert recording == synthetic(1000)
+    recording = synthetic_recording(1000)
+    assert recording == synthetic_recording(1000)
     assert sum(map(len, recording.references)) == 1000
     summary = sum(1 for _ in replay_steps(recording, Blend(), rows=32))
     assert len(recording.answer) > 2 * summary

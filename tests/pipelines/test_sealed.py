@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.sealed import MANIFEST, SealError, check_sealed, sealed, write_sealed
+from antiphon.pipelines.models.sealed import MANIFEST, SealError, check_sealed, sealed, write_sealed
 
 WEIGHTS = b"weights" * 1000
 
@@ -93,7 +93,8 @@ def test_what_a_killed_process_left_is_swept_when_it_is_old(tmp_path: Path) -> N
 
 def test_processes_that_write_at_once_do_not_tear_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from antiphon.pipelines.sealed import check_sealed, write_sealed\n"
+        "import sys; from pathlib import Path\n"
+        "from antiphon.pipelines.models.sealed import check_sealed, write_sealed\n"
         "write = lambda folder: [(folder / str(i)).write_text(sys.argv[2] * 999) for i in range(5)]\n"
         "for _ in range(15): write_sealed(Path(sys.argv[1]), write)"
     )

@@ -318,3 +318,16 @@ def test_an_answer_is_not_lost_where_it_cannot_be_kept(
     with pytest.warns(UserWarning, match="The answer was not kept as a session: Cannot operate on a closed database"):
         list(stream)
     assert stream.answer.usage.completion_tokens == 5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_file_of_sessions_is_its_owners_alone_with_all_that_stands_beside_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = SessionStore(tmp_path / "x.sqlite", embedder=HashEmbedder())
+        store.add("Who?", "The queen.")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert {"x.sqlite", "x.sqlite-wal", "x.sqlite-turn"} <= set(modes)
+    assert set(modes.values()) == {0o600}

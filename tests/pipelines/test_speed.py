@@ -17,7 +17,7 @@ from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
 from antiphon.pipelines.benchmark.floor import cache_bytes, copy_rate, read_bytes, step_seconds
-from antiphon.pipelines.benchmark.floor import measure as measure_floor
+from antiphon.pipelines.benchmark.floor import measure_floor as measure_floor
 from antiphon.pipelines.benchmark.follow import Follower
 from antiphon.pipelines.benchmark.jobs import jobs_of
 from antiphon.pipelines.benchmark.machine import machine, processor
@@ -26,14 +26,14 @@ from antiphon.pipelines.benchmark.methods import (
     NAMES,
     PROMPT_LOOKUP,
     Job,
+    MethodRun,
     Ours,
-    Run,
     lookaheads,
     methods_named,
     rows_named,
 )
 from antiphon.pipelines.benchmark.shapes import shaped
-from antiphon.pipelines.benchmark.speed import Figures, Speed, measure
+from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
 from tests.pipelines.recorded import HILL, SAMPLES
 
 
@@ -54,7 +54,7 @@ def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) ->
     language_model = LanguageModel(model, byte_tokenizer(), name=family)
     jobs = replayed(language_model)
     methods = methods_named([*NAMES, "blend:3"], 16)
-    measured = measure(language_model, jobs, methods, limit=60, rounds=1, warm_up=0)
+    measured = measure_speed(language_model, jobs, methods, limit=60, rounds=1, warm_up=0)
     assert [figures.name for figures in measured.methods] == [*PROMPT_LOOKUP_FIRST, *DRAFTERS, "blend:3"]
     for figures in measured.methods:
         assert [run.tokens for run in figures.rounds[0]] == [job.answer for job in jobs], figures.name
@@ -71,14 +71,14 @@ PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
 def test_an_answer_that_is_cut_is_replayed_up_to_there(follower_model: LanguageModel) -> None:
     jobs = jobs_of(follower_model, SAMPLES, limit=7, replayed=True)
     assert [len(job.answer or ()) for job in jobs] == [7, 7, 7]
-    measured = measure(follower_model, jobs, methods_named(NAMES, 8), limit=7, rounds=1, warm_up=0)
+    measured = measure_speed(follower_model, jobs, methods_named(NAMES, 8), limit=7, rounds=1, warm_up=0)
     assert {run.tokens for figures in measured.methods for run in figures.rounds[0]} == {job.answer for job in jobs}
 
 
 def test_the_model_is_its_own_again_after_a_replay(follower_model: LanguageModel) -> None:
     job = replace(replayed(follower_model)[0], answer=None)
     (before,) = (_plain(follower_model, job),)
-    measure(follower_model, replayed(follower_model), methods_named(["blend"], 8), limit=60, rounds=1)
+    measure_speed(follower_model, replayed(follower_model), methods_named(["blend"], 8), limit=60, rounds=1)
     assert _plain(follower_model, job) == before
 
 
@@ -123,7 +123,7 @@ def test_a_hook_that_leads_elsewhere_is_found_out(
 ) -> None:
     monkeypatch.setattr(rooms, "Follower", wrong)
     with pytest.raises(ValueError, match=r"hf-greedy emitted \d+ tokens that part from the \d+ recorded ones at"):
-        measure(follower_model, replayed(follower_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
+        measure_speed(follower_model, replayed(follower_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
     assert not follower_model.model._forward_hooks, "the hook is gone all the same"
 
 
@@ -131,22 +131,22 @@ def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) ->
     class Hasty:
         name = GREEDY
 
-        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
-            return Run((job.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
+        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
+            return MethodRun((job.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
 
     with pytest.raises(ValueError, match="emitted 5 tokens that part from the 54 recorded ones at token 5"):
-        measure(follower_model, replayed(follower_model), [Hasty()], limit=60, rounds=1, warm_up=0)
+        measure_speed(follower_model, replayed(follower_model), [Hasty()], limit=60, rounds=1, warm_up=0)
 
 
 def test_a_model_that_is_told_no_positions_is_refused() -> None:
     language_model = LanguageModel(tiny_model("mamba2"), byte_tokenizer(), name="mamba2")
     with pytest.raises(ValueError, match="was not told the position of each token"):
-        measure(language_model, replayed(language_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
+        measure_speed(language_model, replayed(language_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
 
 
 def test_a_model_that_decides_for_itself_says_the_same_by_every_method(follower_model: LanguageModel) -> None:
     jobs = jobs_of(follower_model, SAMPLES[:2], limit=12)
-    measured = measure(follower_model, jobs, methods_named(NAMES, 8), limit=12, rounds=1)
+    measured = measure_speed(follower_model, jobs, methods_named(NAMES, 8), limit=12, rounds=1)
     for figures in measured.as_dict():
         assert figures["identical"] == 1, figures["method"]
     plain = [_plain(follower_model, job)[len(job.prompt) :] for job in jobs]
@@ -162,7 +162,7 @@ def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageMode
 
     hook = follower_model.model.register_forward_hook(count, with_kwargs=True)
     try:
-        measured = measure(follower_model, [job], methods_named(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0)
+        measured = measure_speed(follower_model, [job], methods_named(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0)
     finally:
         hook.remove()
     greedy, lookup = (figures.rounds[0][0] for figures in measured.methods)
@@ -171,14 +171,16 @@ def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageMode
     assert lookup.drafted == sum(fed) - len(fed)
 
 
-def run_of(tokens: int, seconds: float, first: float, **more: Any) -> Run:
-    return Run(tuple(range(tokens)), seconds, first, more.pop("steps", tokens - 1), more.pop("drafted", 0), **more)
+def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
+    return MethodRun(
+        tuple(range(tokens)), seconds, first, more.pop("steps", tokens - 1), more.pop("drafted", 0), **more
+    )
 
 
 def test_figures_are_medians_of_rounds_added_up_over_the_texts() -> None:
     rounds = [[run_of(11, 6.0, 1.0), run_of(21, 3.0, 1.0)], [run_of(11, 3.0, 1.0), run_of(21, 9.0, 1.0)]]
     rounds.append([run_of(11, 2.0, 1.0), run_of(21, 5.0, 1.0)])
-    figures = Figures("hf-greedy", rounds)
+    figures = MethodFigures("hf-greedy", rounds)
     assert figures.total(lambda run: run.decoding) == 2.0 + 4.0
     assert figures.pace == 6.0 / 30
     assert figures.whole_pace == 8.0 / 32
@@ -191,7 +193,7 @@ def test_figures_are_medians_of_rounds_added_up_over_the_texts() -> None:
 def test_what_is_read_for_drafts_before_the_first_token_is_decoding_time() -> None:
     run = run_of(11, 3.0, 2.0, reading=0.5, forward=0.7, drafting=0.1, looping=0.2, steps=5, drafted=40)
     assert run.decoding == 1.5
-    shown = Figures("blend", [[run]]).as_dict()
+    shown = MethodFigures("blend", [[run]]).as_dict()
     assert shown["host_ms_per_step"] == pytest.approx(1000 * (1.5 - 0.7) / 5)
     assert shown["draft_ms_per_step"] == pytest.approx(20)
     assert shown["loop_ms_per_step"] == pytest.approx(40)
@@ -200,7 +202,7 @@ def test_what_is_read_for_drafts_before_the_first_token_is_decoding_time() -> No
 
 def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> None:
     times = {"hf-greedy": 9.0, "hf-lookup": 5.0, "hf-lookup-n3": 3.0, "blend": 2.0}
-    speed = Speed(tuple(Figures(name, [[run_of(9, 1 + time, 1.0)]]) for name, time in times.items()))
+    speed = Speed(tuple(MethodFigures(name, [[run_of(9, 1 + time, 1.0)]]) for name, time in times.items()))
     blend = speed.as_dict()[-1]
     assert (blend["speedup"], blend["speedup_lookup"], blend["speedup_whole"]) == (4.5, 1.5, round(10 / 3, 3))
     assert blend["speedup_rounds"] == [4.5]
@@ -210,7 +212,7 @@ def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> 
 
 def test_texts_that_differ_are_counted() -> None:
     one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
-    speed = Speed((Figures(GREEDY, [[one, one], [one, one]]), Figures("blend", [[one, other], [one, one]])))
+    speed = Speed((MethodFigures(GREEDY, [[one, one], [one, one]]), MethodFigures("blend", [[one, other], [one, one]])))
     assert [each["identical"] for each in speed.as_dict()] == [1.0, 0.75]
 
 
@@ -221,12 +223,12 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+        def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
             order.append((self.name, len(job.prompt)))
             return run_of(3, 2.0, 1.0)
 
     jobs = [Job((1,)), Job((1, 2))]
-    measure(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
+    measure_speed(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
     one_round = [(GREEDY, 1), ("blend", 1), (GREEDY, 2), ("blend", 2)]
     assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
 

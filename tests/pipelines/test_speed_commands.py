@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
 from antiphon.pipelines.benchmark.floor import COPIED
@@ -38,7 +38,7 @@ def test_recorded_samples_read_back_with_the_prompt_that_was_given(
     assert one.references[0] in one.prompt
     (job,) = jobs_of(tiny, [one], limit=5)
     found = retriever.search("How many eggs?", 2)
-    assert list(job.prompt) == encode(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
+    assert list(job.prompt) == prompt_tokens(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -11,9 +11,9 @@ from .drafting.draft import Accepted as Accepted
 from .drafting.draft import Draft as Draft
 from .drafting.draft import Drafter as Drafter
 from .drafting.draft import DrafterFactory as DrafterFactory
+from .engines.torch.engine import prepack as prepack
+from .engines.torch.engine import traits_of as traits_of
 from .engines.torch.growing import GrowingCache as GrowingCache
-from .engines.torch.prepacked import prepack as prepack
-from .engines.torch.probe import traits_of as traits_of
 from .engines.torch.traits import Traits as Traits
 from .generate import Decoder as Decoder
 from .generate import stream as stream

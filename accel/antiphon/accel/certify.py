@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from antiphon.accel.engines.torch.traits import HALF, declared
+from antiphon.accel.engines.torch.attention import HALF
+from antiphon.accel.engines.torch.traits import declared
 
 HALF_ULPS = 2.0
 SINGLE_ULPS = 64.0

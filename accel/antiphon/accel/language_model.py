@@ -12,19 +12,18 @@ import torch
 
 from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
-from antiphon.accel.decoding.batch import steps_of
-from antiphon.accel.decoding.choice import choose_drafter
+from antiphon.accel.decoding.choice import check_drafter, factory_of
+from antiphon.accel.decoding.generation import Generation, steps_of
+from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.run import Run
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, make_drafter
-from antiphon.accel.engines.torch.attention import EXACT
-from antiphon.accel.engines.torch.determinism import bucket_of, settled
+from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
-from antiphon.accel.text.completion import Completion, Stream, Turns, Usage
-from antiphon.accel.text.messages import Conversation, Message, Prompt, encode
+from antiphon.accel.text.completion import Completion, Stream, Usage
+from antiphon.accel.text.messages import Conversation, Message, Prompt, TokenizedPrompt, prompt_tokens, tokenize
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -36,20 +35,15 @@ __all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Messag
 class LanguageModel:
     """A causal model that continues texts and answers messages, drafting from the references it is given.
 
-    What is drafted never changes the text, only the number of forwards. ``rows`` bounds a draft; with None every step
-    verifies the rows that pay. For that the model's forwards are measured when it is first asked (under two seconds),
-    and its word after each frequent token is noted (some three seconds); both are kept in the user's cache. Any
-    number of requests may run at once, from any threads: they take turns forward by forward.
+    What is drafted never changes the text, only the number of forwards. Any number of requests may run at once, from
+    any threads: where that is faster they share forwards, and each says what it says alone.
 
-    ``drafter`` is a drafter's name, what makes one, or "auto": the one that suits this model where it runs (see
-    `choose_drafter`).
+    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``.
 
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
     instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
     tenants that must not learn of each other tables of their own, here or with each request.
-
-    ``deterministic`` and ``compiled`` are those of `antiphon.accel.generate.Decoder`.
     """
 
     def __init__(
@@ -57,29 +51,20 @@ class LanguageModel:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        drafter: str | DrafterFactory = "blend",
-        rows: int | None = None,
         name: str | None = None,
-        deterministic: bool = False,
         recycling: bool | RunnersUp = True,
-        compiled: bool | None = None,
+        **options: Unpack[DecodingKeywords],
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or getattr(model.config, "name_or_path", "") or model.config.model_type
-        self.rows = rows
-        self.compiled = compiled
         check_causal(model, self.name)
-        check(
-            "rows", rows, rows is None or (isinstance(rows, int) and rows >= 0), "None (what pays), 0 (plain) or more"
-        )
-        self._drafter = _named(drafter)
+        self.options = DecodingOptions(**options)
+        check_drafter(self.options.drafter)
+        self.engine = engine_of(model)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
-        self._turns = Turns()
-        self._bucket = bucket_of(bool(deterministic), rows)
-        if self._bucket:
-            settled(model, self._bucket)
-            model.set_attn_implementation(EXACT)
+        if self.options.fixed_rows:
+            self.engine.lock.take(lambda: self.engine.deterministic_traits(self.options.fixed_rows))
 
     @classmethod
     def from_pretrained(
@@ -89,37 +74,30 @@ class LanguageModel:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
-        drafter: str | DrafterFactory = "blend",
-        rows: int | None = None,
-        deterministic: bool = False,
         recycling: bool | RunnersUp = True,
-        compiled: bool | None = None,
-        **model_kwargs: Any,
+        model_kwargs: dict[str, Any] | None = None,
+        **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
 
         Without ``device`` it goes to a GPU if there is one; ``device_map`` ("auto" or a map) spreads it over several.
-        ``dtype="auto"`` is the checkpoint's own, but float32 on a CPU without bfloat16 units. Everything else, such as
-        ``quantization_config`` or ``attn_implementation``, goes to transformers as it is.
+        ``dtype="auto"`` is the checkpoint's own, but float32 on a CPU without bfloat16 units. `DecodingOptions` apart,
+        everything else, such as ``quantization_config`` or ``attn_implementation``, goes to transformers as it is.
+
+        The weights of a model that was loaded here are the language model's own: whoever changes them afterwards (an
+        adapter that is merged, a layer that is exchanged) calls `antiphon.accel.prepack` with the model.
 
         Raises:
             ValueError: what lies there is no causal language model, or the device or drafter is unknown.
             OSError: nothing lies there, or the hub cannot be reached.
         """
-        drafter = _named(drafter)  # an unknown one is refused before anything is loaded
+        options = take_options(arguments)
+        check_drafter(options.drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(
-            name_or_path, device=device, dtype=dtype, device_map=device_map, **model_kwargs
+            name_or_path, device=device, dtype=dtype, device_map=device_map, **(model_kwargs or {}), **arguments
         )
-        return cls(
-            model,
-            tokenizer,
-            drafter=drafter,
-            rows=rows,
-            name=str(name_or_path),
-            deterministic=deterministic,
-            recycling=recycling,
-            compiled=compiled,
-        )
+        engine_of(model).own()
+        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, **options.keywords)
 
     @property
     def context_window(self) -> int | None:
@@ -136,14 +114,6 @@ class LanguageModel:
     def prompt_format(self) -> str | None:
         """The form of prompts that the model's configuration names; None where it names none."""
         return getattr(self.model.config, "prompt_format", None)
-
-    def count_tokens(self, prompt: Prompt) -> int:
-        """How many tokens the prompt has, as `stream` would read it.
-
-        Raises:
-            ValueError: as `stream`, for a prompt that cannot be written.
-        """
-        return len(encode(prompt, self.tokenizer))
 
     def generate(
         self,
@@ -182,12 +152,12 @@ class LanguageModel:
             count = f"{len(prompts)}, one for each prompt"
             check(f"The number of {name}", len(given), len(given) == len(prompts), count)
 
-        def begin() -> list[Stream]:
-            runs = [self._run(*one) for one in zip(prompts, shares, each, strict=True)]
-            running = steps_of(self.model, runs, batch_size)
-            return [self._stream(run, steps, settings) for run, steps in zip(runs, running, strict=True)]
+        def begin() -> list[Generation]:
+            return [self._generation(*one) for one in zip(prompts, shares, each, strict=True)]
 
-        return [stream.to_end().completion for stream in self._turns.take(begin)]
+        generations = self.engine.lock.take(begin)
+        running = zip(generations, steps_of(self.engine, generations, batch_size), strict=True)
+        return [self._stream(each, steps, settings).to_end().completion for each, steps in running]
 
     def stream(
         self,
@@ -210,20 +180,17 @@ class LanguageModel:
             TypeError: a reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
+        generation = self.engine.lock.take(lambda: self._generation(prompt, references, settings, prefix))
+        steps = generation.steps()
+        return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
 
-        def begin() -> Stream:
-            run = self._run(prompt, references, settings, prefix)
-            return self._stream(run, run.steps() if prefix is None else prefix.keeping(run, run.steps()), settings)
-
-        return self._turns.take(begin)
-
-    def _run(
+    def _generation(
         self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
-    ) -> Run:
+    ) -> Generation:
         """One request, ready to be decoded."""
-        sources = texts("references", references)
-        rows = settings.rows
-        tokens = encode(prompt, self.tokenizer)
+        given = texts("references", references)
+        read = tokenize(prompt, self.tokenizer)
+        tokens, sources = read.tokens, [read.tokens_of(each) or each for each in given]
         generator = self._generator(settings.seed) if settings.is_sampled else None
         room = self._room(len(tokens))
         request = prepare(
@@ -234,21 +201,20 @@ class LanguageModel:
             **settings.arguments,
             **self._ends(),
         )
-        rows = self.rows if rows is None else rows
-        bucket = bucket_of(self._bucket or False, rows)
-        factory = self._factory(settings)
-        return Run(request, factory, rows, sources, self.tokenizer, generator, bucket=bucket, compiled=self.compiled)
+        options = self.options.with_rows(settings.rows)
+        if settings.drafter is not None:
+            options = replace(options, drafter=settings.drafter)
+        options = replace(options, drafter=self._factory(options, settings.recycling))
+        return Generation(request, sources, self.tokenizer, generator, options)
 
-    def _factory(self, settings: Settings) -> DrafterFactory:
+    def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""
-        given = settings.recycling
         table = self.runners_up if given is None or given is True else self._own(given)
-        factory = self._drafter if settings.drafter is None else _named(settings.drafter)
-        if isinstance(factory, str):
-            factory = choose_drafter(self.model).drafter
+        factory = factory_of(asked, self.engine)
         if factory is Recycling:
             return partial(Recycling, table)
-        made, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+        options = factory.keywords if isinstance(factory, partial) else dict[str, Any]()
+        made = factory.func if isinstance(factory, partial) else factory
         if made is not Blend or {"drafter", "recycling"} & options.keys():
             return factory
         recycled: Any = {"recycling": False if table is None else table}
@@ -265,15 +231,22 @@ class LanguageModel:
             )
         return table
 
-    def _stream(self, run: Run, steps: Iterator[Step], settings: Settings) -> Stream:
+    def _stream(self, generation: Generation, steps: Iterator[Step], settings: Settings) -> Stream:
         return Stream(
             steps,
             self.tokenizer,
-            prompt_tokens=run.request.input_ids.shape[1],
+            prompt_tokens=generation.request.input_ids.shape[1],
             stop=settings.stops,
-            turns=self._turns,
             chosen=(settings.temperature, settings.repetition_penalty),
         )
+
+    def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
+        """The prompt as the model reads it: whoever counts its tokens first hands it on in place of the prompt.
+
+        Raises:
+            ValueError: the prompt is empty, a message is malformed, or the tokenizer has no chat template.
+        """
+        return tokenize(prompt, self.tokenizer)
 
     def certify(
         self,
@@ -302,7 +275,7 @@ class LanguageModel:
         emitted = _ids(completion, self.tokenizer)
 
         def prove() -> Certificate:
-            tokens = encode(prompt, self.tokenizer)
+            tokens = prompt_tokens(prompt, self.tokenizer)
             request = prepare(
                 self.model,
                 **self._inputs(tokens),
@@ -313,7 +286,7 @@ class LanguageModel:
             output = [*tokens, *emitted]
             return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
 
-        return self._turns.take(prove)
+        return self.engine.lock.take(prove)
 
     def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
         """The prompt as tensors; the mask says that a pad token in it is text."""
@@ -355,9 +328,3 @@ def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedToke
     if isinstance(completion, str):
         return list(tokenizer.encode(completion, add_special_tokens=False))
     return list(completion)
-
-
-def _named(drafter: str | DrafterFactory) -> DrafterFactory | Literal["auto"]:
-    if drafter == "auto":
-        return "auto"
-    return make_drafter(drafter) if isinstance(drafter, str) else drafter

@@ -17,7 +17,7 @@ from antiphon.accel.remote.errors import RemoteError
 from antiphon.accel.remote.server import Server, find, has_plug_in
 from antiphon.accel.remote.stream import RemoteStream
 from antiphon.accel.text.completion import Completion
-from antiphon.accel.text.messages import Conversation, Prompt, encode
+from antiphon.accel.text.messages import Conversation, CountedPrompt, Message, Prompt, TokenizedPrompt, prompt_tokens
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from antiphon.accel.decoding.prefix import PrefixCache
 
 __all__ = ["RemoteError", "RemoteLanguageModel", "RemoteStream"]
+
+Content = str | Sequence[Message] | Conversation
 
 KEY = "ANTIPHON_API_KEY"
 """The environment variable that holds the server's key where none is given."""
@@ -157,10 +159,17 @@ class RemoteLanguageModel:
         """
         return self._stream(prompt, references, Settings(**parameters))
 
-    def count_tokens(self, prompt: Prompt) -> int:
-        """How many tokens the prompt has: by the tokenizer, else by vLLM's own word, else guessed, rather too many."""
+    def tokenize(self, prompt: Prompt) -> CountedPrompt:
+        """The prompt and how many tokens it has, to be handed on to `stream`.
+
+        They are counted by the tokenizer, if one was given, else by a vLLM itself, else guessed, rather too many.
+        """
+        content = _content(prompt)
+        return prompt if isinstance(prompt, CountedPrompt) else CountedPrompt(content, self._count(content))
+
+    def _count(self, prompt: Content) -> int:
         if self.tokenizer is not None:
-            return len(encode(prompt, self.tokenizer))
+            return len(prompt_tokens(prompt, self.tokenizer))
         if self.server.kind == "vllm" and self._counts:
             try:
                 return int(self.client.post("/../tokenize", self._to_count(prompt))["count"])
@@ -168,7 +177,7 @@ class RemoteLanguageModel:
                 self._counts = False
         return len(str(_texts(prompt)).encode()) // BYTES
 
-    def _to_count(self, prompt: Prompt) -> dict[str, Any]:
+    def _to_count(self, prompt: Content) -> dict[str, Any]:
         named = {"model": self.server.model}
         if isinstance(prompt, str):
             return named | {"prompt": prompt}
@@ -185,7 +194,7 @@ class RemoteLanguageModel:
         with self._asking:
             server = self.server
             is_drafted = bool(references) and self._drafts()
-        path, body = body_of(prompt, settings, server)
+        path, body = body_of(_content(prompt), settings, server)
         return self.client.stream(path, with_references(body, references, server) if is_drafted else body)
 
     def _drafts(self) -> bool:
@@ -208,5 +217,12 @@ def _read(stream: RemoteStream) -> Completion:
     return stream.to_end().completion
 
 
-def _texts(prompt: Prompt) -> object:
+def _content(prompt: Prompt) -> Content:
+    """What a prompt says; one that was tokenized here is sent as its text."""
+    if isinstance(prompt, CountedPrompt):
+        return prompt.content
+    return prompt.text if isinstance(prompt, TokenizedPrompt) else prompt
+
+
+def _texts(prompt: Content) -> object:
     return prompt.messages if isinstance(prompt, Conversation) else prompt

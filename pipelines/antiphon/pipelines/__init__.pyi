@@ -5,7 +5,7 @@ from .chat import Turn as Turn
 from .citations import Citation as Citation
 from .citations import cite as cite
 from .drafting import Drafting as Drafting
-from .embedded import resolve_model as resolve_model
+from .models.embedded import resolve_model as resolve_model
 from .prompt import Prompt as Prompt
 from .prompt import PromptFormat as PromptFormat
 from .prompt import chat_prompt as chat_prompt

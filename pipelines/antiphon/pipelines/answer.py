@@ -12,6 +12,7 @@ from antiphon.accel.text.completion import Pieces
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.drafting import Drafting
 from antiphon.pipelines.prompt import Prompt
+from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -44,11 +45,16 @@ class Answer:
         """The same text as it was decoded, step by step, to be looked at."""
         return Drafting(self.text, self.origins)
 
+    @property
+    def caption(self) -> str:
+        """What the answer cost, in one line."""
+        return cost_line(self.usage, self.steps, self.finish_reason)
+
     def to_markdown(self) -> str:
         """The text with its citations as footnotes, everything in it escaped."""
         from antiphon.pipelines.rendering.markdown import answer_markdown
 
-        return answer_markdown(self)
+        return answer_markdown(self.text, self.citations, self.caption)
 
     def _repr_markdown_(self) -> str:
         return self.to_markdown()
@@ -56,12 +62,12 @@ class Answer:
     def _repr_html_(self) -> str:
         from antiphon.pipelines.rendering.html import answer_html
 
-        return answer_html(self)
+        return answer_html(self.question, self.text, self.citations, self.passages, self.caption)
 
     def __rich__(self) -> RenderableType:
         from antiphon.pipelines.rendering.terminal import answer_text
 
-        return answer_text(self)
+        return answer_text(self.text, self.citations, self.caption)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as values that JSON can hold; an origin is (start, end, step, whether a draft had guessed it)."""

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from antiphon.accel import Completion, PrefixCache, TextModel
-from antiphon.accel.text.messages import Message
+from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt
 from antiphon.pipelines.rag import MAX_NEW_TOKENS, Rag, fit
@@ -76,13 +76,15 @@ class Chat:
         self.searched = self._rewritten(question) if is_rewritten else question
         found = self.rag.find(self.searched, k)
         answer = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        dropped = self._dropping(question, found, answer)
-        passages, prompt = fit(partial(self._prompt, question, dropped), found, self.rag.language_model, answer)
+        dropped, known = self._dropping(question, found, answer)
+        make = partial(self._prompt, question, dropped)
+        passages, prompt, tokenized = fit(make, found, self.rag.language_model, answer, known)
         earlier = [*chain.from_iterable((*turn.references, turn.text) for turn in reversed(self.turns))]
         stream = self.rag.begin(
             question,
             passages,
             prompt,
+            tokenized,
             references=list(dict.fromkeys(earlier)),
             sessions=sessions,
             kept_as=self.searched,
@@ -100,16 +102,24 @@ class Chat:
         turns = [(*turn.messages, {"role": "assistant", "content": turn.text}) for turn in self.turns[dropped:]]
         return Prompt((*instructions, *chain.from_iterable(turns), *asked), own.stop, own.answers)
 
-    def _dropping(self, question: str, found: tuple[Passage, ...], answer: int) -> int:
-        """How many of the oldest turns to drop; where all do not fit, down to half of the window, to last a while."""
-        window, dropped = self.rag.language_model.context_window, self.dropped
-        if window is not None and self._needed(question, dropped, found) + answer > window:
-            while dropped < len(self.turns) and self._needed(question, dropped, found) + answer > window // 2:
-                dropped += 1
-        return dropped
+    def _dropping(
+        self, question: str, found: tuple[Passage, ...], answer: int
+    ) -> tuple[int, TokenizedPrompt | CountedPrompt | None]:
+        """How many of the oldest turns to drop; where all do not fit, down to half of the window, to last a while.
 
-    def _needed(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> int:
-        return self.rag.language_model.count_tokens(self._prompt(question, dropped, passages).content)
+        With it the prompt, where it had to be tokenized to find out.
+        """
+        window, dropped = self.rag.language_model.context_window, self.dropped
+        if window is None:
+            return dropped, None
+        room, tokenized = window, self._tokenized(question, dropped, found)
+        while dropped < len(self.turns) and tokenized.count + answer > room:
+            room, dropped = window // 2, dropped + 1
+            tokenized = self._tokenized(question, dropped, found)
+        return dropped, tokenized
+
+    def _tokenized(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> TokenizedPrompt | CountedPrompt:
+        return self.rag.language_model.tokenize(self._prompt(question, dropped, passages).content)
 
     def _record(self, question: str, passages: tuple[Passage, ...], completion: Completion) -> None:
         if not completion.text.strip():

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import heapq
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from antiphon.retrieval import Passage
 
 WORDS = 6
-"""The fewest words that make a citation, unless the whole answer is shorter."""
+"""The fewest words that make a citation, unless the whole answer is shorter, or the answer names the passage."""
 
 # A word, with its inner apostrophes and hyphens; in scripts that write no spaces each character counts as one.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])\w)+(?:['’-]\w+)*")
+_NUMBER = re.compile(r"\[(\d{1,4})\]")  # of a passage, as a model writes it beside a quote; it is no word
+_PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
 _OCCURRENCES = 64  # places of one window that are followed up: a bound for texts that repeat themselves
 
 
@@ -37,9 +41,10 @@ class Citation:
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
     """The citations of an answer, in its order: longest first chosen, none overlapping another.
 
-    A span counts from ``words`` words on, or if it is all the words of the answer. Case and punctuation between the
-    words must agree; any white space equals any other. Of equally long quotations the one in the earlier passage
-    counts. Takes time linear in answer and passages.
+    A span counts from ``words`` words on, or if it is all the words of the answer, or all that stands before or after
+    the number of its passage, as in ``[2] It is red.`` Case and punctuation between the words must agree; any white
+    space equals any other. Of equally long quotations the one in the earlier passage counts. Takes time linear in
+    answer and passages.
 
     Raises:
         ValueError: ``words`` is below 1.
@@ -51,7 +56,7 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
         return ()
     least = min(words, len(said))
     sources = [_Words(passage.text) for passage in passages]
-    chosen = _choose(_matches(said, sources, least), least)
+    chosen = _choose(chain(_matches(said, sources, least), _short_matches(said, sources, least)), least)
     return tuple(_citation(said, sources, passages, match) for match in sorted(chosen))
 
 
@@ -60,7 +65,8 @@ class _Words:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.spans = [match.span() for match in _WORD.finditer(text)]
+        numbers = {match.start(1) for match in _NUMBER.finditer(text)}
+        self.spans = [match.span() for match in _WORD.finditer(text) if match.start() not in numbers]
         self.words = [text[start:end] for start, end in self.spans]
         befores = [0, *(end for _, end in self.spans)]
         gaps = [text[before:start] for before, (start, _) in zip(befores, self.spans, strict=False)]
@@ -100,6 +106,31 @@ def _matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_M
                     yield first, end, number, there
 
 
+def _short_matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_Match]:
+    """Pieces of fewer than ``least`` words, between line breaks and numbers, that stand whole in what they name."""
+    places: dict[tuple[int, int], dict[tuple[object, ...], int]] = {}
+    for first, end, numbers in _pieces(said):
+        count = end - first
+        for number in numbers:
+            if 0 < count < least and 0 <= number < len(sources):
+                if (number, count) not in places:
+                    windows = reversed([*sources[number].windows(count)])
+                    places[number, count] = {window: there for there, window in windows}
+                there = places[number, count].get(said.window(first, count))
+                if there is not None:
+                    yield first, end, number, there
+                    break
+
+
+def _pieces(said: _Words) -> Iterator[tuple[int, int, list[int]]]:
+    """The words from line break or number to the next, and the passages that these numbers name: before, then after."""
+    starts = [start for start, _ in said.spans]
+    ends = [(0, None), *((match.end(), match[1]) for match in _PIECE.finditer(said.text)), (len(said.text) + 1, None)]
+    for (begin, before), (stop, after) in pairwise(ends):
+        numbers = [int(number) - 1 for number in (before, after) if number is not None]
+        yield bisect_left(starts, begin), bisect_left(starts, stop), numbers
+
+
 def _reaches(said: _Words, end: int, source: _Words, shift: int, first: int, least: int) -> bool:
     """Whether a run from ``first`` can end at ``end`` or later: the window before that end must be shared too."""
     if end <= first + least:
@@ -129,7 +160,7 @@ def _choose(matches: Iterator[_Match], least: int) -> list[_Match]:
     while queue:
         negative, number, first, there = heapq.heappop(queue)
         free_first, free_end = _longest_free(first, first - negative, taken)
-        if free_end - free_first < least:
+        if free_end - free_first < min(least, -negative):
             continue
         if free_end - free_first == -negative:
             taken.update(range(free_first, free_end))

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 APPLICATION = 0x416E7470
@@ -27,8 +27,8 @@ class Database:
 
     ``schema`` is executed when the file is made, and ``facts`` are written beside it; a file that was made with other
     facts is refused. It serves the process that opened it: SQLite's connections do not outlive a fork. What is deleted
-    is overwritten, in the log too once that is shredded. Writers take turns by a lock on a file beside it, whose name
-    ends with "-turn".
+    is overwritten, in the log too once that is shredded. A file that is made can be read by its owner alone. Writers
+    take turns by a lock on a file beside it, whose name ends with "-turn".
 
     Raises:
         ValueError: the file is no SQLite file, one of somebody else's, or has other facts.
@@ -75,6 +75,7 @@ class Database:
     def _start(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
         try:
+            _make_private(self.path)
             self._connection = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._close = weakref.finalize(self, _close, self._connection, self._pid)
             self._prepare(self._connection)
@@ -91,7 +92,9 @@ class Database:
             return
         import fcntl
 
-        with self.path.with_name(f"{self.path.name}-turn").open("ab") as file:
+        turn = self.path.with_name(f"{self.path.name}-turn")
+        _make_private(turn)
+        with turn.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 yield
@@ -125,6 +128,12 @@ class Database:
                     f"{self.path} was made with the {name} {written.get(name)!r}, and this is {value!r}; "
                     "give that one, or another path."
                 )
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, for its owner alone, if it is not there; SQLite gives those beside it the same rights."""
+    with suppress(OSError):  # it is there, or SQLite says why it cannot be
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _close(connection: sqlite3.Connection, process: int) -> None:

@@ -11,23 +11,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from antiphon.accel import Origin
+from antiphon.pipelines.rendering.parts import Part
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one forward added to the text: the tokens a draft had guessed, and the model's own one after them.
-
-    ``step`` counts forwards from 1, the prefill; ``tokens`` counts also those that are no text. ``own`` is empty where
-    the text ended before it.
-    """
-
-    step: int
-    tokens: int
-    drafted: str
-    own: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +61,9 @@ class Drafting:
     def _repr_html_(self) -> str:
         from antiphon.pipelines.rendering.html import drafting_html
 
-        return drafting_html(self)
+        return drafting_html(self.parts, self.caption)
 
     def __rich__(self) -> RenderableType:
         from antiphon.pipelines.rendering.terminal import drafting_text
 
-        return drafting_text(self)
+        return drafting_text(self.parts, self.caption)

@@ -51,6 +51,22 @@ PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 """Makes the prompt of a question and its passages, best first."""
 
 
+def check_text(question: str) -> None:
+    """Refuse a question with bytes in it that are no text: no tokenizer reads them.
+
+    Raises:
+        ValueError: it holds bytes that are not UTF-8, as a terminal of another encoding hands them over.
+    """
+    try:
+        question.encode()
+    except UnicodeEncodeError as error:
+        wrong = question[error.start : error.end].encode(errors="surrogateescape")
+        raise ValueError(
+            f"The question holds bytes that are not UTF-8 ({wrong!r} after {error.start} characters); type it in "
+            "UTF-8, or check the encoding of your terminal."
+        ) from None
+
+
 def prompt_format(language_model: TextModel) -> PromptFormat:
     """What the model's configuration names; else messages if its tokenizer has a chat template, plain text if not.
 

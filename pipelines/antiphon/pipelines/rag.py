@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from antiphon.accel import Completion, PrefixCache, TextModel
+from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format
+from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import Passage
@@ -70,15 +71,16 @@ class Rag:
         """
         found = self.find(question, k)
         generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        passages, prompt = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
-        return self.begin(question, passages, prompt, sessions=sessions, **generation)
+        fitted = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
+        return self.begin(question, *fitted, sessions=sessions, **generation)
 
     def find(self, question: str, k: int | None = None) -> tuple[Passage, ...]:
         """The passages for a question, best first.
 
         Raises:
-            ValueError: nothing was found.
+            ValueError: nothing was found, or the question is no text.
         """
+        check_text(question)
         found = self.retriever.search(question, self.k if k is None else k)
         if not found:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
@@ -89,6 +91,7 @@ class Rag:
         question: str,
         passages: tuple[Passage, ...],
         prompt: Prompt,
+        tokenized: TokenizedPrompt | CountedPrompt,
         *,
         references: Sequence[str] = (),
         sessions: bool = True,
@@ -97,7 +100,7 @@ class Rag:
         then: Sequence[Callable[[Completion], None]] = (),
         **generation: Any,
     ) -> AnswerStream:
-        """The answer to a prompt that was made of these passages; with more ``references``, which come after theirs.
+        """The answer to a prompt that was made of these passages, and tokenized; with more ``references``, which come after theirs.
 
         ``kept_as`` is the question that sessions are searched and kept by, where it is not the one that was asked.
         ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
@@ -107,9 +110,9 @@ class Rag:
         if sessions and self.sessions is not None:
             key = kept_as or question
             answers = _earlier(self.sessions, key)
-            sources += answer_references(answers, prompt, self.language_model.tokenizer)
+            sources += answer_references(answers, tokenized, self.language_model.tokenizer)
             then = (*then, partial(_keep, self.sessions, key))
-        stream = self.language_model.stream(prompt.content, references=sources, prefix=prefix, **generation)
+        stream = self.language_model.stream(tokenized, references=sources, prefix=prefix, **generation)
         return AnswerStream(question, passages, prompt, stream, then)
 
 
@@ -118,8 +121,11 @@ def fit(
     found: tuple[Passage, ...],
     language_model: TextModel,
     max_new_tokens: int,
-) -> tuple[tuple[Passage, ...], Prompt]:
+    known: TokenizedPrompt | CountedPrompt | None = None,
+) -> tuple[tuple[Passage, ...], Prompt, TokenizedPrompt | CountedPrompt]:
     """As many of the best passages as leave room for ``max_new_tokens``, and the prompt that ``make`` makes of them.
+
+    The prompt is tokenized for it, once; ``known`` is that of all passages, where somebody has done so before.
 
     Raises:
         ValueError: not even one fits.
@@ -128,11 +134,10 @@ def fit(
     for count in range(len(found), 0, -1):
         passages = found[:count]
         prompt = make(passages)
-        if window is None:
-            return passages, prompt
-        needed = language_model.count_tokens(prompt.content)
-        if needed + max_new_tokens <= window:
-            return passages, prompt
+        tokenized = (known if count == len(found) else None) or language_model.tokenize(prompt.content)
+        needed = tokenized.count
+        if window is None or needed + max_new_tokens <= window:
+            return passages, prompt, tokenized
     raise ValueError(
         f"The question and its best passage take {needed} tokens, which with max_new_tokens={max_new_tokens} exceeds "
         f"the context window of {language_model.name!r} ({window} tokens); ask for a shorter answer, or index the "

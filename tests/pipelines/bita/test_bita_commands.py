@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from antiphon.accel import LanguageModel, choose_drafter
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
-from antiphon.pipelines.bita.answers import SAVED, own_answers
-from antiphon.pipelines.bita.prompts import HELD_OUT, read_prompts, written_prompts
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.drafters import SHIPPED, drafter_of
+from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
+from antiphon.pipelines.training.bita.answers import SAVED, own_answers
+from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
 
 def run(*words: Any) -> Any:
@@ -87,21 +87,24 @@ def test_bita_is_a_drafter_by_name_for_smollm2_and_for_nothing_else(tiny: Langua
     learned = BitaWeights.load(SHIPPED)
     assert SHIPPED.stat().st_size < 1_000_000
     assert learned.model.startswith("smollm2")
-    for factory, kind in ((drafter_of("bita"), Bita), (drafter_of("blend", bita="smollm2", window=(5, 3, 5)), Blend)):
+    for factory, kind in (
+        (resolve_drafter("bita"), Bita),
+        (resolve_drafter("blend", bita="smollm2", window=(5, 3, 5)), Blend),
+    ):
         assert factory != "auto"
         drafter = factory()
         assert isinstance(drafter, kind)
         assert bita_weights_of(drafter) is not None
     with pytest.raises(ValueError, match="learned for 'smollm2"):
-        tiny.generate("Who?", drafter=drafter_of("bita"))
+        tiny.generate("Who?", drafter=resolve_drafter("bita"))
     with pytest.raises(ValueError, match="There is no drafter named 'byta'"):
-        drafter_of("byta")
+        resolve_drafter("byta")
 
 
 def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
     question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]
     plain = smollm2.generate(question, max_new_tokens=28, drafter="nothing")
-    drafted = smollm2.generate(question, max_new_tokens=28, drafter=drafter_of("bita"), rows=51)
+    drafted = smollm2.generate(question, max_new_tokens=28, drafter=resolve_drafter("bita"), rows=51)
     assert drafted.tokens == plain.tokens
     assert len(drafted.tokens) / drafted.steps.steps > 1.25
 
@@ -111,6 +114,6 @@ def test_auto_finds_what_was_learned_of_smollm2_and_says_what_it_would_cost(
 ) -> None:
     assert (smollm2_folder / BITA_FILE).read_bytes() == SHIPPED.read_bytes()
     assert "BiTA's full draft, 52 rows" in choose_drafter(smollm2.model).reason
-    assert drafter_of("auto") == "auto"
+    assert resolve_drafter("auto") == "auto"
     with pytest.raises(ValueError, match="give it no --bita"):
-        drafter_of("auto", bita="smollm2")
+        resolve_drafter("auto", bita="smollm2")

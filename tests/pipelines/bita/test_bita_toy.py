@@ -14,9 +14,9 @@ from antiphon.accel.drafting.drafters import BITA_FILE, Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.bita.evaluate import WIDEST, figures, ranks, steps
-from antiphon.pipelines.bita.train import Plan, train
+from antiphon.pipelines.training.bita.answers import OwnAnswer
+from antiphon.pipelines.training.bita.evaluate import WIDEST, guess_figures, ranks, steps
+from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
 
 VOCABULARY, PHRASES, START, LENGTH = 96, 12, 12, 64
 
@@ -58,12 +58,12 @@ def speaker() -> Any:
 
 
 @cache
-def answers(seed: int, count: int) -> list[Answer]:
+def answers(seed: int, count: int) -> list[OwnAnswer]:
     """What the model itself says, greedily."""
     random = Random(seed)
     prompts = torch.tensor([spoken(random, START) for _ in range(count)])
     said = speaker().generate(prompts, max_new_tokens=LENGTH, do_sample=False)[:, START:]
-    return [Answer(tuple(one), tuple(two)) for one, two in zip(prompts.tolist(), said.tolist(), strict=True)]
+    return [OwnAnswer(tuple(one), tuple(two)) for one, two in zip(prompts.tolist(), said.tolist(), strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BitaWeights]:
     out = tmp_path_factory.mktemp("toy")
     plan: dict[str, Any] = {"steps": 150, "answers": 3, "starts": 61, "learning_rate": 3e-2}
     for name, prefix in (("deep", 8), ("masks only", 0)):
-        train(speaker(), answers(3, 128), out / name, Plan(prefix=prefix, **plan))
+        train_bita(speaker(), answers(3, 128), out / name, BitaPlan(prefix=prefix, **plan))
     return {
         "deep": BitaWeights.load(out / "deep" / BITA_FILE),
         "masks only": BitaWeights.load(out / "masks only" / BITA_FILE),
@@ -80,7 +80,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BitaWeights]:
 
 
 def test_training_the_prefix_and_the_tree_each_make_steps_longer(learned: dict[str, BitaWeights]) -> None:
-    found = {name: figures(speaker(), each, answers(4, 30)).tokens_per_step for name, each in learned.items()}
+    found = {name: guess_figures(speaker(), each, answers(4, 30)).tokens_per_step for name, each in learned.items()}
     assert found["deep"]["triangle"] > found["untrained"]["triangle"] + 0.2, found
     assert found["deep"]["triangle"] > found["masks only"]["triangle"], found
     assert found["deep"]["chain"] < found["deep"]["triangle"] <= found["deep"]["rectangle"], found

@@ -19,12 +19,12 @@ from transformers import DynamicCache
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.testing.tiny import EOS, tiny_model
-from antiphon.pipelines.bita.answers import Answer
-from antiphon.pipelines.bita.train import Learner, Lesson, Plan, lesson_of, mask_logits, train
+from antiphon.pipelines.training.bita.answers import OwnAnswer
+from antiphon.pipelines.training.bita.train import BitaPlan, Learner, MaskLesson, lesson_of, mask_logits, train_bita
 
 PROMPT = (5, 6, 7)
-ANSWER = Answer(PROMPT, (10, 11, 12, 13, 14))
-PLAN = Plan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)
+ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))
+PLAN = BitaPlan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)
 
 
 def loud(model: Any, masks: int = 2) -> BitaWeights:
@@ -56,7 +56,7 @@ def one_group(model: Any, learned: BitaWeights, tokens: list[int], masks: int) -
 def test_the_loss_is_that_of_separate_forwards_with_ordinary_causal_masks(family: str) -> None:
     model = tiny_model(family).double()
     learned = loud(model).on(model)
-    lesson = Lesson(ANSWER, 0, 3)
+    lesson = MaskLesson(ANSWER, 0, 3)
     separate = [one_group(model, learned, [*PROMPT, *ANSWER.answer[:start]], 2) for start in range(3)]
     torch.testing.assert_close(mask_logits(model, learned, lesson), torch.cat(separate), atol=1e-9, rtol=1e-9)
     targets = torch.tensor([11, 12, 12, 13, 13, 14])  # the token that the model itself predicts is skipped
@@ -68,21 +68,21 @@ def test_the_loss_is_that_of_separate_forwards_with_ordinary_causal_masks(family
 def test_masks_look_as_far_back_as_the_models_windows_reach(family: str) -> None:
     model = tiny_model(family).double()
     learned = loud(model).on(model)
-    answer = Answer(tuple(range(10, 40)), tuple(range(40, 60)))
-    together = mask_logits(model, learned, Lesson(answer, 0, 18))
+    answer = OwnAnswer(tuple(range(10, 40)), tuple(range(40, 60)))
+    together = mask_logits(model, learned, MaskLesson(answer, 0, 18))
     for start in (0, 9, 17):
-        alone = mask_logits(model, learned, Lesson(answer, start, 1))
+        alone = mask_logits(model, learned, MaskLesson(answer, start, 1))
         torch.testing.assert_close(together[2 * start : 2 * start + 2], alone, atol=1e-9, rtol=1e-9)
     far = replace(answer, prompt=(99, *answer.prompt[1:]))  # outside of every window of 12, and two layers of them
     if family == "mistral":
-        moved = mask_logits(model, learned, Lesson(far, 17, 1))
+        moved = mask_logits(model, learned, MaskLesson(far, 17, 1))
         torch.testing.assert_close(together[34:36], moved, atol=1e-9, rtol=1e-9)
 
 
 def test_only_what_is_learned_gets_a_gradient() -> None:
     model = tiny_model().requires_grad_(False)
     learner = Learner(model, loud(model))
-    learner(Lesson(ANSWER, 0, 3)).backward()
+    learner(MaskLesson(ANSWER, 0, 3)).backward()
     assert {name for name, weight in learner.named_parameters()} == {"keys", "values", "masks"}
     for weight in learner.parameters():
         assert weight.grad is not None
@@ -91,8 +91,8 @@ def test_only_what_is_learned_gets_a_gradient() -> None:
 
 
 def test_starts_are_consecutive_and_every_answer_has_its_turn() -> None:
-    answers = [Answer(PROMPT, tuple(range(length))) for length in (3, 9, 40)]
-    plan = Plan(starts=8, masks=2)
+    answers = [OwnAnswer(PROMPT, tuple(range(length))) for length in (3, 9, 40)]
+    plan = BitaPlan(starts=8, masks=2)
     for turn in range(40):
         lessons = [lesson_of(answers, 3 * turn + place, plan) for place in range(3)]
         assert sorted(len(lesson.answer.answer) for lesson in lessons) == [3, 9, 40]
@@ -103,13 +103,13 @@ def test_starts_are_consecutive_and_every_answer_has_its_turn() -> None:
     assert firsts == set(range(31))
 
 
-ANSWERS = [Answer(PROMPT, (*range(start, start + 9), EOS)) for start in (20, 40, 60)]
+ANSWERS = [OwnAnswer(PROMPT, (*range(start, start + 9), EOS)) for start in (20, 40, 60)]
 
 
 def test_what_was_learned_is_saved_with_its_model_and_its_plan(tmp_path: Path) -> None:
     losses: list[float] = []
     plan = replace(PLAN, steps=30, learning_rate=0.1)
-    train(tiny_model(), ANSWERS, tmp_path, plan, report=lambda _, loss: losses.append(loss))
+    train_bita(tiny_model(), ANSWERS, tmp_path, plan, report=lambda _, loss: losses.append(loss))
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
     learned = BitaWeights.load(tmp_path / BITA_FILE)
     learned.check(tiny_model())
@@ -124,7 +124,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.bita.train import train
+from antiphon.pipelines.training.bita.train import train
 from tests.pipelines.bita.test_bita_training import ANSWERS, PLAN
 train(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,
       report=lambda step, loss: os.kill(os.getpid(), signal.SIGKILL) if step == 3 else None)
@@ -136,8 +136,8 @@ def test_a_run_that_was_killed_ends_with_the_file_of_one_that_was_not(tmp_path: 
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "cut")], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     steps: list[int] = []
-    train(tiny_model(), ANSWERS, tmp_path / "cut", PLAN, report=lambda step, loss: steps.append(step))
-    train(tiny_model(), ANSWERS, tmp_path / "whole", PLAN)
+    train_bita(tiny_model(), ANSWERS, tmp_path / "cut", PLAN, report=lambda step, loss: steps.append(step))
+    train_bita(tiny_model(), ANSWERS, tmp_path / "whole", PLAN)
     assert steps == [3, 4]
     one, other = ((tmp_path / name / BITA_FILE).read_bytes() for name in ("cut", "whole"))
     assert one == other
@@ -149,15 +149,15 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(tiny_model(), ANSWERS, tmp_path, PLAN, report=cut)
+        train_bita(tiny_model(), ANSWERS, tmp_path, PLAN, report=cut)
     with pytest.raises(ValueError, match="another plan"):
-        train(tiny_model(), ANSWERS, tmp_path, replace(PLAN, steps=9))
+        train_bita(tiny_model(), ANSWERS, tmp_path, replace(PLAN, steps=9))
 
 
 def test_answers_that_are_too_short_and_models_without_trees_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="None of 1 answers has more than 2 tokens"):
-        train(tiny_model(), [Answer(PROMPT, (1, EOS))], tmp_path, PLAN)
+        train_bita(tiny_model(), [OwnAnswer(PROMPT, (1, EOS))], tmp_path, PLAN)
     with pytest.raises(ValueError, match="verifies trees"):
-        train(tiny_model("bloom"), ANSWERS, tmp_path, PLAN)
+        train_bita(tiny_model("bloom"), ANSWERS, tmp_path, PLAN)
     with pytest.raises(ValueError, match="starts is 0"):
-        Plan(starts=0)
+        BitaPlan(starts=0)

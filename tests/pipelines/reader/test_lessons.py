@@ -9,11 +9,11 @@ import pytest
 
 from antiphon.pipelines.prompt import DECLINED, reader_prompt
 from antiphon.pipelines.quotes import Quote, quotable_lines
-from antiphon.pipelines.reader.corpus import is_held_out, page, read_corpus
-from antiphon.pipelines.reader.lesson import Question
-from antiphon.pipelines.reader.lessons import Lessons
-from antiphon.pipelines.reader.packages import write_everyday
-from antiphon.pipelines.reader.written import FILE, Written, read_written
+from antiphon.pipelines.training.reader.corpus import is_held_out, page_name, read_corpus
+from antiphon.pipelines.training.reader.lesson import Question
+from antiphon.pipelines.training.reader.lessons import Lessons
+from antiphon.pipelines.training.reader.packages import write_everyday
+from antiphon.pipelines.training.reader.written import FILE, Written, read_written
 
 PAGES = {
     "hive": "opened winter colony loses warmth wooden painted keeper Lyon",
@@ -87,7 +87,7 @@ def test_lessons_differ_in_passages_and_in_their_order(lessons: Lessons) -> None
 
 def test_some_lessons_have_passages_of_a_few_sentences_and_decline_what_was_cut_off(documents: Path) -> None:
     passages = read_corpus([documents])
-    [whole] = [one for one in passages if page(one) == "bees/honey"]
+    [whole] = [one for one in passages if page_name(one) == "bees/honey"]
     first, second, third = (quote.sentence for quote in quotable_lines([whole])[0])
     answers = {
         "who writes when honey is gone": (first,),
@@ -101,7 +101,7 @@ def test_some_lessons_have_passages_of_a_few_sentences_and_decline_what_was_cut_
     assert 20 < len(short) < 70
     seen = set()
     for lesson in short:
-        [honey] = [passage for passage in lesson.passages if page(passage) == "bees/honey"]
+        [honey] = [passage for passage in lesson.passages if page_name(passage) == "bees/honey"]
         assert honey.text == whole.text[honey.start - whole.start : honey.end - whole.start]
         for question in lesson.questions:
             if answer := answers.get(question.text):
@@ -116,11 +116,11 @@ def test_every_folder_that_people_asked_about_has_its_turn(documents: Path, tmp_
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "moon.txt").write_text("The moon needs four weeks for one turn around us.", encoding="utf-8")
     passages = read_corpus([documents, tmp_path])
-    places = {page(passage): quotable_lines([passage])[0][0].sentence for passage in passages}
+    places = {page_name(passage): quotable_lines([passage])[0][0].sentence for passage in passages}
     written = [Written(name, f"what of {name}", (place,), (place,)) for name, place in places.items()]
     lessons = Lessons(passages, written, seed=3)
     made = [lessons.lesson(number, is_written=True) for number in range(60)]
-    about_moon = sum(any(page(passage) == "notes/moon" for passage in lesson.passages) for lesson in made)
+    about_moon = sum(any(page_name(passage) == "notes/moon" for passage in lesson.passages) for lesson in made)
     assert about_moon > 22  # half are around this one passage, though eight others have questions, too
 
 
@@ -130,27 +130,27 @@ def test_the_everyday_texts_are_written_as_files_that_the_questions_know(tmp_pat
     (folder / "old.md").write_text("It is gone now.", encoding="utf-8")
     count = write_everyday(folder)
     passages = read_corpus([tmp_path / "everyday"])
-    assert len({page(passage) for passage in passages}) == count > 100
+    assert len({page_name(passage) for passage in passages}) == count > 100
     lines = {quote.sentence for passage in passages for quote in quotable_lines([passage])[0]}
-    pages = {page(passage) for passage in passages}
+    pages = {page_name(passage) for passage in passages}
     for file in (FILE, FILE.parent / "held_out.jsonl"):
         about = [one for one in read_written(file) if one.page.startswith("everyday/")]
         assert {one.page for one in about} <= pages
         assert {sentence for one in about for sentence in one.place} <= lines
-        is_kept = {is_held_out(passage) for passage in passages if page(passage) in {one.page for one in about}}
+        is_kept = {is_held_out(passage) for passage in passages if page_name(passage) in {one.page for one in about}}
         assert is_kept == {file != FILE}
 
 
 def test_what_people_asked_comes_into_the_lessons_of_its_passage(documents: Path) -> None:
     passages = read_corpus([documents])
-    sentence = next(one.text for one in passages if page(one) == "bees/honey").split(". ")[0] + "."
+    sentence = next(one.text for one in passages if page_name(one) == "bees/honey").split(". ")[0] + "."
     written = [
         Written("bees/honey", "who writes when honey is gone", (sentence,), (sentence,)),
         Written("bees/honey", "how old is honey", (), (sentence,)),
         Written("bees/none", "what is not there", ("Nothing.",), ("Nothing.",)),
     ]
     lessons = Lessons(passages, written, seed=3)
-    assert [page(passages[anchor]) for anchor in lessons.anchors] == ["bees/honey"]
+    assert [page_name(passages[anchor]) for anchor in lessons.anchors] == ["bees/honey"]
     asked = {
         question.text: question
         for number in range(20)
@@ -169,8 +169,8 @@ def test_an_answer_is_a_quote_a_line_with_its_number() -> None:
 
 def test_pages_are_held_out_by_name_alone(documents: Path) -> None:
     passages = read_corpus([documents])
-    elsewhere = {page(passage): is_held_out(passage) for passage in passages}
-    assert elsewhere == {page(passage): is_held_out(passage) for passage in reversed(passages)}
+    elsewhere = {page_name(passage): is_held_out(passage) for passage in passages}
+    assert elsewhere == {page_name(passage): is_held_out(passage) for passage in reversed(passages)}
     names = [f"python/{number}" for number in range(2000)]
     held = sum(is_held_out(type(passages[0]).at(f"{name}.txt", 0, "x")) for name in names)
     assert 100 < held < 220  # 160 expected, of a binomial whose standard deviation is 12

@@ -11,13 +11,12 @@ import pytest
 from antiphon.accel import LanguageModel, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.pipelines.answer import Answer
-from antiphon.pipelines.demo import documents
+from antiphon.pipelines.data.demo import demo_documents, demo_questions
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.quotes import Quote, quotes_of
-from antiphon.pipelines.reader import packages
-from antiphon.pipelines.reader.evaluate import Judged, figures, judge
-from antiphon.pipelines.reader.examination import read_examination
-from antiphon.pipelines.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader import packages
+from antiphon.pipelines.training.reader.evaluate import Judged, judge, reader_figures
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
 from antiphon.retrieval import Passage
 
 PASSAGES = (Passage.at("a.txt", 0, "Bees dance. They sing."), Passage.at("b.txt", 0, "Wax melts."))
@@ -64,7 +63,7 @@ def test_the_figures_are_shares_of_those_they_are_about() -> None:
         _judged(UNANSWERABLE, DECLINED),
         _judged(UNANSWERABLE, "[1] They sing.", "length"),
     ]
-    result = figures(judged)
+    result = reader_figures(judged)
     assert (result.answerable, result.unanswerable) == (3, 2)
     assert (result.verbatim, result.right_passage, result.right_sentence) == (1.0, 0.5, 0.5)
     assert result.declined == 0.5
@@ -76,7 +75,7 @@ def test_the_figures_are_shares_of_those_they_are_about() -> None:
 
 def test_no_answers_have_no_figures() -> None:
     with pytest.raises(ValueError, match="at least one question"):
-        figures([])
+        reader_figures([])
 
 
 def test_a_quote_is_a_line_with_a_number() -> None:
@@ -93,8 +92,8 @@ def test_questions_are_asked_with_the_passages_of_their_lesson(tiny: LanguageMod
 
 
 def test_the_forty_questions_are_answered_by_the_demo_documents() -> None:
-    examination = read_examination()
-    texts = {path.name: " ".join(path.read_text(encoding="utf-8").split()) for path in documents()}
+    examination = demo_questions()
+    texts = {path.name: " ".join(path.read_text(encoding="utf-8").split()) for path in demo_documents()}
     answered = [one for one in examination if one.answer]
     assert (len(answered), len(examination)) == (30, 40)
     assert all(one.answer and " ".join(one.answer.split()) in texts[one.source or ""] for one in answered)

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from antiphon.pipelines.quotes import quoted_form
-from antiphon.pipelines.reader.haste import as_typed
-from antiphon.pipelines.reader.questions import ask, quotable
+from antiphon.pipelines.training.reader.haste import as_typed
+from antiphon.pipelines.training.reader.questions import questions_about, quotable
 
 SENTENCES = {
     "If the file is missing, a FileNotFoundError is raised.": "What happens if the file is missing?",
@@ -24,7 +24,7 @@ SENTENCES = {
 
 def _texts(sentence: str) -> set[str]:
     """Every question that any seed makes of a sentence, without haste."""
-    return {asked.text for seed in range(200) for asked in ask(sentence, Random(seed))}
+    return {asked.text for seed in range(200) for asked in questions_about(sentence, Random(seed))}
 
 
 @pytest.mark.parametrize(("sentence", "question"), SENTENCES.items(), ids=SENTENCES.values())
@@ -34,18 +34,18 @@ def test_a_sentence_gives_the_question_that_it_answers(sentence: str, question: 
 
 def test_the_answer_is_the_sentence_as_it_stands() -> None:
     text = "Bees\n\nIf a hive is opened in winter, the colony loses its warmth. Nothing else is known here."
-    answers = {asked.sentences for seed in range(50) for asked in ask(text, Random(seed))}
+    answers = {asked.sentences for seed in range(50) for asked in questions_about(text, Random(seed))}
     assert all(sentence in text for answer in answers for sentence in answer)
     assert ("If a hive is opened in winter, the colony loses its warmth.",) in answers
 
 
 def test_a_sentence_that_leans_on_the_one_before_is_asked_about_by_no_rule() -> None:
-    assert ask("This is a thing that can be used to open a file in a hurry.", Random(0)) == []
+    assert questions_about("This is a thing that can be used to open a file in a hurry.", Random(0)) == []
 
 
 def test_a_list_is_answered_by_its_items_without_their_marks() -> None:
     text = "A colony has two kinds of females:\n- workers, which do all the work\n- a queen, which lays the eggs"
-    asked = [one for one in ask(text, Random(0)) if one.kind == "list"]
+    asked = [one for one in questions_about(text, Random(0)) if one.kind == "list"]
     assert [one.sentences for one in asked] == [("workers, which do all the work", "a queen, which lays the eggs")]
 
 

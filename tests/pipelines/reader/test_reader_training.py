@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import Quote
-from antiphon.pipelines.reader.encoding import encode_lesson
-from antiphon.pipelines.reader.lesson import Lesson, Question
-from antiphon.pipelines.reader.train import Plan, answer_loss, train
-from antiphon.pipelines.training import Report
+from antiphon.pipelines.training.loop import StepReport
+from antiphon.pipelines.training.reader.encoding import encode_lesson
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader.train import ReaderPlan, answer_loss, train_reader
 from antiphon.retrieval import Passage
 
 TOKENIZER = byte_tokenizer()
@@ -28,12 +28,12 @@ LESSON = Lesson(
         Question("Who sings?"),
     ),
 )
-PLAN = Plan(steps=4, lessons=1, learning_rate=1e-2, warm_up=1, rank=2, alpha=4, save_every=2)
+PLAN = ReaderPlan(steps=4, lessons=1, learning_rate=1e-2, warm_up=1, rank=2, alpha=4, save_every=2)
 
 
-def _train(out: Path, plan: Plan, report: Report = lambda step, loss: None) -> None:
+def _train(out: Path, plan: ReaderPlan, report: StepReport = lambda step, loss: None) -> None:
     """Teach a tiny model the one lesson."""
-    train(tiny_model(), TOKENIZER, lambda _: LESSON, out, plan, base="tiny", report=report)
+    train_reader(tiny_model(), TOKENIZER, lambda _: LESSON, out, plan, base="tiny", report=report)
 
 
 def test_each_branch_has_the_logits_of_its_prompt_alone() -> None:
@@ -48,7 +48,7 @@ def test_each_branch_has_the_logits_of_its_prompt_alone() -> None:
     ).logits[0]
     at = 0
     for question in LESSON.questions:
-        prompt = encode(reader_prompt(question.text, LESSON.passages).content, TOKENIZER)
+        prompt = prompt_tokens(reader_prompt(question.text, LESSON.passages).content, TOKENIZER)
         answer = [*TOKENIZER.encode(question.answer, add_special_tokens=False), EOS]
         plain = model(input_ids=torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
         assert encoded.targets[at : at + len(answer)].tolist() == answer
@@ -69,8 +69,8 @@ def test_the_loss_is_that_of_answers_alone() -> None:
 
 def test_training_lowers_the_loss_and_leaves_an_adapter_of_peft(tmp_path: Path) -> None:
     losses: list[float] = []
-    plan = Plan(steps=12, lessons=1, learning_rate=2e-2, warm_up=1, rank=4, alpha=8)
-    train(
+    plan = ReaderPlan(steps=12, lessons=1, learning_rate=2e-2, warm_up=1, rank=4, alpha=8)
+    train_reader(
         tiny_model(),
         TOKENIZER,
         lambda _: LESSON,
@@ -99,7 +99,7 @@ def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(tmp_pa
 
     with pytest.raises(KeyboardInterrupt):
         _train(tmp_path / "cut", PLAN, cut)
-    train(
+    train_reader(
         tiny_model(),
         TOKENIZER,
         lambda _: LESSON,
@@ -118,8 +118,8 @@ def test_a_run_may_begin_with_an_adapter_and_goes_on_from_what_it_knows(tmp_path
     losses: list[float] = []
 
     def teach(out: str, steps: int, start: Path | None = None) -> Path:
-        plan = Plan(steps=steps, lessons=1, learning_rate=2e-2, warm_up=1, decay=0, rank=4, alpha=8)
-        return train(
+        plan = ReaderPlan(steps=steps, lessons=1, learning_rate=2e-2, warm_up=1, decay=0, rank=4, alpha=8)
+        return train_reader(
             tiny_model(), TOKENIZER, lambda _: LESSON, tmp_path / out, plan, base="smollm2", start=start,
             report=lambda _, loss: losses.append(loss),
         )  # fmt: skip
@@ -139,13 +139,13 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         _train(tmp_path, PLAN, cut)
-    other = Plan(steps=9, lessons=1)
+    other = ReaderPlan(steps=9, lessons=1)
     with pytest.raises(ValueError, match="another plan"):
         _train(tmp_path, other)
 
 
 def test_the_rate_rises_stays_and_falls() -> None:
-    plan = Plan(steps=100, warm_up=10, decay=0.4)
+    plan = ReaderPlan(steps=100, warm_up=10, decay=0.4)
     rates = [plan.rate(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert set(rates[9:61]) == {1.0}
@@ -155,7 +155,7 @@ def test_the_rate_rises_stays_and_falls() -> None:
 
 def test_a_plan_of_no_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="steps is 0"):
-        Plan(steps=0)
+        ReaderPlan(steps=0)
 
 
 def test_a_tokenizer_without_an_end_of_sequence_is_refused() -> None:

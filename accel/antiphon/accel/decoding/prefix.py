@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.engines.torch.cache import held
 from antiphon.accel.engines.torch.growing import GrowingLayer
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.sequence import held
 from antiphon.accel.engines.torch.traits import DUMMY
 
 if TYPE_CHECKING:
-    from antiphon.accel.decoding.run import Run
+    from antiphon.accel.decoding.generation import Generation
     from antiphon.accel.decoding.stats import Step
 
 __all__ = ["PrefixCache"]
@@ -60,22 +59,20 @@ class PrefixCache:
             cache.crop(common - len(before))
         return cache
 
-    def keeping(self, run: Run, steps: Iterator[Step]) -> Iterator[Step]:
+    def keeping(self, generation: Generation, steps: Iterator[Step]) -> Iterator[Step]:
         """The same steps; what they have read is kept when they end or nobody asks for more."""
         try:
             yield from steps
         except GeneratorExit:  # between two steps a cache is whole; after an error inside of one it is not
-            self._keep(run)
+            self._keep(generation)
             raise
-        self._keep(run)
+        self._keep(generation)
 
-    def _keep(self, run: Run) -> None:
-        model = run.request.model
-        cache = run.cached.cache if run.cached else None
-        traits = traits_of(model)
+    def _keep(self, generation: Generation) -> None:
+        cache, traits = generation.cache, generation.engine.traits
         # Plain ones (Jamba) may begin their recurrence anew wherever several tokens are read at once.
-        if cache is not None and held(cache) and traits.rope is None and traits.level != "plain":
-            self._kept = (model, run.transcript.tokens[: held(cache)], cache)
+        if generation.text.is_begun and held(cache) and traits.rope is None and traits.level != "plain":
+            self._kept = (generation.request.model, generation.transcript.tokens[: held(cache)], cache)
 
 
 def _common(before: Sequence[int], after: Sequence[int]) -> int:

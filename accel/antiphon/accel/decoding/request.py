@@ -18,7 +18,7 @@ from transformers import (
     StopStringCriteria,
 )
 
-from antiphon.accel.engines.torch.cache import cache_of, held
+from antiphon.accel.engines.torch.sequence import cache_of, held
 
 Reference = str | Sequence[int]
 """A text that the answer may quote, or its token ids."""
@@ -98,14 +98,7 @@ def prepare(
     return request
 
 
-def checked_rows(rows: int | None) -> int | None:
-    """How many rows a draft may have, or an error that says what it must be."""
-    if rows is not None and (not isinstance(rows, int) or rows < 0):
-        raise ValueError(f"rows is {rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
-    return rows
-
-
-def encode(
+def reference_tokens(
     references: Sequence[Reference], tokenizer: PreTrainedTokenizerBase | None, vocabulary: int
 ) -> list[list[int]]:
     """References as token ids below ``vocabulary``, each encoded alone and without special tokens."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from antiphon.accel.decoding.transcript import Transcript
-from antiphon.accel.engines.torch.best import argmax, argmax_of
+from antiphon.accel.drafting.draft import Logits
 
 
 class Chooser:
@@ -40,19 +40,14 @@ class Chooser:
         self.scores: list[Tensor] | None = [] if keep_scores else None
         self.logits: list[Tensor] | None = [] if keep_logits else None
 
-    def over(self, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
-        """How to choose after each row of one forward; ``logits`` has shape (1 + rows, vocab), the root's first.
-
-        ``best`` is their argmax, of shape (1 + rows,), where the forward has already taken it.
-        """
+    def over(self, logits: Logits) -> Callable[[int], int]:
+        """How to choose after each row of one forward."""
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
-            return lambda row: self._choose(logits[row + 1 : row + 2])
-        if best is None and logits.device.type == "cpu":  # no copy to save, and a walk visits few of many rows
-            first = argmax_of(logits)
-            return lambda row: first(row + 1)
-        tokens = (argmax(logits) if best is None else best).tolist()  # one copy from the device for all rows
-        return lambda row: int(tokens[row + 1])
+            tensor = logits.tensor()
+            return lambda row: self._choose(tensor[row + 1 : row + 2])
+        return logits.best
 
+    @torch.no_grad()
     def _choose(self, row: Tensor) -> int:
         ids = self.transcript.ids
         raw = row.to(copy=True, dtype=torch.float32, device=ids.device)

@@ -32,6 +32,11 @@ class Stop:
         self.others = StoppingCriteriaList([c for c in criteria if type(c) not in plain])
 
     @property
+    def tokens(self) -> list[int]:
+        """Prompt and everything emitted so far."""
+        return self.transcript.tokens
+
+    @property
     def room(self) -> int:
         """How many more tokens fit."""
         return max(self.max_length - len(self.transcript.tokens), 0)

@@ -24,7 +24,7 @@ FIRST, FEWEST = 32, 8
 """How many rows a drafter is asked for at first, and at least."""
 
 FREE = 0.9
-"""Rows that only fill a forward have to bring its cost down to this: noise in the measured cost does less."""
+"""Filler rows have to bring the cost of a forward down to this: noise in the measured cost does less."""
 
 
 class Budget(Protocol):
@@ -38,10 +38,10 @@ class Budget(Protocol):
         """The rows to verify after ``context`` tokens, in a forward for this text alone."""
 
     def pads(self, draft: Draft, context: int) -> int:
-        """How many rows of no meaning make a forward of this draft, for this text alone, cheaper."""
+        """How many filler rows, which nobody reads, make a forward of this draft, for this text alone, cheaper."""
 
     def learn(self, accepted: Accepted) -> None:
-        """Learn how the text went on."""
+        """Learn which tokens the text went on with."""
 
     def spent(self, rows: int, context: int, seconds: float) -> None:
         """Learn what a forward of so many rows has cost, with everything that a step waits for."""

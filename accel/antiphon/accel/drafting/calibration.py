@@ -1,4 +1,4 @@
-"""What a drafter's chances are worth: how often rows that it thought so likely have held. Knows no model, no cost."""
+"""How often a drafter's rows were right, by the chance that it gave them. Knows no model and no cost."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, without_probes
 
 EDGES = (0.002, 0.005, 0.012, 0.03, 0.06, 0.12, 0.22, 0.38, 0.56, 0.73, 0.88)
-"""Chances are told apart by these, evenly in log odds."""
+"""The limits of the ranges in which chances are counted, evenly spaced in log odds."""
 
 CELLS = 2 * (len(EDGES) + 1)
-"""Rows right below the root and deeper ones are counted apart."""
+"""One for each range, for rows right below the root and for deeper ones."""
 
 PRIOR = 4.0
-"""The drafter is believed as if it had been tried so often in each cell."""
+"""The chance that the drafter gives counts as much as so many trials of a cell."""
 
 MEMORY = 1000.0
-"""So many trials of a cell count; older ones fade."""
+"""About so many trials of a cell are remembered; older ones fade."""
 
 REQUEST_PRIOR = 8.0
 REQUEST_MEMORY = 30.0
-"""The same within a request: how much what is known of the drafter weighs, and how soon the request forgets itself."""
+"""The same within a request, where the prior is what earlier requests have counted."""
 
 OPEN = 8
-"""So many drafts may wait for tokens that prove or disprove their deeper rows."""
+"""So many drafts are kept until further tokens show whether their deeper rows were right."""
 
 
 class Calibration:
-    """How often a drafter's rows held, given that the row above each did, by the chance that the drafter gave them.
+    """How often a drafter's rows were right, given that the row above each was, by the chance that the drafter gave.
 
-    It outlives requests. What is counted is whether the text went that way, which it says itself, sooner or later:
-    rows that were never verified count as well, so a drafter that does not pay is judged at no cost.
+    It outlives requests. A row is right where the text turns out to have its token there. That is known without
+    verifying the row, so a drafter whose rows are not worth verifying is still judged, at no cost.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Calibration:
         self.held = [0.0] * CELLS
 
     def chance(self, cell: int, given: float) -> float:
-        """The chance that a row of this cell holds where the one above it does; ``given`` is what its drafter says."""
+        """The chance that a row of this cell is right where the one above it is; ``given`` is what its drafter says."""
         return (self.held[cell] + PRIOR * given) / (self.tried[cell] + PRIOR)
 
     def note(self, cell: int, held: bool) -> None:
@@ -59,7 +59,7 @@ class _Open:
 
 
 class RequestCalibration:
-    """The same for one request, which begins with what is known of its drafter and learns what is special about it."""
+    """The calibration of one request: it begins with what earlier requests have counted, and adds its own."""
 
     def __init__(self, known: Calibration) -> None:
         self.known = known
@@ -70,7 +70,7 @@ class RequestCalibration:
     def chances(self, draft: Draft) -> list[float]:
         """The chance of each candidate that the path down to it is accepted; a child's is never above its parent's.
 
-        The draft is remembered: what is observed from now on tells which of its rows would have held.
+        The draft is kept: what is observed from now on tells which of its rows were right.
         """
         draft = without_probes(draft)
         chances: list[float] = []
@@ -92,7 +92,7 @@ class RequestCalibration:
         self._open = deque((each for each in self._open if self._follow(each, tokens)), maxlen=OPEN)
 
     def _follow(self, each: _Open, tokens: Tokens) -> bool:
-        """Count every row whose fate the tokens decide; whether any are left."""
+        """Count every row that the tokens show to be right or wrong; whether any are still open."""
         for token in tokens:
             candidates = each.children.get(each.row, {})
             for row in candidates.values():

@@ -78,7 +78,7 @@ class Draft:
     def children(self) -> dict[int, dict[int, int]]:
         """The rows after each row: ``children[row][token]`` is a row. Computed once; not to be changed.
 
-        Of rows with equal paths, which see the same and hold the same, the first stands for all and has their children.
+        Rows with equal paths are the same row twice: the first one has the children of all of them.
         """
         if self._children is None:
             children: dict[int, dict[int, int]] = {}
@@ -147,6 +147,9 @@ class Logits(Protocol):
 
         Both have shape (rows, k); ``k`` is at most ``vocabulary``.
         """
+
+    def head(self, rows: int) -> Logits:
+        """The same without the rows behind the first ``rows`` of the draft."""
 
     def tensor(self) -> Tensor:
         """All of them as a tensor of shape (1 + rows, vocab), the root's first: for processors and for sampling."""

@@ -1,4 +1,4 @@
-"""Verification: which rows of a draft hold. Knows neither where drafts come from nor how a token is chosen."""
+"""Verification: which rows of a draft are accepted. Knows neither where drafts come from nor how a token is chosen."""
 
 from __future__ import annotations
 

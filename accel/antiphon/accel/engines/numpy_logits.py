@@ -51,6 +51,10 @@ class NumpyLogits:
         chances = np.exp(values - highest) / np.exp(numbers - highest).sum(1, keepdims=True)
         return tokens.astype(np.int64), chances.astype(np.float32)
 
+    def head(self, rows: int) -> NumpyLogits:
+        """The same without the rows behind the first ``rows`` of the draft."""
+        return NumpyLogits(self._array[: 1 + rows])
+
     def tensor(self) -> Tensor:
         """A tensor of torch over the same numbers; it is imported here, for callers who have it."""
         import torch

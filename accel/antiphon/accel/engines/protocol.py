@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 
 if TYPE_CHECKING:
-    from antiphon.accel.decoding.fair_lock import FairLock
-    from antiphon.accel.drafting.running_cost import RunningCost
+    from antiphon.accel.drafting.running_cost import Cost
+    from antiphon.accel.engines.fair_lock import FairLock
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 """What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
@@ -34,6 +34,10 @@ class CachedSequence(Protocol):
     @property
     def level(self) -> Level:
         """What a forward may verify of this text."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the beginning of the text has been read; the first forward then reads what is not held yet."""
 
     @property
     def is_shareable(self) -> bool:
@@ -85,9 +89,12 @@ class Engine(Protocol):
     def lock(self) -> FairLock:
         """Held during every forward, and by whoever changes what the engine knows."""
 
+    loop: object | None
+    """Whoever decodes on this engine, for those who come later: at first nobody."""
+
     @property
-    def cost(self) -> RunningCost | None:
-        """Seconds of a forward by its rows, as measured and corrected by real steps; None where no draft can pay."""
+    def shared_cost(self) -> Cost | None:
+        """Seconds of forwards over several texts by the rows of all; None where texts do not share them."""
 
     def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
         """One forward over all of these sequences, of which several are shareable; a single text is a batch of one.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.accel.remote.server import Server
-from antiphon.accel.text.messages import Conversation, Prompt
+from antiphon.accel.text.messages import Conversation, Message
 from antiphon.accel.text.parameters import Settings
 
 CHAT, TEXT = "/chat/completions", "/completions"
@@ -16,7 +16,9 @@ LOCAL = ("drafter", "rows", "recycling")
 """Parameters that say how a model is run here; elsewhere that is its server's business."""
 
 
-def body_of(prompt: Prompt, settings: Settings, server: Server) -> tuple[str, dict[str, Any]]:
+def body_of(
+    prompt: str | Sequence[Message] | Conversation, settings: Settings, server: Server
+) -> tuple[str, dict[str, Any]]:
     """The path and the body.
 
     Raises:

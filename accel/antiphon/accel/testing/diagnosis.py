@@ -12,12 +12,9 @@ from transformers import PreTrainedModel
 from antiphon.accel.decoding.choice import choose_drafter
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.drafting.tree import AttentionSpan
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.compiled import obstacle
-from antiphon.accel.engines.torch.cost_store import step_cost
-from antiphon.accel.engines.torch.prepacked import prepacked
-from antiphon.accel.engines.torch.probe import traits_of
-from antiphon.accel.engines.torch.traits import HALF, MASKABLE, Level, RopeSwitch, Traits
+from antiphon.accel.engines.torch.attention import HALF
+from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
+from antiphon.accel.engines.torch.traits import MASKABLE, Level, RopeSwitch, Traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +75,13 @@ def diagnose(model: PreTrainedModel) -> Diagnosis:
     Raises:
         ValueError: the model is not a causal language model with a key-value cache.
     """
-    traits = traits_of(model)
-    cost = step_cost(model, anew=True)
-    weights = prepacked(model)
+    engine = engine_of(model)
+    return engine.lock.take(lambda: _diagnose(engine))
+
+
+def _diagnose(engine: TorchEngine) -> Diagnosis:
+    model, traits, weights = engine.model, engine.traits, engine.prepacked
+    cost = engine.step_cost(anew=True)
     return Diagnosis(
         model=type(model).__name__,
         family=model.config.model_type,
@@ -94,11 +95,11 @@ def diagnose(model: PreTrainedModel) -> Diagnosis:
         layers=_layers(traits),
         rope=traits.rope,
         positions=traits.positions,
-        groups=_groups(model, traits),
+        groups=_groups(engine),
         packing=traits.packing,
         prepacking=weights.reason,
         prepacked=weights.size,
-        compiling=obstacle(model, traits, CachedModel(model, traits).cache) or "",
+        compiling=engine.why_not_compiled(),
         cost=cost,
         auto=str(choose_drafter(model)),
         advice=tuple(_advice(model, traits)),
@@ -126,12 +127,12 @@ def _seen(reach: AttentionSpan) -> str:
 
 
 @torch.no_grad()
-def _groups(model: PreTrainedModel, traits: Traits) -> int | None:
+def _groups(engine: TorchEngine) -> int | None:
     """Counted in the cache: what configurations call their key and value heads differs from family to family."""
-    heads = getattr(model.config.get_text_config(decoder=True), "num_attention_heads", None)
-    cached = CachedModel(model, traits)
-    cached.prefill([0, 0])
-    layers: list[Any] = list(cached.cache.layers)
+    heads = getattr(engine.model.config.get_text_config(decoder=True), "num_attention_heads", None)
+    sequence = engine.sequence()
+    sequence.prefill([0, 0])
+    layers: list[Any] = list(sequence.cache.layers)
     shared = [layer.keys.shape[1] for layer in layers if getattr(layer, "keys", None) is not None]
     return heads // shared[0] if shared and isinstance(heads, int) else None
 

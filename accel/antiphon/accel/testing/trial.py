@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import ROOT, Drafter, Tokens, path_to
 from antiphon.accel.drafting.drafters.blend import Blend
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Oracle, Sight, Thicket, Witness

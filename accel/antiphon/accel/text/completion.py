@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import RLock, get_ident
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
+from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.text.detokenize import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "Pieces", "Stream", "Turns", "Usage"]
-
-Result = TypeVar("Result")
+__all__ = ["Completion", "Origin", "Pieces", "Stream", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,44 +91,6 @@ class Pieces(Iterator[str]):
         return self
 
 
-class Turns:
-    """A lock for threads that take turns: whoever waits gets it before the one who has just had it gets it again.
-
-    Ctrl-C may come anywhere and leaves nothing taken. A turn inside of a turn of the same thread is part of that one:
-    a stream that is dropped may be closed there.
-    """
-
-    def __init__(self) -> None:
-        self._line = RLock()  # held by the next in line; both say to `release` whether it is this thread that has them
-        self._turn = RLock()
-        self._holder = 0
-
-    def take(self, act: Callable[[], Result]) -> Result:
-        """What ``act`` returns, called when it is this thread's turn."""
-        thread = get_ident()
-        if self._holder == thread:
-            return act()
-        # No `with`: signals are handled after every call, before the block is entered and on the way to `__exit__`.
-        try:
-            self._line.acquire()
-            self._turn.acquire()
-            self._holder = thread
-            self._line.release()
-            return act()
-        finally:  # up to the first release there is no call, and so no signal
-            if self._holder == thread:
-                self._holder = 0
-            try:
-                self._turn.release()
-            except RuntimeError:  # interrupted before it was this thread's turn
-                pass
-            finally:
-                try:  # noqa: SIM105
-                    self._line.release()
-                except RuntimeError:  # as it should be: let go when the turn came
-                    pass
-
-
 class Stream(Pieces):
     """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
 
@@ -148,7 +108,6 @@ class Stream(Pieces):
         *,
         prompt_tokens: int,
         stop: Sequence[str] = (),
-        turns: Turns | None = None,
         chosen: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self._running = steps
@@ -156,7 +115,7 @@ class Stream(Pieces):
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
         self._prompt_tokens = prompt_tokens
-        self._turns = turns or Turns()
+        self._lock = FairLock()  # for closing while somebody else reads
         self._steps: list[Step] = []
         self._pieces: list[str] = []
         self._ends: list[int] = []  # for each token, how many characters are settled once it is read
@@ -165,7 +124,7 @@ class Stream(Pieces):
 
     def __next__(self) -> str:
         try:
-            while (piece := self._turns.take(self._advance)) == "":
+            while (piece := self._lock.take(self._advance)) == "":
                 pass
         except BaseException:
             self._is_closed = True  # a piece may be lost to Ctrl-C; the next one would leave a gap
@@ -200,7 +159,7 @@ class Stream(Pieces):
     def close(self) -> None:
         """Stop generating and free what generation held; the completion is what was said until now."""
         self._is_closed = True  # seen by whoever is reading, before its next forward
-        self._turns.take(partial(self._end, "cancelled"))
+        self._lock.take(partial(self._end, "cancelled"))
 
     def _advance(self) -> str | None:
         """The text of one more forward, or None at the end. Others take their turns between two of them."""

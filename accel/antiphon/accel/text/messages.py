@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Conversation", "Message", "Prompt", "call_opening", "encode"]
+__all__ = [
+    "Conversation",
+    "CountedPrompt",
+    "Message",
+    "Prompt",
+    "TokenizedPrompt",
+    "call_opening",
+    "prompt_tokens",
+    "tokenize",
+]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""
@@ -29,12 +38,47 @@ class Conversation:
     choice: Any = None
 
 
-Prompt = str | Sequence[Message] | Conversation
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt as its model reads it: the text, its token ids, and the characters (start, end) of each of them.
+
+    Whoever has counted a prompt's tokens hands this on, and nobody tokenizes it again. ``offsets`` is empty where the
+    tokenizer does not say them.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many tokens it has."""
+        return len(self.tokens)
+
+    def tokens_of(self, reference: str) -> tuple[int, ...]:
+        """The prompt's own tokens that lie whole in a text which stands in it; none where it does not."""
+        start = self.text.find(reference) if reference and self.offsets else -1
+        if start < 0:
+            return ()
+        end = start + len(reference)
+        inside = [place for place, (first, last) in enumerate(self.offsets) if start <= first < last <= end]
+        return self.tokens[inside[0] : inside[-1] + 1] if inside else ()
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPrompt:
+    """A prompt whose tokens only its server knows: what it says, and about how many they are."""
+
+    content: str | Sequence[Message] | Conversation
+    count: int
+
+
+Prompt = str | Sequence[Message] | Conversation | TokenizedPrompt | CountedPrompt
 """What a model is asked to continue or to answer."""
 
 
-def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids of a prompt.
+def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
+    """The text and token ids of a prompt; one that is tokenized already stays as it is.
 
     A text gets the special tokens that the tokenizer puts around any text. Messages are written by the chat template,
     which writes its own, and open the assistant's turn.
@@ -43,12 +87,24 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         ValueError: the prompt is empty, a message is malformed, or there is no chat template, or it refuses, or writes
             no tools.
     """
+    if isinstance(prompt, TokenizedPrompt):
+        return prompt
+    if isinstance(prompt, CountedPrompt):
+        prompt = prompt.content
     is_text = isinstance(prompt, str)
     text = prompt if isinstance(prompt, str) else _transcribe(prompt, tokenizer)
-    tokens: list[int] = tokenizer(text, add_special_tokens=is_text, verbose=False).input_ids
+    says = tokenizer.is_fast
+    found = tokenizer(text, add_special_tokens=is_text, verbose=False, return_offsets_mapping=says)
+    tokens: list[int] = found.input_ids
     if not tokens:
         raise ValueError("The prompt has no tokens; give a text of at least one character, or messages.")
-    return tokens
+    offsets = ((start, end) for start, end in found["offset_mapping"]) if says else ()
+    return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
+
+
+def prompt_tokens(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token ids of a prompt; see `tokenize`."""
+    return list(tokenize(prompt, tokenizer).tokens)
 
 
 def call_opening(
@@ -59,7 +115,7 @@ def call_opening(
     It is read off the chat template, which writes earlier calls; empty where the template does not tell.
 
     Raises:
-        ValueError: as `encode`.
+        ValueError: as `tokenize`.
     """
     asked = {"role": "user", "content": "?"}
     function = {"name": _NAME, "arguments": {_ARGUMENT: 1}}

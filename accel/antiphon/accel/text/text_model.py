@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from antiphon.accel.text.completion import Completion, Pieces
-from antiphon.accel.text.messages import Prompt
+from antiphon.accel.text.messages import CountedPrompt, Prompt, TokenizedPrompt
 from antiphon.accel.text.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class TextModel(Protocol):
     def prompt_format(self) -> str | None:
         """The form of prompts that the model was made for; None where none is named."""
 
-    def count_tokens(self, prompt: Prompt) -> int:
-        """How many tokens the prompt has."""
+    def tokenize(self, prompt: Prompt) -> TokenizedPrompt | CountedPrompt:
+        """The prompt and how many tokens it has, to be handed on to `stream`."""
 
     def generate(
         self,

@@ -16,7 +16,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.messages import encode
+from antiphon.accel.text.messages import prompt_tokens
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.local import LocalModel
@@ -74,7 +74,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
         """How many tokens the prompt of these messages has."""
         offered = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return len(encode(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
+        return len(prompt_tokens(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
         return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])

@@ -25,7 +25,7 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.messages import Prompt, encode
+from antiphon.accel.text.messages import Prompt, prompt_tokens
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
@@ -213,7 +213,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         """Whether the chat template tells the model of tools."""
         tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
         try:
-            encode(Conversation([{"role": "user", "content": "?"}], [tool]), self.language_model.tokenizer)
+            prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), self.language_model.tokenizer)
         except ValueError:
             return False
         return True

@@ -25,7 +25,7 @@ VOCABULARY = 32_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class DraftingCost:
     """One drafter: milliseconds per step and milliseconds per 1,000 tokens read, by how many tokens there are."""
 
     drafter: str
@@ -45,12 +45,12 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DraftingReport:
     """The costs of all drafters at ``rows`` rows, and the seconds of the import beyond torch and transformers."""
 
     rows: int
     sizes: tuple[int, ...]
-    costs: tuple[Cost, ...]
+    costs: tuple[DraftingCost, ...]
     import_seconds: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,14 +59,14 @@ class Report:
         return {"rows": self.rows, "drafters": costs, "import_seconds": round(self.import_seconds, 4)}
 
 
-def measure(*, rows: int = 32, sizes: Sequence[int] = SIZES, rounds: int = 5) -> Report:
+def measure_drafting(*, rows: int = 32, sizes: Sequence[int] = SIZES, rounds: int = 5) -> DraftingReport:
     """Measure every drafter; each figure is the best of ``rounds`` rounds, the least disturbed one."""
-    recordings = {size: synthetic(size) for size in sizes}
+    recordings = {size: synthetic_recording(size) for size in sizes}
     costs = tuple(_cost(name, factory, recordings, rows, rounds) for name, factory in DRAFTERS.items())
-    return Report(rows, tuple(sizes), costs, import_seconds())
+    return DraftingReport(rows, tuple(sizes), costs, import_seconds())
 
 
-def synthetic(size: int, seed: int = 0) -> Recording:
+def synthetic_recording(size: int, seed: int = 0) -> Recording:
     """``size`` reference tokens in passages, and an answer that quotes them in spans of 1 to 30 tokens.
 
     Tokens follow Zipf's law over 32,000 ids, as words do, so the commonest one stands in every tenth place: texts in
@@ -84,12 +84,14 @@ def synthetic(size: int, seed: int = 0) -> Recording:
     return Recording(tuple(tokens[:PASSAGE]), references, tuple(answer))
 
 
-def _cost(name: str, factory: DrafterFactory, recordings: Mapping[int, Recording], rows: int, rounds: int) -> Cost:
+def _cost(
+    name: str, factory: DrafterFactory, recordings: Mapping[int, Recording], rows: int, rounds: int
+) -> DraftingCost:
     draft_ms, build_ms = {}, {}
     for size, recording in recordings.items():
         draft_ms[size] = min(_draft_ms(factory, recording, rows) for _ in range(rounds))
         build_ms[size] = min(_build_ms(factory, recording) for _ in range(rounds))
-    return Cost(name, draft_ms, build_ms)
+    return DraftingCost(name, draft_ms, build_ms)
 
 
 def _draft_ms(factory: DrafterFactory, recording: Recording, rows: int) -> float:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.cases import Case
+from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.accel.certify import Certificate
-
-
-Report = Callable[[str, int, int], None]
-"""Called as ``report(dtype, done, total)`` before each prompt and after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +82,14 @@ class Exactness:
         return round(sum(regret > 0 for regret in regrets) / len(regrets), 6) if regrets else None
 
 
-def measure(
+def measure_exactness(
     language_model: LanguageModel,
     cases: Sequence[Case],
     *,
     max_new_tokens: int,
     rows: int = 32,
     deterministic: bool = True,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Exactness:
     """Decode every prompt in every way, with the model in the dtype that it has, and certify each output.
 
@@ -116,10 +113,11 @@ def measure(
 
 def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     """Why the model cannot be decoded deterministically, if it cannot."""
-    from antiphon.accel.engines.torch.determinism import bucket_of, settled
+    from antiphon.accel.decoding.options import DecodingOptions
 
+    engine, fixed_rows = language_model.engine, DecodingOptions(rows=rows, deterministic=True).fixed_rows
     try:
-        settled(language_model.model, bucket_of(True, rows))
+        engine.lock.take(lambda: engine.deterministic_traits(fixed_rows))
     except ValueError as error:
         return str(error)
     return None
@@ -149,9 +147,9 @@ class _Prompt:
     def __init__(self, language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int) -> None:
         import torch
 
-        from antiphon.accel.text.messages import encode
+        from antiphon.accel.text.messages import prompt_tokens
 
-        tokens = encode(case.prompt, language_model.tokenizer)
+        tokens = prompt_tokens(case.prompt, language_model.tokenizer)
         window = language_model.context_window
         if window is not None and len(tokens) + max_new_tokens > window:
             raise ValueError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.samples import RecordedSample
 
 if TYPE_CHECKING:
     from antiphon.retrieval import Embedder, Passage, Retriever
@@ -39,7 +39,7 @@ class Finding:
         return {"method": self.method} | {name: round(figure, 4) for name, figure in figures.items()}
 
 
-def measure(samples: Sequence[Sample], embedder: Embedder) -> list[Finding]:
+def measure_finding(samples: Sequence[RecordedSample], embedder: Embedder) -> list[Finding]:
     """Search the passages of all samples for each question: by vectors, by words, by both, and reranked."""
     from antiphon.retrieval import Retriever, index_passages
 
@@ -52,7 +52,7 @@ def measure(samples: Sequence[Sample], embedder: Embedder) -> list[Finding]:
         return [_finding(name, search, queries, relevant) for name, search in _methods(retriever).items()]
 
 
-def _owners(samples: Sequence[Sample]) -> dict[Passage, set[int]]:
+def _owners(samples: Sequence[RecordedSample]) -> dict[Passage, set[int]]:
     """Every passage once, and the questions that it belongs to: two may share one."""
     from antiphon.retrieval import Passage
 

@@ -56,7 +56,7 @@ class Floor:
         }
 
 
-def measure(
+def measure_floor(
     model: PreTrainedModel, *, rows: Sequence[int] = ROWS, context: int = 1024, copied: int | None = None
 ) -> Floor:
     """Measure the device and the model.
@@ -78,7 +78,7 @@ def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> d
     Raises:
         ValueError: ``rows`` or ``context`` are not positive, or the model's own context is too short.
     """
-    from antiphon.accel.engines.torch.probe import traits_of
+    from antiphon.accel.engines.torch.engine import traits_of
     from antiphon.accel.generate import stream
 
     for name, value in {"rows": min(rows, default=0), "context": context}.items():

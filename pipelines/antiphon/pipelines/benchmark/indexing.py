@@ -13,13 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from antiphon.pipelines.progress import Progress
 from antiphon.retrieval.recall import Sample, sample
 from antiphon.retrieval.settings import Setting, choose
 from antiphon.retrieval.vectors import Vectors
 
 _SECONDS = 2.0  # of searching, at least, for a figure of speed
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[Setting]:
     return [choose("flat", count, dim), *papers, *ours, *looks]
 
 
-def measure(
+def measure_indexes(
     vectors: Vectors, queries: Vectors, chosen: Sequence[Setting], *, report: Progress | None = None
 ) -> list[IndexFigures]:
     """Every setting over the same vectors, by the same held-out queries, of shape (n, dim)."""

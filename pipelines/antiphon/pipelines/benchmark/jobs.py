@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.cases import case_of
 from antiphon.pipelines.benchmark.methods import Job
-from antiphon.pipelines.benchmark.replay import record
+from antiphon.pipelines.benchmark.replay import recording_of
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.samples import Sample
+    from antiphon.pipelines.benchmark.samples import RecordedSample
 
 
 def jobs_of(
     language_model: LanguageModel,
-    samples: Sequence[Sample],
+    samples: Sequence[RecordedSample],
     *,
     limit: int,
     passages: int | None = None,
@@ -44,13 +44,13 @@ def jobs_of(
         passages = max(len(sample.references) for sample in samples) if passages is None else passages
     jobs = [_job(language_model, sample, passages) for sample in samples]
     if replayed:
-        answers = [record(sample, _tokenizer(language_model)).answer[:limit] for sample in samples]
+        answers = [recording_of(sample, _tokenizer(language_model)).answer[:limit] for sample in samples]
         jobs = [replace(job, answer=answer) for job, answer in zip(jobs, answers, strict=True)]
     _check_room(language_model, jobs, limit)
     return jobs
 
 
-def _shuffled(samples: Sequence[Sample]) -> list[Sample]:
+def _shuffled(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
     """Every sample with the references of the one half the list away: another question, and another topic."""
     if len(samples) < 2:
         raise ValueError("There is but 1 sample; its references cannot be exchanged for another's. Give more.")
@@ -59,11 +59,11 @@ def _shuffled(samples: Sequence[Sample]) -> list[Sample]:
     return [replace(one, references=other.references) for one, other in zip(samples, others, strict=True)]
 
 
-def _job(language_model: LanguageModel, sample: Sample, passages: int | None) -> Job:
-    from antiphon.accel.text.messages import encode
+def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
+    from antiphon.accel.text.messages import prompt_tokens
 
     case = case_of(language_model, sample, passages)
-    return Job(tuple(encode(case.prompt, language_model.tokenizer)), case.references)
+    return Job(tuple(prompt_tokens(case.prompt, language_model.tokenizer)), case.references)
 
 
 def _tokenizer(language_model: LanguageModel) -> Any:

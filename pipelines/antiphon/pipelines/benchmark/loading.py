@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.benchmark.replay import Tokenizer
 from antiphon.pipelines.benchmark.shapes import SHAPES, shaped
-from antiphon.pipelines.embedded import EMBEDDED, resolve_model
-from antiphon.pipelines.preparation import load_language_model
+from antiphon.pipelines.models.embedded import EMBEDDED, resolve_model
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
+
+
+class ModelLoader(Protocol):
+    """Loads a language model by its name, and shows progress as it likes."""
+
+    def __call__(self, name: str, *, device: str | None, dtype: Any) -> LanguageModel:
+        """The model that a user called ``name``."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -30,9 +36,11 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def load_model_or_shape(
-    name: str, *, tokenizer: str | None = None, device: str | None = None, dtype: Any = "auto"
+    name: str, load: ModelLoader, *, tokenizer: str | None = None, device: str | None = None, dtype: Any = "auto"
 ) -> LanguageModel:
     """The model of that name, or one of that shape with the tokenizer that is named (by default SmolLM2's).
+
+    ``load`` is asked for what is no shape.
 
     Raises:
         ValueError: there is no such model, shape, device or tokenizer, the tokenizer does not fit, or one is given for
@@ -42,7 +50,7 @@ def load_model_or_shape(
         return _shaped(name, load_tokenizer(tokenizer or "smollm2"), device, dtype)
     if tokenizer is not None:
         raise ValueError(f"{name} has a tokenizer of its own; --tokenizer is for a shape: {', '.join(SHAPES)}.")
-    return load_language_model(name, device=device, dtype=dtype)
+    return load(name, device=device, dtype=dtype)
 
 
 def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> LanguageModel:

@@ -15,7 +15,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RunnersUp, make_drafter
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
-from antiphon.pipelines.drafters import SMOLLM2, drafter_of, window_size
+from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter, window_size
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -43,7 +43,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MethodRun:
     """One job decoded once; times are seconds of the wall clock.
 
     ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
@@ -80,7 +80,7 @@ class Method(Protocol):
     def name(self) -> str:
         """The name."""
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job and say what it took."""
 
 
@@ -90,7 +90,7 @@ class HuggingFace:
 
     name: str
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; forwards are watched by hooks, and the first token by a stopping criterion."""
         model: Any = language_model.model
         clock = _Clock(model.device)
@@ -101,7 +101,7 @@ class HuggingFace:
             output = model.generate(**inputs, **PEERS[self.name], stopping_criteria=criteria)
             tokens = output[0, len(job.prompt) :].tolist()
             seconds = perf_counter() - started
-        return Run(
+        return MethodRun(
             tokens=tuple(tokens),
             seconds=seconds,
             first=clock.first - started,
@@ -119,7 +119,7 @@ class Ours:
     drafter: DrafterFactory | Literal["auto"]
     rows: int | None
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; every step says itself what it took."""
         from antiphon.accel.decoding.choice import choose_drafter
         from antiphon.accel.generate import generate
@@ -141,7 +141,7 @@ class Ours:
             generate(model, **inputs, references=job.references, on_step=note, **options)
             seconds = perf_counter() - started
         later = steps[1:]
-        return Run(
+        return MethodRun(
             tokens=tuple(token for step in steps for token in step.tokens),
             seconds=seconds,
             first=times[0] - started,
@@ -166,7 +166,7 @@ class Warm:
         self._ours = Ours(name, partial(Blend, recycling=self._table), rows)
         self._met: set[Job] = set()
 
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> Run:
+    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job after those of this round."""
         if job in self._met:
             self._table.clear()
@@ -180,9 +180,9 @@ NAMES = (*PEERS, *DRAFTERS)
 
 COMBINED: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
     "blend+lookahead": lambda: make_drafter("blend", window=WINDOW),
-    "bita": lambda: drafter_of("bita"),
-    "blend+bita": lambda: drafter_of("blend", bita=SMOLLM2),
-    "blend+bita+lookahead": lambda: drafter_of("blend", bita=SMOLLM2, window=WINDOW),
+    "bita": lambda: resolve_drafter("bita"),
+    "blend+bita": lambda: resolve_drafter("blend", bita=SMOLLM2),
+    "blend+bita+lookahead": lambda: resolve_drafter("blend", bita=SMOLLM2, window=WINDOW),
 }
 """Further methods that tables compare: drafters with options. Those with BiTA are for SmolLM2."""
 

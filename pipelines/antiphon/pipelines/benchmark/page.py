@@ -130,7 +130,7 @@ def _speed(result: Result) -> str:
             f"### {title(result)}\n",
             f"{result['samples']} texts, {how}, prompts of {result['prompt_tokens']:.0f} tokens on average, at most "
             f"{result['max_new_tokens']} new ones, rows {result['rows']}, {result['rounds']} rounds; "
-            f"{place(result)}.\n",
+            f"{machine_line(result)}.\n",
             *lines,
             f"\n    {result['command']}\n",
         ]
@@ -167,7 +167,7 @@ def _drafters(result: Result) -> str:
             f"### {result['model']}, {result['dtype']}, rows {result['rows']}\n",
             f"{texts}, questions and summaries over {result['passages']} passages of "
             f"{result['file'].removesuffix('.jsonl')}, at most {result['max_new_tokens']} new tokens, "
-            f"{result['rounds']} rounds, {kept}; {place(result)}.\n",
+            f"{result['rounds']} rounds, {kept}; {machine_line(result)}.\n",
             _head("drafter", *sets),
             *rows,
             f"\n    {result['command']}\n",
@@ -223,7 +223,7 @@ def _floor(result: Result) -> str:
         [
             f"### {result['model']}, {result['dtype']}, after {result['context']:,} tokens\n",
             f"{result['weights_bytes'] / 1e9:.2f} GB of weights and {result['cache_bytes'] / 1e9:.2f} GB of cache at "
-            f"{result['copy_gb_per_s']:.0f} GB/s: at least {result['floor_ms']:.2f} ms; {place(result)}.\n",
+            f"{result['copy_gb_per_s']:.0f} GB/s: at least {result['floor_ms']:.2f} ms; {machine_line(result)}.\n",
             _head("rows", "ms", "plain steps", "floors"),
             *(_row(count, f"{ms:.2f}", f"{ratio:.2f}", f"{floors:.2f}") for count, ms, ratio, floors in rows),
             f"\n    {result['command']}\n",
@@ -260,7 +260,7 @@ def title(result: Result) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def place(result: Result) -> str:
+def machine_line(result: Result) -> str:
     """Where a result comes from: the processor with its units and threads, or the GPU, and the versions."""
     units = f" ({', '.join(result['units'])})" if result["units"] else ""
     cpu = f"{result['processor']}{units}, {result['threads']} threads"

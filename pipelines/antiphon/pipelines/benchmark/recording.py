@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.samples import RecordedSample
+from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import AnswerStream
     from antiphon.pipelines.rag import Rag
 
-Report = Callable[[str, int, int], None]
-
 
 def recorded(
-    rag: Rag, questions: Sequence[str], *, name: str, max_new_tokens: int = 256, report: Report | None = None
-) -> Iterator[Sample]:
+    rag: Rag, questions: Sequence[str], *, name: str, max_new_tokens: int = 256, report: Progress | None = None
+) -> Iterator[RecordedSample]:
     """What a model answers to each question: a sample whose references are the passages that were found.
 
     The prompt is the whole text that the model was given, with the special tokens written out.
@@ -30,7 +29,7 @@ def recorded(
         if report is not None:
             report("Asking", number - 1, len(questions))
         stream = rag.stream(question, max_new_tokens=max_new_tokens).to_end()
-        yield Sample(
+        yield RecordedSample(
             id=f"{name}-{number:03}",
             task="rag",
             query=question,
@@ -42,13 +41,13 @@ def recorded(
         report("Asking", len(questions), len(questions))
 
 
-def as_line(sample: Sample) -> str:
+def as_line(sample: RecordedSample) -> str:
     """The sample as one line of JSON."""
     return json.dumps(asdict(sample), ensure_ascii=False)
 
 
 def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
-    from antiphon.accel.text.messages import encode
+    from antiphon.accel.text.messages import prompt_tokens
 
     tokenizer = rag.language_model.tokenizer
     content = stream.prompt.content
@@ -56,11 +55,11 @@ def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
         return content
     if tokenizer is None:
         raise ValueError(f"The model {rag.language_model.name!r} runs on a server; record with one that runs here.")
-    tokens = encode(content, tokenizer)
+    tokens = prompt_tokens(content, tokenizer)
     written = str(tokenizer.decode(tokens))
     # The tokenizer puts a beginning of sequence before any text, and the chat template may have written one.
     for text in (written, written.removeprefix(tokenizer.bos_token or "")):
-        if encode(text, tokenizer) == tokens:
+        if prompt_tokens(text, tokenizer) == tokens:
             return text
     raise ValueError(
         f"The tokenizer of {rag.language_model.name!r} reads its own prompt in other tokens; a recording of it would "

@@ -10,7 +10,7 @@ from typing import Protocol
 from antiphon.accel.decoding.stats import Step, Summary, summarize
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, DrafterFactory, trim
 from antiphon.accel.drafting.verify import walk
-from antiphon.pipelines.benchmark.samples import Sample
+from antiphon.pipelines.benchmark.samples import RecordedSample
 
 
 class Tokenizer(Protocol):
@@ -33,7 +33,7 @@ class Recording:
     answer: tuple[int, ...]
 
 
-def record(sample: Sample, tokenizer: Tokenizer) -> Recording:
+def recording_of(sample: RecordedSample, tokenizer: Tokenizer) -> Recording:
     """Tokenise a sample. Only the prompt gets the special tokens that the tokenizer adds, such as BOS.
 
     Raises:
@@ -48,7 +48,9 @@ def record(sample: Sample, tokenizer: Tokenizer) -> Recording:
     )
 
 
-def replay(samples: Iterable[Sample], tokenizer: Tokenizer, factory: DrafterFactory, rows: int) -> Summary:
+def replay_samples(
+    samples: Iterable[RecordedSample], tokenizer: Tokenizer, factory: DrafterFactory, rows: int
+) -> Summary:
     """Replay the samples with a fresh drafter each, at most ``rows`` draft rows a step, and add everything up.
 
     Tokens per step are all tokens over all steps, the one that ends each prefill included: LLMA's Algorithm 2
@@ -57,7 +59,7 @@ def replay(samples: Iterable[Sample], tokenizer: Tokenizer, factory: DrafterFact
     Raises:
         ValueError: ``rows`` is negative.
     """
-    recordings = (record(sample, tokenizer) for sample in samples)
+    recordings = (recording_of(sample, tokenizer) for sample in samples)
     return summarize([step for recording in recordings for step in replay_steps(recording, factory(), rows)])
 
 

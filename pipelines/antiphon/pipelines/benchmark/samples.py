@@ -25,7 +25,7 @@ TEXTS = ("id", "task", "query", "prompt", "response")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RecordedSample:
     """One recorded answer. ``prompt`` is the whole text that the model was given."""
 
     id: str
@@ -36,7 +36,7 @@ class Sample:
     response: str
 
 
-def load_samples(path: str | Path, *, task: str | None = None, limit: int | None = None) -> list[Sample]:
+def load_samples(path: str | Path, *, task: str | None = None, limit: int | None = None) -> list[RecordedSample]:
     """The samples of a JSONL file in their order: those of one ``task`` if it is given, at most ``limit`` of them.
 
     One of `SHIPPED` is found by its name, unless there is a file of that name.
@@ -53,7 +53,7 @@ def load_samples(path: str | Path, *, task: str | None = None, limit: int | None
         )
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; a replay needs at least 1 sample.")
-    samples: list[Sample] = []
+    samples: list[RecordedSample] = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -65,7 +65,7 @@ def load_samples(path: str | Path, *, task: str | None = None, limit: int | None
     return chosen
 
 
-def _parse(line: str, where: str) -> Sample:
+def _parse(line: str, where: str) -> RecordedSample:
     try:
         row: Any = json.loads(line)
     except json.JSONDecodeError as error:
@@ -78,4 +78,4 @@ def _parse(line: str, where: str) -> Sample:
     references = row["references"]
     if not (isinstance(references, list) and all(isinstance(reference, str) for reference in references)):
         raise ValueError(f"{where}: references needs to be a list of texts.")
-    return Sample(references=tuple(references), **{key: row[key] for key in TEXTS})
+    return RecordedSample(references=tuple(references), **{key: row[key] for key in TEXTS})

@@ -9,24 +9,24 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.follow import Follower
-from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Job, Method, Run
+from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Job, Method, MethodRun
+from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
 
-Report = Callable[[str, int, int], None]
-Rounds = Sequence[Sequence[Run]]
+Rounds = Sequence[Sequence[MethodRun]]
 """The runs of one method: for each round, one for each job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MethodFigures:
     """What one method took. Times are, for each job, the median of its rounds, and then added up over the jobs."""
 
     name: str
     rounds: Rounds
 
-    def total(self, of: Callable[[Run], float]) -> float:
+    def total(self, of: Callable[[MethodRun], float]) -> float:
         """Something of a run: the median of its rounds, added up over the jobs."""
         return sum(median(map(of, runs)) for runs in zip(*self.rounds, strict=True))
 
@@ -79,7 +79,7 @@ class Figures:
     def _jobs(self) -> int:
         return len(self.rounds[0])
 
-    def _sum(self, of: Callable[[Run], float | None]) -> float | None:
+    def _sum(self, of: Callable[[MethodRun], float | None]) -> float | None:
         """The same as ``total`` of what some methods do not tell."""
         told = all(of(run) is not None for runs in self.rounds for run in runs)
         return self.total(lambda run: of(run) or 0.0) if told else None
@@ -89,7 +89,7 @@ class Figures:
 class Speed:
     """The figures of every method, plain decoding by transformers first."""
 
-    methods: tuple[Figures, ...]
+    methods: tuple[MethodFigures, ...]
 
     def as_dict(self) -> list[dict[str, Any]]:
         """One dictionary for each method: its own figures, and how many times faster than the others it is.
@@ -115,7 +115,7 @@ class Speed:
         ]
 
 
-def measure(
+def measure_speed(
     language_model: LanguageModel,
     jobs: Sequence[Job],
     methods: Sequence[Method],
@@ -123,7 +123,7 @@ def measure(
     limit: int,
     rounds: int = 3,
     warm_up: int = 1,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Speed:
     """Decode every job by every method, in turn, ``rounds`` times, after ``warm_up`` jobs that do not count.
 
@@ -137,7 +137,7 @@ def measure(
         raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 jobs are needed.")
     if not methods or methods[0].name != GREEDY:
         raise ValueError(f"The first method needs to be {GREEDY!r}: all others are compared with it.")
-    runs: dict[str, list[list[Run]]] = {method.name: [[] for _ in range(rounds)] for method in methods}
+    runs: dict[str, list[list[MethodRun]]] = {method.name: [[] for _ in range(rounds)] for method in methods}
     with _decoding(language_model, jobs, limit) as decode:
         for job in jobs[:warm_up]:
             for method in methods:
@@ -150,20 +150,22 @@ def measure(
                     runs[method.name][number].append(decode(method, job))
     if report is not None:
         report("Decoding", rounds * len(jobs), rounds * len(jobs))
-    return Speed(tuple(Figures(name, each) for name, each in runs.items()))
+    return Speed(tuple(MethodFigures(name, each) for name, each in runs.items()))
 
 
 @contextmanager
-def _decoding(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> Iterator[Callable[[Method, Job], Run]]:
+def _decoding(
+    language_model: LanguageModel, jobs: Sequence[Job], limit: int
+) -> Iterator[Callable[[Method, Job], MethodRun]]:
     """How to decode one job by one method; where there are answers, the model follows them until the end."""
-    from antiphon.accel.engines.torch.probe import traits_of
+    from antiphon.accel.engines.torch.engine import traits_of
 
     traits_of(language_model.model)  # found out before the model is led by anything
     end = language_model.tokenizer.eos_token_id
     replayed = any(job.answer is not None for job in jobs)
     with Follower(language_model.model, end=end, longest=limit) if replayed else nullcontext() as follower:
 
-        def decode(method: Method, job: Job) -> Run:
+        def decode(method: Method, job: Job) -> MethodRun:
             if follower is None or job.answer is None:
                 return method(language_model, job, limit)
             follower.follow(len(job.prompt), job.answer)
@@ -187,9 +189,9 @@ def _check(name: str, emitted: Sequence[int], answer: Sequence[int]) -> None:
     )
 
 
-def _paces(figures: Figures) -> list[float]:
+def _paces(figures: MethodFigures) -> list[float]:
     """The pace of every round by itself."""
-    return [Figures(figures.name, [runs]).pace for runs in figures.rounds]
+    return [MethodFigures(figures.name, [runs]).pace for runs in figures.rounds]
 
 
 def _identical(rounds: Rounds, others: Rounds) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from antiphon.accel.files import write
+from antiphon.pipelines.progress import Progress
 from antiphon.retrieval.vectors import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -19,10 +20,8 @@ SPECTRUM = -0.6
 _BLOCK = 65_536
 _PER_CLUSTER = 50
 
-Progress = Callable[[str, int, int], None]
 
-
-def load(
+def load_vectors(
     texts: Path | None, file: Path | None, embedder: str, *, count: int, dim: int, report: Progress | None = None
 ) -> Vectors:
     """Vectors of texts or of a file, or synthetic ones; texts that were embedded into ``file`` once are read from it.
@@ -35,16 +34,16 @@ def load(
         vectors: Vectors = np.load(file, allow_pickle=False)
         return normalized(vectors)
     if texts is None:
-        return synthetic(count, dim)
+        return synthetic_vectors(count, dim)
     from antiphon.retrieval import resolve
 
-    made = embedded(texts, resolve(embedder), report=report)
+    made = embedded_lines(texts, resolve(embedder), report=report)
     if file is not None:
-        np.save(file, made, allow_pickle=False)
+        write(file, lambda out: np.save(out, made, allow_pickle=False), is_needed=True, is_private=False)
     return made
 
 
-def synthetic(count: int, dim: int, *, seed: int = 0) -> Vectors:
+def synthetic_vectors(count: int, dim: int, *, seed: int = 0) -> Vectors:
     """Vectors of shape (count, dim) and length 1 in clusters of about 50, with a falling spectrum; made block by block.
 
     Raises:
@@ -65,7 +64,7 @@ def synthetic(count: int, dim: int, *, seed: int = 0) -> Vectors:
     return vectors
 
 
-def embedded(folder: Path, embedder: Embedder, *, report: Progress | None = None) -> Vectors:
+def embedded_lines(folder: Path, embedder: Embedder, *, report: Progress | None = None) -> Vectors:
     """The vectors of all different lines of the files in a folder, of shape (lines, dim).
 
     Raises:

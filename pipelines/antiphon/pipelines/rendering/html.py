@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from html import escape
+import html
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, READ, cited, cost, place, quoted, shown_source
+from antiphon.pipelines.rendering.parts import Part
+from antiphon.pipelines.rendering.segments import (
+    CITED,
+    NOT_CITED,
+    READ,
+    citation_place,
+    cited_segments,
+    quoted_segments,
+    shown_source,
+)
+from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.answer import Answer
     from antiphon.pipelines.citations import Citation
-    from antiphon.pipelines.drafting import Drafting, Part
+    from antiphon.retrieval import Passage
 
 COLORS = ("86,180,233", "230,159,0", "0,158,115", "204,121,167", "240,228,66", "0,114,178", "213,94,0")
 """Okabe and Ito's palette, which people of any colour vision can tell apart; a number stands beside every colour."""
@@ -32,27 +41,34 @@ _STYLE = (
 )
 
 
-def answer_html(answer: Answer) -> str:
-    """The answer with its citations in the colour of their passage, where they stand, the passages, and the cost.
+def answer_html(
+    question: str, text: str, citations: Sequence[Citation], passages: Sequence[Passage], caption: str
+) -> str:
+    """An answer with its citations in the colour of their passage, where they stand, the passages, and a caption.
 
     Hovering over a citation shows where it stands, and so does the list below the answer.
     """
-    text = _text(cited(answer))
-    notes = "".join(_note(citation) for citation in answer.citations)
+    said = _text(cited_segments(text, citations))
+    notes = "".join(_note(citation) for citation in citations)
     where = f"<small>{CITED}</small><ol>{notes}</ol>" if notes else f"<small>{NOT_CITED}</small>"
-    passages = "".join(_passages(answer))
-    read = f"<details><summary>{READ}: {len(answer.passages)}</summary>{passages}</details>" if passages else ""
-    return _page(f"<b>{escape(answer.question)}</b>{text}{where}{read}<small>{escape(cost(answer))}</small>")
+    shown = "".join(_passages(passages, citations))
+    read = f"<details><summary>{READ}: {len(passages)}</summary>{shown}</details>" if passages else ""
+    return _page(f"<b>{_escaped(question)}</b>{said}{where}{read}<small>{_escaped(caption)}</small>")
 
 
-def drafting_html(drafting: Drafting) -> str:
+def drafting_html(parts: Iterable[Part], caption: str) -> str:
     """The text as it was decoded: a part for every forward, what a draft had guessed tinted, the model's own bold."""
-    parts = "".join(_part(part) for part in drafting.parts)
+    drawn = "".join(_part(part) for part in parts)
     legend = (
         '<small>A bar begins each forward. <span class="odd">Tinted</span>: guessed by a draft, and what the model '
         'would have said. <span class="own">Bold, underlined</span>: the model\'s own next token.</small>'
     )
-    return _page(f'<div class="text">{parts}</div>{legend} <small>{escape(drafting.caption)}</small>')
+    return _page(f'<div class="text">{drawn}</div>{legend} <small>{_escaped(caption)}</small>')
+
+
+def _escaped(text: str) -> str:
+    """The text with nothing in it that is markup, or that cannot be seen."""
+    return html.escape(visible(text))
 
 
 def _page(body: str) -> str:
@@ -65,22 +81,22 @@ def _text(pieces: Iterable[tuple[str, Citation | None]]) -> str:
 
 def _piece(text: str, citation: Citation | None) -> str:
     if citation is None:
-        return escape(text)
+        return _escaped(text)
     number = citation.passage
-    where = escape(f"{CITED} [{number}] {place(citation)}")
-    return f'<mark style="{_tint(number)}" title="{where}">{escape(text)}<sup>[{number}]</sup></mark>'
+    where = _escaped(f"{CITED} [{number}] {citation_place(citation)}")
+    return f'<mark style="{_tint(number)}" title="{where}">{_escaped(text)}<sup>[{number}]</sup></mark>'
 
 
 def _note(citation: Citation) -> str:
-    quotation = escape(" ".join(citation.text.split()))
+    quotation = _escaped(" ".join(citation.text.split()))
     number = f'<mark style="{_tint(citation.passage)}">[{citation.passage}]</mark>'
-    return f"<li>{number} {escape(place(citation))}: “{quotation}”</li>"
+    return f"<li>{number} {_escaped(citation_place(citation))}: “{quotation}”</li>"
 
 
-def _passages(answer: Answer) -> Iterator[str]:
-    for number, passage in enumerate(answer.passages, start=1):
-        where = escape(f"[{number}] {shown_source(passage.source)}, characters {passage.start}-{passage.end}")
-        yield f"<small>{where}</small>{_text(quoted(passage, number, answer))}"
+def _passages(passages: Sequence[Passage], citations: Sequence[Citation]) -> Iterator[str]:
+    for number, passage in enumerate(passages, start=1):
+        where = _escaped(f"[{number}] {shown_source(passage.source)}, characters {passage.start}-{passage.end}")
+        yield f"<small>{where}</small>{_text(quoted_segments(passage, number, citations))}"
 
 
 def _tint(number: int) -> str:
@@ -90,6 +106,6 @@ def _tint(number: int) -> str:
 
 def _part(part: Part) -> str:
     shade = "odd" if part.step % 2 else "even"
-    drafted = f'<span class="{shade}">{escape(part.drafted)}</span>' if part.drafted else ""
-    own = f'<span class="own">{escape(part.own)}</span>' if part.own else ""
+    drafted = f'<span class="{shade}">{_escaped(part.drafted)}</span>' if part.drafted else ""
+    own = f'<span class="own">{_escaped(part.own)}</span>' if part.own else ""
     return f'<span class="part" title="step {part.step}: {part.tokens} tokens">{drafted}{own}</span>'

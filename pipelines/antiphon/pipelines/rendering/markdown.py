@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, cited, cost, place
+from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, citation_place, cited_segments
+from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.answer import Answer
+    from antiphon.pipelines.citations import Citation
 
 # Backslashes where every Markdown takes them; entities where some do not, or read HTML, tables and formulas first.
 _ESCAPED = {character: f"\\{character}" for character in "\\`*_[]#"} | {c: f"&#{ord(c)};" for c in "&<>|~$="}
 _BLOCKS = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+])")
 
 
-def answer_markdown(answer: Answer) -> str:
-    """The answer, its citations bold and with footnotes that say where they stand; then one line of what it cost."""
-    notes = {citation: number for number, citation in enumerate(answer.citations, start=1)}
-    text = "".join(_piece(piece, notes[citation] if citation else None) for piece, citation in cited(answer))
-    footnotes = [f"[^{number}]: {CITED} [{each.passage}] {_plain(place(each))}" for each, number in notes.items()]
-    return "\n\n".join([_broken(text), *(footnotes or [f"*{NOT_CITED}*"]), f"*{_plain(cost(answer))}*"]) + "\n"
+def answer_markdown(text: str, citations: Sequence[Citation], caption: str) -> str:
+    """An answer, its citations bold and with footnotes that say where they stand; then the caption."""
+    notes = {citation: number for number, citation in enumerate(citations, start=1)}
+    segments = cited_segments(text, citations)
+    said = "".join(_piece(piece, notes[citation] if citation else None) for piece, citation in segments)
+    footnotes = [
+        f"[^{number}]: {CITED} [{each.passage}] {_plain(citation_place(each))}" for each, number in notes.items()
+    ]
+    return "\n\n".join([_broken(said), *(footnotes or [f"*{NOT_CITED}*"]), f"*{_plain(caption)}*"]) + "\n"
 
 
 def _piece(text: str, note: int | None) -> str:
@@ -31,8 +36,8 @@ def _piece(text: str, note: int | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with nothing in it that is markup within a line."""
-    return "".join(_ESCAPED.get(character, character) for character in text)
+    """The text with nothing in it that is markup within a line, or that cannot be seen."""
+    return "".join(_ESCAPED.get(character, character) for character in visible(text))
 
 
 def _broken(text: str) -> str:

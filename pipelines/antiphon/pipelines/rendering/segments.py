@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.answer import Answer
+    from antiphon.accel import Summary, Usage
     from antiphon.pipelines.citations import Citation
     from antiphon.retrieval import Passage
 
@@ -16,24 +16,21 @@ CITED = "Stands verbatim in"
 READ = "Passages that were read"
 
 
-CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-CONTROLS |= dict.fromkeys(range(127, 160), "\N{REPLACEMENT CHARACTER}")
-"""What is shown for control characters, with which a text could steer a terminal; see `str.translate`."""
+def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
+    """An answer's text in pieces, each with the citation that it is, if it is one."""
+    return _cut(text, ((each.start, each.end, each) for each in citations))
 
 
-def cited(answer: Answer) -> Iterator[tuple[str, Citation | None]]:
-    """The answer's text in pieces, each with the citation that it is, if it is one."""
-    return _cut(answer.text, ((each.start, each.end, each) for each in answer.citations))
-
-
-def quoted(passage: Passage, number: int, answer: Answer) -> Iterator[tuple[str, Citation | None]]:
+def quoted_segments(
+    passage: Passage, number: int, citations: Sequence[Citation]
+) -> Iterator[tuple[str, Citation | None]]:
     """The text of passage ``number`` in pieces, each with the citation that repeats it, if one does."""
     spans = sorted(
         (each.source_start - passage.start, each.source_end - passage.start, index)
-        for index, each in enumerate(answer.citations)
+        for index, each in enumerate(citations)
         if each.passage == number
     )
-    return _cut(passage.text, ((start, end, answer.citations[index]) for start, end, index in spans))
+    return _cut(passage.text, ((start, end, citations[index]) for start, end, index in spans))
 
 
 def shown_source(source: str, root: Path | None = None) -> str:
@@ -42,19 +39,19 @@ def shown_source(source: str, root: Path | None = None) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else source
 
 
-def place(citation: Citation, root: Path | None = None) -> str:
+def citation_place(citation: Citation, root: Path | None = None) -> str:
     """Where the words of a citation stand: the source and the characters."""
     return f"{shown_source(citation.source, root)}, characters {citation.source_start}-{citation.source_end}"
 
 
-def cost(answer: Answer) -> str:
-    """One line: what the answer cost."""
-    steps, prompt = answer.steps, answer.usage.prompt_tokens
-    unfinished = "; cut off by max_new_tokens" if answer.finish_reason == "length" else ""
+def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
+    """One line: what an answer cost."""
+    prompt = usage.prompt_tokens
+    unfinished = "; cut off by max_new_tokens" if finish_reason == "length" else ""
     read = f", {steps.prefill_tokens} of them read" if 0 < steps.prefill_tokens < prompt else ""
     told = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
     return (
-        f"{answer.usage.completion_tokens} tokens{told}, "
+        f"{usage.completion_tokens} tokens{told}, "
         f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}{unfinished}"
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from antiphon.accel.drafting.draft import (
     EMPTY,
@@ -21,11 +20,6 @@ from antiphon.accel.drafting.drafters.bita import Bita, MaskWeights
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.drafting.drafters.runners_up import RunnersUp, runners_up_of
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 WINDOW = (5, 3, 5)
 """The smallest window of the paper's Table 3: 9 rows."""
@@ -95,7 +89,7 @@ class Blend:
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """All learn; the first part is shown no probes."""
-        shown = _CandidateLogits(logits, 1 + draft.candidates) if logits is not None and draft.probes else logits
+        shown = logits.head(draft.candidates) if logits is not None and draft.probes else logits
         self.drafter.observe(without_probes(draft), accepted, shown)
         if self.bita:
             self.bita.observe(draft, accepted, logits)
@@ -105,26 +99,3 @@ class Blend:
     def _taken(self, tree: Draft, budget: int) -> Draft:
         """The rows of a tree that are worth most, and the masks behind them."""
         return self.bita.with_masks(tree, budget) if self.bita else trim(tree, budget, sys.maxsize)
-
-
-class _CandidateLogits:
-    """The logits of a draft without those of its probes, which are its last rows."""
-
-    def __init__(self, logits: Logits, size: int) -> None:
-        self._logits, self._size = logits, size
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def vocabulary(self) -> int:
-        return self._logits.vocabulary
-
-    def best(self, row: int) -> int:
-        return self._logits.best(row)
-
-    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return self._logits.top(rows, k)
-
-    def tensor(self) -> Tensor:
-        return self._logits.tensor()[: self._size]

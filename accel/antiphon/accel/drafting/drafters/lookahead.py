@@ -10,7 +10,7 @@ from antiphon.accel.drafting.drafters.pool import Pool
 from antiphon.accel.drafting.drafters.window import Window
 
 GOES_ON = 0.6
-"""How often a row of an n-gram holds where the one above it does."""
+"""How often a row of an n-gram is accepted where the one above it is."""
 
 
 class Lookahead:

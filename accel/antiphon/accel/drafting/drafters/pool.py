@@ -1,4 +1,4 @@
-"""A pool of n-grams by their first token, the oldest of each making way. Knows neither models nor drafts."""
+"""A pool of n-grams by their first token, at most so many of each, the newest. Knows neither models nor drafts."""
 
 from __future__ import annotations
 

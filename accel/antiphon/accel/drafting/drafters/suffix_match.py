@@ -8,6 +8,7 @@ from itertools import count
 from math import log
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
+from antiphon.accel.drafting.drafters.contained import Contained
 from antiphon.accel.drafting.drafters.occurrences import Occurrences
 from antiphon.accel.drafting.drafters.runners_up import RunnersUp, contexts
 
@@ -71,11 +72,13 @@ class SuffixMatch:
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the references, each alone, and the prompt, which the answer will continue."""
+        """Index the prompt, which the answer will continue, and each reference that does not stand in it, alone."""
         self._occurrences = Occurrences()
+        within = Contained(prompt)
         for reference in references:
-            self._occurrences.extend(reference)
-            self._occurrences.close()
+            if reference not in within:
+                self._occurrences.extend(reference)
+                self._occurrences.close()
         self._occurrences.extend(prompt)
         self._read = len(prompt)
         self._rank()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import local
 from typing import Any
 
 import torch
@@ -20,7 +21,19 @@ EXACT = "antiphon_exact"
 BIASES = ("softcap", "s_aux", "position_bias")
 """What some models add to their scores, and scaled-dot-product attention cannot."""
 
+HALF = (torch.float16, torch.bfloat16)
+"""The half precisions, in which sums of another order are often other numbers."""
+
 Attention = tuple[Tensor, Tensor | None]
+
+
+class _Here(local):
+    """Which attention this thread's forward has been lent."""
+
+    implementation: str | None = None
+
+
+_here = _Here()
 
 
 def exact_attention(
@@ -76,8 +89,8 @@ def _side_by_side(states: Tensor, start: int, slots: int, line: list[int]) -> Te
 def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
     """What a causal forward needs: nothing, or numbers to add, so that no boolean mask but a tree's is ever seen."""
     sees = sdpa_mask(*arguments, **options)
-    if sees is None:
-        return None
+    if sees is None or not is_lent(EXACT):
+        return sees
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
@@ -88,7 +101,7 @@ def implementation_of(model: PreTrainedModel) -> str:
 
 @contextmanager
 def attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Let the model attend by this implementation in here, and as before afterwards.
+    """Let the model attend by this implementation in here, and as before afterwards, for whoever holds its lock.
 
     Transformers looks at every module of the model, which takes up to a millisecond, and may leave it as it was.
     """
@@ -97,21 +110,39 @@ def attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
         yield
         return
     model.set_attn_implementation(implementation)
+    other, _here.implementation = _here.implementation, implementation
     try:
         yield
     finally:
+        _here.implementation = other
         model.set_attn_implementation(before)
+
+
+def accepts(model: PreTrainedModel, implementation: str) -> bool:
+    """Whether the model lets itself be given this implementation at all."""
+    with attending(model, implementation):
+        return implementation_of(model) == implementation
 
 
 @contextmanager
 def lent(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """The same for one forward, in microseconds: for a model that has let itself be given it by `attending` before."""
+    """The same for one forward, in microseconds: for a model that has let itself be given it by `attending` before.
+
+    Whoever lends holds the lock of the model's engine. A forward that another thread runs meanwhile, past that lock,
+    is attended as "sdpa" does it, as ever.
+    """
     config = model.config.get_text_config(decoder=True)
     before, config._attn_implementation = config._attn_implementation, implementation
+    other, _here.implementation = _here.implementation, implementation
     try:
         yield
     finally:
-        config._attn_implementation = before
+        config._attn_implementation, _here.implementation = before, other
+
+
+def is_lent(implementation: str) -> bool:
+    """Whether this thread's forward has been lent this attention; what is compiled always has."""
+    return torch.compiler.is_compiling() or _here.implementation == implementation
 
 
 AttentionInterface.register(EXACT, exact_attention)

@@ -6,22 +6,22 @@ It is asked once, in a few seconds, and kept in a file in the user's cache. A fi
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from platformdirs import user_cache_dir
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import ROOT, Draft
 from antiphon.accel.drafting.drafters.runners_up import Bigrams, K
 from antiphon.accel.engines.torch.best import best
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.probe import FAILURES, traits_of
+from antiphon.accel.engines.torch.self_test import FAILURES
 from antiphon.accel.files import write
 
 TOKENS = 8192
@@ -36,52 +36,49 @@ FIRST, ROWS = 16, 128
 BELIEVED = 0.6
 """How often what it says there holds, of what it claims: 0.35 to 0.7 made no difference to SmolLM2's chats."""
 
-_known: WeakKeyDictionary[PreTrainedModel, Bigrams | None] = WeakKeyDictionary()
+Forward = Callable[[Draft, int], Tensor]
+"""One forward of a fresh text: a root token, and a draft below it; the logits have shape (1 + rows, vocab)."""
 
 
-def bigrams_of(model: PreTrainedModel) -> Bigrams | None:
-    """The model's best tokens after each frequent token, found on the first call.
+def find(model: PreTrainedModel, forward: Forward, folder: Path | None = None) -> Bigrams | None:
+    """The model's best tokens after each frequent token, kept in ``folder`` (the user's cache) for the next process.
 
-    None where it verifies no trees, in training, or where it cannot be asked: nothing but speed depends on it.
+    None where it cannot be asked: nothing but speed depends on it.
     """
-    if model.training or traits_of(model).level != "tree":
-        return None
-    if model not in _known:
-        _known[model] = None
-        with suppress(*FAILURES):
-            _known[model] = _found(model)
-    return _known[model]
+    with suppress(*FAILURES):
+        return _found(model, forward, folder or Path(user_cache_dir("antiphon")) / "bigrams")
+    return None
 
 
-def _found(model: PreTrainedModel) -> Bigrams:
-    path = Path(user_cache_dir("antiphon")) / "bigrams" / f"{_fingerprint(model)[:32]}.safetensors"
+def _found(model: PreTrainedModel, forward: Forward, folder: Path) -> Bigrams:
+    path = folder / f"{_fingerprint(model)[:32]}.safetensors"
     bigrams = _read(path, _vocabulary(model))
     if bigrams is None:
         from safetensors.numpy import save
 
-        bigrams = ask(model)
+        bigrams = ask(model, forward)
         write(path, save({"tokens": bigrams.tokens, "chances": bigrams.chances}))
     return bigrams
 
 
 @torch.no_grad()
-def ask(model: PreTrainedModel) -> Bigrams:
+def ask(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
     """Ask the model about many tokens at once, for as long as there is time.
 
     They are siblings in a tree, below the token that begins texts, or where there is none the first of the vocabulary.
     """
-    traits, vocabulary = traits_of(model), _vocabulary(model)
+    vocabulary = _vocabulary(model)
     begins = model.config.get_text_config(decoder=True).bos_token_id
     root = begins if isinstance(begins, int) and 0 <= begins < vocabulary else 0
     tokens: list[NDArray[np.int32]] = []
     chances: list[NDArray[np.float32]] = []
     count = min(TOKENS, vocabulary)
     started, done, size, pace = perf_counter(), 0, FIRST, 0.0
-    while done < count and (not done or perf_counter() - started + size * pace < SECONDS):
+    while done < count and (not done or perf_counter() - started + size * pace < seconds):
         before = perf_counter()
         asked = tuple(range(done, min(done + size, count)))
         draft = Draft(asked, (ROOT,) * len(asked), (1.0,) * len(asked))
-        logits = CachedModel(model, traits).forward((root,), draft)[1:]
+        logits = forward(draft, root)[1:]
         most, shares = best(logits, K)
         tokens.append(most.cpu().numpy().astype(np.int32))
         shares = BELIEVED * shares / shares.sum(-1, keepdim=True).clamp_(min=1)

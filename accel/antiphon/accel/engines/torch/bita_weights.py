@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+
+from antiphon.accel.drafting.drafters import BITA_FILE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,8 +27,6 @@ NOISE = 0.02
 _TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
 _SAMPLED = 8
 _NEAR, _NEARER = 0.01, 1e-4  # relative and absolute: bfloat16 rounds by 0.004, and adapters change most by more
-
-_checked: WeakKeyDictionary[PreTrainedModel, object] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +61,6 @@ class BitaWeights:
         Raises:
             ValueError: it is another one, and which one was wanted.
         """
-        if _checked.get(model) is self.sample:
-            return
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = shape_of(model).tensors(self.prefix, len(self.masks))
         remedy = "train it for this one: antiphon bita train"
@@ -78,7 +75,6 @@ class BitaWeights:
                 f"What BiTA learned belongs to {self.model!r}, and the weights of {name_of(model)!r} are others; "
                 f"{remedy}."
             )
-        _checked[model] = self.sample
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
@@ -180,6 +176,18 @@ def bita_weights_of(drafter: object) -> BitaWeights | None:
 def name_of(model: PreTrainedModel) -> str:
     """What a model is called: its name on the hub, or the last part of its folder."""
     return Path(str(model.config.name_or_path or model.config.model_type)).name
+
+
+def found_beside(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
+    """What BiTA learned for this model, from the file in its folder or in the hub's cache; or None, and why."""
+    from transformers.utils.hub import cached_file
+
+    try:
+        return BitaWeights.load(str(cached_file(str(model.config.name_or_path), BITA_FILE, local_files_only=True))), ""
+    except OSError:
+        return None, f"no {BITA_FILE} lies in the model's folder"
+    except ValueError as error:
+        return None, str(error).rstrip(".")
 
 
 def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: BitaWeights) -> Tensor:

@@ -78,7 +78,7 @@ def recorders(cache: Cache, level: Level) -> list[Any]:
     ]
 
 
-def settle(layers: Sequence[Any]) -> None:
+def end_recording(layers: Sequence[Any]) -> None:
     """End the recording: layers forget what has left their window, and append again as in plain decoding.
 
     Between two steps a cache is as plain decoding would have left it, and may be handed to anybody.

@@ -1,42 +1,52 @@
-"""The model and its memory in compiled steps: fixed shapes, fixed slots, nothing launched or moved one by one.
+"""The memory of one text in compiled steps: fixed shapes, fixed slots, nothing launched or moved one by one.
 
-A second `CachedModel` with the same verbs. Accepted rows stay in the slots where they were written; rows see slots by
+A second `TorchSequence` with the same verbs. Accepted rows stay in the slots where they were written; rows see slots by
 their mask, and have their positions from the tree, never from a slot. Knows no drafters.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Sequence
+from time import perf_counter
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.drafting.draft import Draft, Tokens
+from antiphon.accel.drafting.draft import Draft, Tokens, chain
 from antiphon.accel.drafting.tree import AttentionSpan, plant
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers
-from antiphon.accel.engines.torch.probe import FAILURES as PROBED
-from antiphon.accel.engines.torch.slots import ANCESTORS, BUCKETS, IDS, PLACES, POSITIONS, Memory, memory_of
-from antiphon.accel.engines.torch.traits import Traits
-
-if TYPE_CHECKING:
-    from antiphon.accel.decoding.stats import Step
+from antiphon.accel.engines.torch.growing import GrowingLayer
+from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
+from antiphon.accel.engines.torch.sequence import TorchSequence
+from antiphon.accel.engines.torch.slots import ANCESTORS, APART, BUCKETS, IDS, PLACES, POSITIONS, Memories, Memory
+from antiphon.accel.engines.torch.traits import Level, Traits
 
 AHEAD = 1024
 """For how many further tokens a memory is chosen at least, where a text may go on for longer."""
 
-FAILURES = (*PROBED, OSError, ImportError, AssertionError)
+TRIES = 4
+"""The fastest of so many steps counts, of which the first one compiles."""
 
-_failures: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
+FAILURES = (*TESTED, OSError, ImportError, AssertionError)
 
 
-class CompiledModel:
-    """A `CachedModel` whose steps after the prefill are compiled ones while they can be.
+class CompiledSteps:
+    """The compiled steps of one model: the memories in which they run, and why there are none if they have failed.
+
+    ``ahead`` is for how many further tokens a memory is chosen at least.
+    """
+
+    def __init__(self, ahead: int = AHEAD) -> None:
+        self.memories = Memories()
+        self.failure = ""
+        self.ahead = ahead
+
+
+class CompiledSequence:
+    """A `TorchSequence` whose steps after the prefill are compiled ones while they can be.
 
     The prompt is read by ``plain``, which also decodes on where compiled steps end: when compiling fails, which a
     warning says once for each model, and while another thread is in the midst of a step of its own. Between two steps
@@ -44,8 +54,11 @@ class CompiledModel:
     end. When the slots are used up, the text moves to a memory of twice the size, with steps of its own.
     """
 
-    def __init__(self, plain: CachedModel, *, compiles: bool) -> None:
+    is_shareable = False
+
+    def __init__(self, plain: TorchSequence, steps: CompiledSteps, *, compiles: bool) -> None:
         self.plain = plain
+        self.steps = steps
         self.compiles = compiles
         self.best: Tensor | None = None
         self.is_midway = False
@@ -57,9 +70,24 @@ class CompiledModel:
         self._fed: tuple[int, list[int]] = (0, [])
 
     @property
+    def model(self) -> PreTrainedModel:
+        """The model of the text."""
+        return self.plain.model
+
+    @property
     def length(self) -> int:
         """How many tokens are held."""
         return self.plain.length
+
+    @property
+    def level(self) -> Level:
+        """As of `TorchSequence`."""
+        return self.plain.level
+
+    @property
+    def is_open(self) -> bool:
+        """As of `TorchSequence`."""
+        return self.plain.is_open
 
     @property
     def cache(self) -> Cache:
@@ -68,17 +96,17 @@ class CompiledModel:
         return self.plain.cache
 
     def can_open(self, context: Tokens) -> bool:
-        """As of `CachedModel`."""
+        """As of `TorchSequence`."""
         return self.plain.can_open(context)
 
     def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
-        """As `CachedModel` does."""
+        """As `TorchSequence` does."""
         return self.plain.prefill(prompt, chunk)
 
-    def fit(self, draft: Draft, rows: int, depth: int) -> Draft:
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
         """What of a draft can be verified now; a compiled step has at most 63 rows beside the root."""
         self._room = depth
-        return self.plain.fit(draft, min(rows, BUCKETS[-1] - 1), depth)
+        return self.plain.fit(draft, min(rows, BUCKETS[-1] - pending), depth, pending)
 
     def forward(self, pending: Tokens, draft: Draft) -> Tensor:
         """Logits after the last pending token and after every draft row; ``best`` has the best token after each.
@@ -105,18 +133,19 @@ class CompiledModel:
         self._order += kept
         self._seen[kept] = True
         self._free += sorted(set(places) - set(kept), reverse=True)
-        self.plain.length += len(kept)
+        self.plain.advance(len(kept))
         self.is_midway = False
         return None
 
-    def must_rebuild(self, context: Tokens) -> bool:
+    def is_void(self, context: Tokens) -> bool:
         """Never: a model whose rotary frequencies switch is not compiled."""
-        return self.plain.must_rebuild(context)
+        return self.plain.is_void(context)
 
-    def rebuild(self, context: Tokens) -> Tensor:
-        """Forget everything and read ``context`` again."""
+    def restart(self) -> None:
+        """Forget everything."""
+        self._order, self.is_midway = [], False
         self.leave_memory()
-        return self.plain.rebuild(context)
+        self.plain.restart()
 
     def leave_memory(self) -> None:
         """Take the tokens out of the memory, if they are there."""
@@ -127,15 +156,13 @@ class CompiledModel:
         """What the memory asks for when it is given to another text: every token goes back to the plain cache."""
         self.is_midway = False
         if self._memory is not None and self._order:
-            layers: list[Any] = list(self.plain.cache.layers)
-            for layer, (keys, values) in zip(layers, self._memory.read(self._order), strict=True):
-                layer.update(keys, values)
+            self.plain.put_states(self._memory.read(self._order))
         self._order = []
 
     def _run(self, pending: Tokens, draft: Draft, bucket: int) -> tuple[Tensor, Tensor] | None:
         """The outputs of a compiled step, or None where there is none to be had."""
         model = self.plain.model
-        if model in _failures:
+        if self.steps.failure:
             return None
         try:
             memory = self._enter(bucket)
@@ -145,8 +172,10 @@ class CompiledModel:
             self._fed = (len(pending), places)
             return memory.run(model, self._plan(pending, draft, places), self._seen)
         except FAILURES as error:  # compilers and drivers raise what they like; the text goes on without them
-            _failures[model] = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {_failures[model]}", stacklevel=2)
+            self.steps.failure = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            warnings.warn(
+                f"{type(model).__name__} is decoded without compiled steps: {self.steps.failure}", stacklevel=2
+            )
             return None
 
     def _enter(self, bucket: int) -> Memory | None:
@@ -154,14 +183,14 @@ class CompiledModel:
         plain = self.plain
         if self._memory is None or self._memory.size < plain.length + bucket:
             self.leave_memory()
-            tokens = plain.length + min(self._room, AHEAD) + BUCKETS[-1]
-            self._memory = memory_of(plain.model, plain.traits, tokens, compiles=self.compiles)
+            tokens = plain.length + min(self._room, self.steps.ahead) + BUCKETS[-1]
+            memories = self.steps.memories
+            self._memory = memories.for_tokens(plain.model, plain.traits, tokens, compiles=self.compiles)
         memory = self._memory
         if not memory.claim(self):
             return None
         if not self._order:
-            length = memory.load(plain.cache.layers)
-            plain.cache.layers = [*growing_layers(len(plain.cache.layers))]
+            length = memory.load(plain.take_layers())
             self._order = list(range(length))
             self._free = list(range(memory.size - 1, length - 1, -1))
             self._seen = np.zeros(memory.size, dtype=np.bool_)
@@ -177,31 +206,14 @@ class CompiledModel:
         np.fill_diagonal(sees, True)  # rows that only fill the step see themselves: seeing nothing is no number
         plan = np.empty((4, len(places)), dtype=np.int64)
         plan[IDS] = [*pending, *draft.tokens, *[pending[-1]] * pads]
-        plan[POSITIONS] = tree.depths + (self.plain.length - self.plain.padding)
+        plan[POSITIONS] = self.plain.positions(torch.from_numpy(tree.depths)).numpy()
         plan[PLACES] = places
         plan[ANCESTORS] = np.packbits(sees, axis=1, bitorder="little").view(np.int64)[:, 0]
         return plan
 
 
-def compiled_or_plain(plain: CachedModel, compiled: bool | None) -> CachedModel | CompiledModel:
-    """The same request in compiled steps, where they are wanted and can be.
-
-    None takes them on a GPU, as graphs of the model's own kernels, which takes a second for each number of rows.
-    ``True`` takes them anywhere, out of code that `torch.compile` has made, which takes minutes for a large model and
-    is faster still. Where it was asked for and cannot be, a warning says why.
-    """
-    if compiled is False or (compiled is None and plain.model.device.type != "cuda"):
-        return plain
-    reason = "its drafter has mask tokens" if plain.learned else obstacle(plain.model, plain.traits, plain.cache)
-    if reason is None:
-        return CompiledModel(plain, compiles=bool(compiled))
-    if compiled and plain.model not in _failures:  # of these a warning has been given
-        warnings.warn(f"{type(plain.model).__name__} is decoded without compiled steps: {reason}", stacklevel=2)
-    return plain
-
-
-def obstacle(model: PreTrainedModel, traits: Traits, cache: Cache) -> str | None:
-    """Why there are no compiled steps for this model and this cache, or None where nothing is in the way."""
+def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> str | None:
+    """Why there are no compiled steps for this model and this cache, or None where there can be."""
     layers = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not GrowingLayer})
     reasons = {
         f"it verifies no trees ({traits.reason})": traits.level != "tree",
@@ -212,15 +224,37 @@ def obstacle(model: PreTrainedModel, traits: Traits, cache: Cache) -> str | None
         f"its cache is a {type(cache).__name__} of other layers ({', '.join(layers) or 'none yet'})": bool(layers)
         or len(cache.layers) != len(traits.kinds),
         "it lies on several devices": len({parameter.device for parameter in model.parameters()}) > 1,
-        _failures.get(model, ""): model in _failures,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def until_left(cached: CachedModel | CompiledModel, steps: Iterator[Step]) -> Iterator[Step]:
-    """The same steps; however they end, the request's cache has its tokens back."""
-    try:
-        yield from steps
-    finally:
-        if isinstance(cached, CompiledModel):
-            cached.leave_memory()
+@torch.no_grad()
+def try_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
+    """Why compiled steps are not taken by themselves on this device, tried on a short text; empty where they are.
+
+    They are taken where they give the logits of plain forwards, and give them faster.
+    """
+    prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
+    plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)
+    for sequence in (plain, compiled):
+        sequence.prefill(prompt)
+        sequence.keep(())
+    seconds: list[float] = []
+    logits: list[Tensor] = []
+    for sequence in (plain, compiled):
+        taken: list[float] = []
+        for _ in range(TRIES):
+            started = perf_counter()
+            rows = sequence.forward([17], draft)
+            rows.argmax(-1).tolist()
+            taken.append(perf_counter() - started)
+            sequence.keep(())
+        seconds.append(min(taken))
+        logits.append(rows.float().clone())
+    compiled.leave_memory()
+    apart = float((logits[1] - logits[0]).abs().mean() / logits[0].std())
+    if steps.failure or not apart <= APART:
+        return steps.failure or f"graphs gave other logits here ({apart:.3f} standard deviations apart)"
+    if seconds[1] >= seconds[0]:
+        return f"graphs are not faster here: {1000 * seconds[1]:.1f} ms for what takes {1000 * seconds[0]:.1f} without"
+    return ""

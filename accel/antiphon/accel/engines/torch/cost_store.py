@@ -10,7 +10,6 @@ import json
 import platform
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import transformers
@@ -19,40 +18,12 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.attention import implementation_of
-from antiphon.accel.engines.torch.measuring import STEPS, measure
-from antiphon.accel.engines.torch.prepacked import choice, prepacked
+from antiphon.accel.engines.torch.measuring import STEPS
 from antiphon.accel.files import write
 
-_costs: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], StepCost]] = WeakKeyDictionary()
 
-
-def step_cost(model: PreTrainedModel, *, anew: bool = False) -> StepCost:
-    """What a forward of this model costs: as it was measured here before, or measured now (under two seconds).
-
-    It is kept for as long as the model lives, and in a file for the next process. ``anew`` measures in any case.
-
-    Raises:
-        ValueError: the model is not a causal language model with a key-value cache.
-    """
-    known, setting = _costs.setdefault(model, {}), _setting(model)
-    if anew or setting not in known:
-        key = describe(model)
-        path = file_of(key)
-        cost = None if anew else load(path, key)
-        if cost is None:
-            cost = measure(model)
-            save(path, key, cost)
-        known[setting] = cost
-    return known[setting]
-
-
-def assume(model: PreTrainedModel, cost: StepCost) -> None:
-    """Take this for what a forward of the model costs in its present setting, instead of measuring it."""
-    _costs.setdefault(model, {})[_setting(model)] = cost
-
-
-def describe(model: PreTrainedModel) -> dict[str, str]:
-    """All that a cost depends on."""
+def describe(model: PreTrainedModel, prepacked: int, *, steps: int = STEPS) -> dict[str, str]:
+    """All that a cost depends on; ``prepacked`` layers have prepacked weights, and ``steps`` are run in this way."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     return {
         "config": hashlib.sha256(model.config.to_json_string().encode()).hexdigest(),
@@ -60,10 +31,10 @@ def describe(model: PreTrainedModel) -> dict[str, str]:
         "attention": implementation_of(model),
         "devices": ", ".join([*devices, *_hardware()]),
         "dtype": str(model.dtype),
-        "prepacked": str(len(prepacked(model))),
+        "prepacked": str(prepacked),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
-        "steps": str(STEPS),
+        "steps": str(steps),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
@@ -92,12 +63,6 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
 def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
     """Keep the cost in this file."""
     write(path, json.dumps({"key": key, "seconds": cost.seconds}).encode())
-
-
-def _setting(model: PreTrainedModel) -> tuple[object, ...]:
-    """What may change of a model while it lives."""
-    threads = torch.get_num_threads()
-    return implementation_of(model), model.dtype, str(model.device), threads, choice(model), model.training
 
 
 def _hardware() -> list[str]:

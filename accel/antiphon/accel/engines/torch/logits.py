@@ -39,10 +39,17 @@ class TorchLogits:
 
     def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The ``k`` likeliest tokens and about their probabilities, see `antiphon.accel.engines.torch.best.best`."""
-        first, count = (rows[0] + 1, len(rows)) if len(rows) else (0, 0)
-        whole = range(first - 1, first - 1 + count) == rows  # a slice is no copy
-        tokens, chances = best(self._tensor[first : first + count] if whole else self._tensor[_places(rows)], k)
+        if not rows:
+            return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
+        first, count = rows[0] + 1, len(rows)
+        is_slice = rows == range(first - 1, first - 1 + count)  # which is no copy
+        chosen = self._tensor[first : first + count] if is_slice else self._tensor[[row + 1 for row in rows]]
+        tokens, chances = best(chosen, k)
         return tokens.cpu().numpy(), chances.cpu().numpy()
+
+    def head(self, rows: int) -> TorchLogits:
+        """The same without the rows behind the first ``rows`` of the draft."""
+        return TorchLogits(self._tensor[: 1 + rows], None if self._argmax is None else self._argmax[: 1 + rows])
 
     def tensor(self) -> Tensor:
         """The tensor itself."""
@@ -54,7 +61,3 @@ class TorchLogits:
             return argmax_of(self._tensor)
         tokens: list[int] = (self._tensor.argmax(-1) if self._argmax is None else self._argmax).tolist()
         return tokens.__getitem__
-
-
-def _places(rows: Sequence[int]) -> list[int]:
-    return [row + 1 for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.best import argmax
-from antiphon.accel.engines.torch.cache import CachedModel
-from antiphon.accel.engines.torch.probe import traits_of
+from antiphon.accel.engines.torch.sequence import TorchSequence
 
 ROWS = (1, 2, 32, 8, 16, 64, 4)
 """In the order of what each tells: where time is short, the last ones are left out."""
@@ -34,13 +33,13 @@ READ = 16
 
 @torch.no_grad()
 def measure(
-    model: PreTrainedModel,
+    make: Callable[[], TorchSequence],
     *,
     rows: Sequence[int] = ROWS,
     contexts: Sequence[int] = CONTEXTS,
     seconds: float = SECONDS,
 ) -> StepCost:
-    """Time real forwards of the model over its cache, for about so many ``seconds``, and take the fastest of each kind.
+    """Time real forwards of sequences from ``make``, for about so many ``seconds``, and take the fastest of each kind.
 
     Contexts and numbers of rows take turns until the two fastest forwards of each agree, up to `ROUNDS` times; where
     time is short, the last of them are left out. A forward counts until its argmax is on the host and its rows are
@@ -54,8 +53,10 @@ def measure(
         if min(values, default=0) < 1:
             raise ValueError(f"{name} is {tuple(values)}; at least one is needed, each at least 1, to measure a step.")
     counts = list(dict.fromkeys((1, *rows)))
-    caches = {cached.length: cached for cached in (_after(model, context, counts) for context in sorted(contexts))}
-    fits = {size: [count for count in counts if _fits(cached, count, len(counts))] for size, cached in caches.items()}
+    caches = {sequence.length: sequence for sequence in (_after(make, context, counts) for context in sorted(contexts))}
+    fits = {
+        size: [count for count in counts if _fits(sequence, count, len(counts))] for size, sequence in caches.items()
+    }
     points = [(size, count) for size, row in fits.items() for count in row]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     deadline = perf_counter() + seconds
@@ -78,24 +79,24 @@ def _agree(taken: Sequence[float]) -> bool:
     return len(fastest) == 2 and fastest[1] <= 1.1 * fastest[0]
 
 
-def _after(model: PreTrainedModel, context: int, counts: Sequence[int]) -> CachedModel:
+def _after(make: Callable[[], TorchSequence], context: int, counts: Sequence[int]) -> TorchSequence:
     """The model with ``context`` tokens in its cache, or as many as leave room for all that will be fed."""
-    cached = CachedModel(model, traits_of(model))
-    size = max(min(context, _end(cached) - max(counts) - _forwards(len(counts))), 1)
-    cached.prefill(_prompt(model, min(size, READ)))
-    cached.keep(())
-    if (missing := size - cached.length) > 0:
-        _lengthen(cached, missing)
-    return cached
+    sequence = make()
+    size = max(min(context, _end(sequence) - max(counts) - _forwards(len(counts))), 1)
+    sequence.prefill(_prompt(sequence.model, min(size, READ)))
+    sequence.keep(())
+    if (missing := size - sequence.length) > 0:
+        _lengthen(sequence, missing)
+    return sequence
 
 
-def _lengthen(cached: CachedModel, tokens: int) -> None:
+def _lengthen(sequence: TorchSequence, tokens: int) -> None:
     """Let every layer hold so many more tokens, copies of its last one: reading them would take most of the time."""
-    layers: list[Any] = cached.cache.layers
+    layers: list[Any] = sequence.cache.layers
     for layer in layers:
         if getattr(layer, "keys", None) is not None:
             layer.update(*(states[..., -1:, :].repeat(1, 1, tokens, 1) for states in (layer.keys, layer.values)))
-    cached.length += tokens
+    sequence.advance(tokens)
 
 
 def _forwards(counts: int) -> int:
@@ -103,15 +104,15 @@ def _forwards(counts: int) -> int:
     return ROUNDS * counts
 
 
-def _fits(cached: CachedModel, count: int, counts: int) -> bool:
+def _fits(sequence: TorchSequence, count: int, counts: int) -> bool:
     if count == 1:
         return True
-    return cached.level != "plain" and cached.length + _forwards(counts) + count <= _end(cached)
+    return sequence.level != "plain" and sequence.length + _forwards(counts) + count <= _end(sequence)
 
 
-def _end(cached: CachedModel) -> int:
+def _end(sequence: TorchSequence) -> int:
     """Where the model's context ends, or the one in which its rotary frequencies stay as they are."""
-    traits = cached.traits
+    traits = sequence.traits
     ends = [traits.positions, traits.rope.position if traits.rope else None]
     return min((end for end in ends if end is not None), default=sys.maxsize)
 
@@ -122,10 +123,10 @@ def _prompt(model: PreTrainedModel, size: int) -> list[int]:
     return torch.randint(vocabulary, (size,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
-def _time(cached: CachedModel, count: int) -> float:
+def _time(sequence: TorchSequence, count: int) -> float:
     """Seconds of one forward of so many rows; it leaves the context one token longer."""
-    tokens = _prompt(cached.model, count)
+    tokens = _prompt(sequence.model, count)
     started = perf_counter()
-    argmax(cached.forward(tokens[:1], chain(tokens[1:]))).tolist()
-    cached.keep(())
+    argmax(sequence.forward(tokens[:1], chain(tokens[1:]))).tolist()
+    sequence.keep(())
     return perf_counter() - started

@@ -16,11 +16,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from antiphon.accel.engines.torch.attention import BIASES, Attention, attending, implementation_of
-from antiphon.accel.engines.torch.traits import HALF
+from antiphon.accel.engines.torch.attention import BIASES, HALF, Attention, accepts, implementation_of, is_lent
 
 PACKED = "antiphon_packed"
 """The name under which transformers knows this attention."""
+
+RAGGED = "antiphon_ragged"
+"""That of the attention over several texts, which packs the rows of each."""
 
 MOST = 128
 """From so many rows on, attention itself costs more than the copies: a prompt is read by "sdpa"."""
@@ -47,7 +49,13 @@ def packed_attention(
     batch, heads, rows, size = query.shape
     is_alone = rows == 1 and is_slow_alone(query.device, query.dtype)
     is_apt = is_alone if attention_mask is None else _is_shared(attention_mask)
-    if groups == 1 or rows > MOST or not is_apt or any(options.get(name) is not None for name in BIASES):
+    if (
+        groups == 1
+        or rows > MOST
+        or not is_apt
+        or not is_ours()
+        or any(options.get(name) is not None for name in BIASES)
+    ):
         sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
         return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
     output = scaled_dot_product_attention(
@@ -59,6 +67,11 @@ def packed_attention(
         scale=scaling,
     )
     return output.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+
+
+def is_ours() -> bool:
+    """Whether this thread's forward is one that may be packed; a stranger's is attended as ever."""
+    return is_lent(PACKED) or is_lent(RAGGED)
 
 
 def is_slow_alone(device: torch.device, dtype: torch.dtype) -> bool:
@@ -85,17 +98,14 @@ def _packed(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     return known[groups, dtype]
 
 
-def obstacle(model: PreTrainedModel) -> str | None:
+def why_not_packed(model: PreTrainedModel) -> str | None:
     """Why packing has nothing to offer this model, or None where it has."""
     implementation = implementation_of(model)
     if implementation != "sdpa":
         return f"its attention implementation is {implementation!r}, and packing stands in for 'sdpa'"
     if all(getattr(module, "num_key_value_groups", 1) == 1 for module in model.modules()):
         return "every query head has keys and values of its own"
-    with attending(model, PACKED):
-        if implementation_of(model) != PACKED:
-            return "it does not let itself be given another attention"
-    return None
+    return None if accepts(model, PACKED) else "it does not let itself be given another attention"
 
 
 AttentionInterface.register(PACKED, packed_attention)

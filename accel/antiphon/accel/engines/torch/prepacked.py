@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from threading import RLock, local
 from time import perf_counter
 from types import NoneType
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +40,6 @@ are rounded sums in single, whose order hardly shows. In single precision it doe
 one row was 2.4 times that for four (Zen 5), and the kernel's in between."""
 
 FAILURES = (RuntimeError, AttributeError, ValueError, TypeError)
-
-_choices: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
-_prepacked: WeakKeyDictionary[PreTrainedModel, Prepacked] = WeakKeyDictionary()
-_lock = RLock()
 
 
 class _Here(local):
@@ -91,22 +86,26 @@ class Prepacked:
     """What stands in for a model's linear layers in the forwards that it is `applied` to.
 
     ``reason`` says why nothing does, and is empty otherwise. ``size`` is how many bytes the weights take that
-    are copied.
+    are copied. In a model that is ``owned``, whose weights nobody else changes, the layers keep the copies for good
+    and choose by who calls; in a borrowed one they have them for the length of each forward.
     """
 
     @torch.no_grad()
-    def __init__(self, model: PreTrainedModel, *, wanted: bool | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, *, wanted: bool | None = None, owned: bool = False) -> None:
         self._owner = object()
         self._modules = _linear_layers(model)
         self._products: list[tuple[nn.Linear, Product]] = []
-        self.reason = "it was declined" if wanted is False else _obstacle(model, self._modules, forced=bool(wanted))
+        self.reason = "it was declined" if wanted is False else _why_not(model, self._modules, forced=bool(wanted))
         if not self.reason:
             with torch.autocast("cpu", enabled=False):
                 self._products, self.reason = _products(self._modules, self._owner)
         self.size = _size(self)
-        self._seen, self._samples = self._look()
+        self._seen, self._samples = self._counters(), self._sampled()
         self._users = 0
         self._lock = RLock()
+        self.is_owned = owned
+        if owned:
+            self._install()
 
     def __len__(self) -> int:
         """How many layers have such a weight."""
@@ -117,11 +116,17 @@ class Prepacked:
         return (module for module, _ in self._products)
 
     def is_current(self, model: PreTrainedModel) -> bool:
-        """Whether the model still has the layers and weights that were copied: not after training, merging, moving."""
-        if _linear_layers(model) != self._modules:
-            return False
-        seen, samples = self._look()
-        return seen == self._seen and torch.equal(samples, self._samples)
+        """Whether the model still has the layers and weights that were copied: not after training, merging, moving.
+
+        Of an owned model, which has no adapters merged or layers exchanged, torch's own counters tell.
+        """
+        if self.is_owned:
+            return self._counters() == self._seen
+        return (
+            _linear_layers(model) == self._modules
+            and self._counters() == self._seen
+            and torch.equal(self._sampled(), self._samples)
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -138,59 +143,38 @@ class Prepacked:
             with self._lock:
                 self._users += 1
                 is_counted = True
-                for module, product in self._products if self._users == 1 else ():
-                    vars(module)["forward"] = product
+                if self._users == 1 and not self.is_owned:
+                    self._install()
             _here.owner = self._owner
             yield
         finally:
             _here.owner = before
             with self._lock:
                 self._users -= is_counted
-                for module, product in () if self._users else self._products:
-                    if vars(module).get("forward") is product:
-                        del vars(module)["forward"]
+                if not self._users and not self.is_owned:
+                    self.remove()
 
-    def _look(self) -> tuple[list[tuple[int, int]], Tensor]:
-        """Where every weight lies and how often torch has seen it change, and a number of almost every row, as bytes.
+    def remove(self) -> None:
+        """Give the layers their own forward back."""
+        for module, product in self._products:
+            if vars(module).get("forward") is product:
+                del vars(module)["forward"]
 
-        Adapters are merged, and tables of words extended, behind torch's counters.
-        """
+    def _install(self) -> None:
+        for module, product in self._products:
+            vars(module)["forward"] = product
+
+    def _counters(self) -> list[tuple[int, int]]:
+        """Where every weight lies, and how often torch has seen it change."""
+        weights = (module.weight for module in self)
+        return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+
+    def _sampled(self) -> Tensor:
+        """A number of almost every row, as bytes: adapters are merged, and embeddings extended, behind the counters."""
         if not self._products:
-            return [], torch.empty(0, device="cpu")
+            return torch.empty(0, device="cpu")
         weights = [module.weight.detach() for module in self]
-        seen = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
-        samples = torch.cat([weight.view(-1)[:: weight.shape[1] + 1] for weight in weights])
-        return seen, samples.view(torch.uint8)
-
-
-def prepacked(model: PreTrainedModel) -> Prepacked:
-    """The model's prepacked weights, made on the first call and again whenever the model has got others."""
-    with _lock:
-        known = _prepacked.get(model)
-        if known is None or not known.is_current(model):
-            known = None
-            _prepacked.pop(model, None)  # the copies of what is no more go before others come
-            known = _prepacked[model] = Prepacked(model, wanted=choice(model))
-        return known
-
-
-def choice(model: PreTrainedModel) -> bool | None:
-    """What `prepack` was last told of this model."""
-    return _choices.get(model)
-
-
-def prepack(model: PreTrainedModel, wanted: bool | None = None) -> Prepacked:
-    """Decide whether this model's forwards on a CPU take prepacked weights, as much memory again as its linear layers.
-
-    With None, as if this had never been called, they do where half of the memory that is free has room for them.
-    ``True`` does not look at the memory, and ``False`` takes none. Returns what came of it.
-    """
-    with _lock:
-        _choices.pop(model, None)
-        if wanted is not None:
-            _choices[model] = wanted
-        _prepacked.pop(model, None)
-        return prepacked(model)
+        return torch.cat([weight.view(-1)[:: weight.shape[1] + 1] for weight in weights]).view(torch.uint8)
 
 
 def _linear_layers(model: PreTrainedModel) -> list[nn.Linear]:
@@ -221,7 +205,7 @@ def _is_plain(module: nn.Linear) -> bool:
     )
 
 
-def _obstacle(model: PreTrainedModel, modules: Sequence[nn.Linear], *, forced: bool) -> str:
+def _why_not(model: PreTrainedModel, modules: Sequence[nn.Linear], *, forced: bool) -> str:
     if not modules:
         return f"no linear layer that torch alone computes on a CPU has {LEAST:,} weights"
     if not torch.backends.mkldnn.enabled:

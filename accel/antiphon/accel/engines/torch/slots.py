@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from threading import Lock
 from types import FunctionType
 from typing import Any, Protocol, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 import torch
@@ -200,17 +200,19 @@ def _captured(step: Step, model: PreTrainedModel) -> Step:
     return replay
 
 
-_memories: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], Memory]] = WeakKeyDictionary()
+class Memories:
+    """The memories of one model: every request is given the smallest one that will do, in turn with others."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Memory] = {}
 
-@torch.inference_mode(False)  # it outlives the request that asks for it
-def memory_of(model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
-    """The model's smallest memory for so many tokens, which every request of the kind is given in turn."""
-    size = SMALLEST
-    while size < tokens:
-        size *= 2
-    key = (size, traits.implementation, traits.packs, model.dtype, str(model.device), compiles)
-    known = _memories.setdefault(model, {})
-    if key not in known:
-        known[key] = Memory(model, traits, size, compiles=compiles)
-    return known[key]
+    @torch.inference_mode(False)  # it outlives the request that asks for it
+    def for_tokens(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
+        """The smallest memory for so many tokens."""
+        size = SMALLEST
+        while size < tokens:
+            size *= 2
+        key = (size, traits.implementation, traits.packs, model.dtype, str(model.device), compiles)
+        if key not in self._known:
+            self._known[key] = Memory(model, traits, size, compiles=compiles)
+        return self._known[key]

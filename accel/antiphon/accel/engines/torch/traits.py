@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-import torch
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 
 from antiphon.accel.drafting.tree import AttentionSpan
@@ -23,7 +22,6 @@ STATE_ALONE = "LinearAttentionLayer"
 STATE_LAYERS = frozenset({STATE_ALONE, "LinearAttentionAndFullAttentionLayer"})
 BOOLEAN = ("sdpa", EXACT)
 MASKABLE = (*BOOLEAN, "eager")
-HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,346 @@
+"""The loop: draft, weigh, one forward, walk, keep; for one text, and for all that threads decode at once on an engine.
+
+Whoever wants a step of a text asks for it and waits for the engine's lock. Whoever has the lock runs one forward for
+all that ask at that moment; everything else (drafting, walking the draft, keeping what held) each thread does for its
+own texts. So texts join and leave between any two forwards, an error stays with the text that caused it, and no thread
+works for texts that nobody reads. Knows engines by their protocol alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
+from time import perf_counter, sleep
+from typing import Protocol, cast
+
+from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.drafting.budget import Budget, share_rows
+from antiphon.accel.drafting.draft import EMPTY, Draft, Drafter, Logits, Tokens, padded
+from antiphon.accel.drafting.running_cost import Cost
+from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.drafting.verify import walk
+from antiphon.accel.engines.protocol import CachedSequence, Engine, Feed
+
+GRACE = 0.1
+"""For so much of a plain step's time a forward waits for texts whose last step has only just been read."""
+
+TICK = 2e-5
+"""Seconds between two looks at who has come meanwhile."""
+
+TOGETHER = 128
+"""Prompts of at most so many unread tokens are read in forwards that texts share; longer ones take one for themselves,
+which they fill."""
+
+
+class Choice(Protocol):
+    """Who says which token the model's logits mean."""
+
+    def over(self, logits: Logits) -> Callable[[int], int]:
+        """The token after each row of one forward."""
+
+
+class Ending(Protocol):
+    """What has been said, and whether it ends."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and everything emitted so far."""
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """Why the text has ended, once it has."""
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+
+    def commit(self, token: int) -> bool:
+        """Make the token part of the text; whether the text ends with it."""
+
+
+@dataclass(eq=False, slots=True)
+class Text:
+    """One text that is being decoded, with everybody who has a say in it."""
+
+    sequence: CachedSequence
+    drafter: Drafter
+    choice: Choice
+    ending: Ending
+    budget: Budget
+    references: Sequence[Tokens] = ()
+    chunk: int | None = None
+    thread: int = 0  # whose it is
+    is_begun: bool = False
+    is_prompt: bool = True  # asks for its next step as soon as it has one
+    is_alone: bool = False  # a forward that it shared has failed: it takes the next one by itself
+
+
+@dataclass(eq=False, slots=True)
+class _Ask:
+    """A step that somebody wants, and what became of it."""
+
+    text: Text
+    started: float
+    prefilled: int
+    draft: Draft = EMPTY
+    drafting: float = 0.0  # seconds
+    reading: float = 0.0  # seconds for all of a prompt but its last token, where a draft hangs from that one
+    length: int = 0  # of the sequence before the forward
+    rows: int = 0  # of the forward, the root and rows that only fill it included; 0 for a prompt
+    forwarding: float = 0.0  # seconds
+    logits: Logits | None = None
+    error: Exception | None = None
+    is_shared: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.logits is not None or self.error is not None
+
+
+class Loop:
+    """Decodes texts on one engine; see `loop_of`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._asks: dict[_Ask, None] = {}
+        self._running: dict[Text, None] = {}
+
+    @property
+    def running(self) -> Sequence[Text]:
+        """The texts that have begun, and neither ended nor been given up."""
+        return tuple(self._running)
+
+    def steps(self, text: Text) -> Iterator[Step]:
+        """One Step per forward until the text ends; closing the iterator gives the text up.
+
+        The first step reads what the sequence does not hold yet of the prompt, and verifies a draft only where the
+        drafter has one at the very beginning. The text is the choice's alone, whatever the drafter guesses.
+        """
+        try:
+            while not text.ending.finish:
+                [step] = self.advance([text])
+                if isinstance(step, Exception):
+                    raise step
+                yield step
+        finally:
+            self.leave(text)
+
+    def advance(self, texts: Sequence[Text]) -> list[Step | Exception]:
+        """One more step of each of these texts, or what its drafter, choice, ending or forward has raised."""
+        asks = [self._ask(text) for text in texts]
+        try:
+            self._asks.update(dict.fromkeys(asks))
+            while not all(ask.is_done for ask in asks):
+                self.engine.lock.take(partial(self._serve, asks))
+        finally:
+            for ask in asks:
+                self._asks.pop(ask, None)
+        return [self._result(ask) for ask in asks]
+
+    def leave(self, text: Text) -> None:
+        """Wait for this text no more."""
+        self._running.pop(text, None)
+
+    def _ask(self, text: Text) -> _Ask:
+        """Draft for the next step of a text."""
+        self._running[text] = None
+        text.thread = get_ident()
+        ask = _Ask(text, perf_counter(), prefilled=_unread(text))
+        try:
+            self._draft(ask)
+        except Exception as error:  # noqa: BLE001 - it is raised where this text's step was asked for, and not in others'
+            ask.error = error
+        return ask
+
+    def _draft(self, ask: _Ask) -> None:
+        text = ask.text
+        context, sequence = text.ending.tokens, text.sequence
+        if text.is_begun and sequence.is_void(context):
+            sequence.restart()
+            ask.prefilled = len(context)
+        elif text.is_begun:
+            ask.draft = text.drafter.propose(context, text.budget.rows)
+        else:
+            opening = text.drafter.begin(tuple(context), text.references)
+            text.is_begun = True
+            if opening and sequence.can_open(context):
+                ask.draft, started = opening, perf_counter()
+                self._read(text, context[sequence.length : -1])
+                ask.reading = perf_counter() - started
+        if ask.draft:
+            rows, room = text.budget.rows + ask.draft.probes, text.ending.room - 1
+            ask.draft = sequence.fit(ask.draft, rows, room, len(context) - sequence.length)
+        ask.drafting = perf_counter() - ask.started - ask.reading
+
+    def _read(self, text: Text, tokens: Tokens) -> None:
+        """Read the beginning of a prompt, so that a draft can hang from its last token.
+
+        There is no tree over a whole prompt: its mask would be quadratic in its length.
+        """
+        feed = Feed(text.sequence, tokens, EMPTY, text.chunk)
+        self.engine.lock.take(lambda: self.engine.forward([feed]))
+        text.sequence.keep(())
+
+    def _serve(self, own: Sequence[_Ask]) -> None:
+        """Run one forward for the asks of this thread, and for those of others that can share it."""
+        waiting = [ask for ask in own if not ask.is_done]
+        if not waiting:
+            return  # somebody else's forward was for these, too
+        first = waiting[0]
+        if len(self._running) == 1 or not self._can_share(first):
+            self._alone(first)
+            return
+        self._wait(waiting)
+        group = [ask for ask in list(self._asks) if not ask.is_done and self._can_share(ask)]
+        self._together(group)
+
+    def _can_share(self, ask: _Ask) -> bool:
+        text = ask.text
+        pending = len(text.ending.tokens) - text.sequence.length
+        return pending <= TOGETHER and not text.is_alone and text.sequence.is_shareable
+
+    def _wait(self, asks: Sequence[_Ask]) -> None:
+        """Let those come whose step was read a moment ago: a forward together costs less than two."""
+        cost = self.engine.shared_cost
+        if cost is None:
+            return
+        until = perf_counter() + GRACE * cost.seconds(asks[0].text.sequence.length, 1)[0]
+        while missing := self._missing():
+            if perf_counter() > until:
+                for text in missing:
+                    text.is_prompt = False
+                return
+            sleep(TICK)
+
+    def _missing(self) -> list[Text]:
+        asking, own = {ask.text for ask in list(self._asks)}, get_ident()
+        return [text for text in list(self._running) if text.is_prompt and text.thread != own and text not in asking]
+
+    def _alone(self, ask: _Ask) -> None:
+        """The forward of one text."""
+        text = ask.text
+        text.is_alone = False
+        try:
+            pending = _pending(ask)
+            filled = ask.draft
+            if ask.rows:
+                ask.draft = depth_first(text.budget.trim(ask.draft, ask.length))
+                filled = _filled(ask, pending[-1])
+                ask.rows = len(pending) + len(filled)
+            begun = perf_counter()
+            [logits] = self.engine.forward([Feed(text.sequence, pending, filled, text.chunk)])
+            ask.forwarding = perf_counter() - begun
+            ask.logits = logits if filled is ask.draft else logits.head(len(ask.draft))
+        except Exception as error:  # noqa: BLE001 - as above
+            ask.error = error
+
+    def _together(self, group: Sequence[_Ask]) -> None:
+        """One forward for all, or one for each where the curve of costs says that this is faster."""
+        if len(group) == 1:
+            self._alone(group[0])
+            return
+        pending = [_pending(ask) for ask in group]
+        lengths = [ask.length for ask in group]
+        cost = self.engine.shared_cost
+        drafts = share_rows([ask.draft for ask in group], [ask.text.budget for ask in group], lengths)
+        rows = [len(own) + len(draft) for own, draft in zip(pending, drafts, strict=True)]
+        if cost is not None and not _pays(cost, rows, lengths):
+            for ask in group:
+                self._alone(ask)
+            return
+        for ask, draft in zip(group, drafts, strict=True):
+            ask.draft = draft
+        begun = perf_counter()
+        try:
+            found = self.engine.forward(
+                [Feed(ask.text.sequence, own, ask.draft) for ask, own in zip(group, pending, strict=True)]
+            )
+        except BaseException as error:
+            for ask in group:  # nobody can say how far it came: all read their texts again, each by itself
+                ask.text.sequence.restart()
+                ask.text.is_alone, ask.draft = True, EMPTY
+            if not isinstance(error, Exception):
+                raise
+            return
+        seconds = perf_counter() - begun
+        if cost is not None:
+            cost.observe(sum(rows), sum(lengths) // len(lengths), seconds)
+        for ask, logits in zip(group, found, strict=True):
+            ask.forwarding, ask.is_shared, ask.logits = seconds, True, logits
+
+    def _result(self, ask: _Ask) -> Step | Exception:
+        if ask.error is None:
+            try:
+                return self._accept(ask)
+            except Exception as error:  # noqa: BLE001 - as above
+                ask.error = error
+        self.leave(ask.text)
+        return ask.error
+
+    def _accept(self, ask: _Ask) -> Step:
+        """Walk the draft of a step, keep what held, and tell everybody who learns from it."""
+        text, draft, logits = ask.text, ask.draft, cast(Logits, ask.logits)
+        started = perf_counter()
+        accepted = walk(draft, text.choice.over(logits), text.ending.commit)
+        text.sequence.keep(accepted.path)
+        walked = perf_counter()
+        if ask.rows and not ask.is_shared:  # neither a prompt nor a text read anew
+            text.budget.spent(ask.rows, ask.length, ask.forwarding + (walked - started))
+        text.budget.learn(accepted)
+        text.drafter.observe(draft, accepted, logits)
+        text.is_prompt = True
+        ended = perf_counter()
+        if text.ending.finish:
+            self.leave(text)
+        return Step(
+            tokens=accepted.tokens,
+            drafted=len(draft),
+            accepted=len(accepted.path),
+            seconds=ended - ask.started,
+            padded=0 if ask.is_shared else max(ask.rows - 1 - len(draft), 0),
+            prefilled=ask.prefilled,
+            draft_seconds=ask.drafting + (ended - walked),
+            forward_seconds=ask.reading + ask.forwarding,
+            finish=text.ending.finish,
+        )
+
+
+def loop_of(engine: Engine) -> Loop:
+    """The loop of this engine: there is one, so that all texts of its model can share forwards."""
+    if engine.loop is None:
+        engine.loop = Loop(engine)
+    return cast(Loop, engine.loop)
+
+
+def _unread(text: Text) -> int:
+    """How many tokens of the text its sequence has not read, where it has only just begun."""
+    return 0 if text.sequence.is_open else len(text.ending.tokens) - text.sequence.length
+
+
+def _pending(ask: _Ask) -> list[int]:
+    """What a text feeds beside its draft, and what is to be noted of it."""
+    context, sequence = ask.text.ending.tokens, ask.text.sequence
+    ask.length = sequence.length
+    pending = context[ask.length :]
+    ask.rows = len(pending) + len(ask.draft) if sequence.is_open else 0
+    ask.prefilled = ask.prefilled or _unread(ask.text)
+    return pending
+
+
+def _filled(ask: _Ask, token: int) -> Draft:
+    """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
+    text, draft = ask.text, ask.draft
+    pads, depth = text.budget.pads(draft, ask.length), text.ending.room - 1
+    if not pads or not depth:
+        return draft
+    filled = text.sequence.fit(padded(draft, token, pads), sys.maxsize, depth)
+    return filled if len(filled) == len(draft) + pads else draft
+
+
+def _pays(cost: Cost, rows: Sequence[int], lengths: Sequence[int]) -> bool:
+    """Whether one forward of all these rows is cheaper than one for each text."""
+    together = cost.seconds(sum(lengths) // len(lengths), sum(rows))[-1]
+    return together <= sum(cost.seconds(length, own)[-1] for length, own in zip(lengths, rows, strict=True))

@@ -1,0 +1,101 @@
+"""How a request is decoded: drafter, rows, determinism, compiled steps. Knows no model, and nothing of sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict, cast
+
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.step_cost import StepCost
+
+GRAIN = 8
+"""Forwards of a fixed number of rows have a multiple of so many."""
+
+DETERMINISTIC_ROWS = 32
+"""Rows of the largest draft where forwards have a fixed number of rows and nothing else is asked for."""
+
+
+class DecodingKeywords(TypedDict, total=False):
+    """The fields of `DecodingOptions` as keyword arguments."""
+
+    drafter: str | DrafterFactory
+    rows: int | None
+    deterministic: bool | int
+    compiled: bool | None
+    cost: StepCost | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOptions:
+    """How texts are decoded. Nothing of it changes a text, but for rounding in half precision.
+
+    ``drafter`` is a drafter's name, what makes a fresh one for each request, or "auto": the one that suits the model
+    where it runs (see `choose_drafter`).
+
+    ``rows`` fixes how many rows of a draft are verified at most. With None each step verifies those that pay, by what
+    forwards of this model cost and by what drafts have been worth: the model is measured once, in under two seconds,
+    and the figures are kept in the user's cache. So is its word after each frequent token alone, which drafts use where
+    nothing better is known, and for which it is asked once, for some three seconds.
+
+    In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
+    them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the
+    same number of rows, 1 + ``rows`` (32) rounded up to a multiple of 8 (or the number that it is), and attends to
+    each of them by itself, which costs time. The model is given that attention for each forward alone.
+
+    ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, where they have
+    been tried and are faster, False never, and True on any device, out of code that `torch.compile` has made.
+
+    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock:
+    the rows of a request depend on its text alone.
+
+    Raises:
+        ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward.
+    """
+
+    drafter: str | DrafterFactory = "blend"
+    rows: int | None = None
+    deterministic: bool | int = False
+    compiled: bool | None = None
+    cost: StepCost | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):
+            raise ValueError(f"rows is {self.rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
+        if self.rows is not None and not isinstance(self.deterministic, bool) and 0 < self.deterministic <= self.rows:
+            raise ValueError(
+                f"deterministic is {self.deterministic}; a forward with {self.rows} draft rows has at least "
+                f"{self.rows + 1}."
+            )
+
+    @property
+    def fixed_rows(self) -> int:
+        """How many rows every forward after the prefill has; 0 where that is left to the draft.
+
+        ``True`` gives 1 + ``rows`` (32 where that is None), rounded up to a multiple of 8, a number gives itself: runs
+        with different ``rows`` are then comparable too.
+        """
+        if not isinstance(self.deterministic, bool):
+            return self.deterministic
+        largest = DETERMINISTIC_ROWS if self.rows is None else self.rows
+        return -(-(1 + largest) // GRAIN) * GRAIN if self.deterministic else 0
+
+    @property
+    def draft_rows(self) -> int | None:
+        """How many rows a draft has at most; None: those that pay."""
+        fixed = self.fixed_rows
+        return min(DETERMINISTIC_ROWS, fixed - 1) if fixed and self.rows is None else self.rows
+
+    @property
+    def keywords(self) -> DecodingKeywords:
+        """The same as keyword arguments."""
+        return cast(DecodingKeywords, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    def with_rows(self, rows: int | None) -> DecodingOptions:
+        """The same with another number of rows, unless None is given."""
+        return self if rows is None else replace(self, rows=rows, deterministic=self.fixed_rows or False)
+
+
+def take_options(arguments: dict[str, Any]) -> DecodingOptions:
+    """Take the options out of the arguments of a call that mixes them with others."""
+    names = [field.name for field in fields(DecodingOptions) if field.name in arguments]
+    return DecodingOptions(**{name: arguments.pop(name) for name in names})

@@ -1,0 +1,146 @@
+"""An engine without a model: a function says which token follows a text. Real in all but size; imports no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from antiphon.accel.decoding.stats import FinishReason
+from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
+from antiphon.accel.drafting.running_cost import Cost
+from antiphon.accel.engines.fair_lock import FairLock
+from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.engines.protocol import CachedSequence, Feed, Level
+
+__all__ = ["Greedy", "TableEnding", "TableEngine", "TableSequence"]
+
+
+class TableSequence:
+    """The tokens of one text that were read; rows of a draft are held until ``keep``, as in a cache."""
+
+    level: Level = "tree"
+    is_shareable = True
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.is_open = False
+        self._fed: tuple[Tokens, Draft] | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+        return len(self.tokens)
+
+    def can_open(self, context: Tokens) -> bool:
+        """Wherever there is a token to read before the last one."""
+        return len(context) > self.length + 1
+
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
+        """The likeliest rows of it."""
+        return trim(draft, rows, depth, sys.maxsize)
+
+    def feed(self, pending: Tokens, draft: Draft) -> None:
+        """Read tokens and the rows of a draft.
+
+        Raises:
+            RuntimeError: the rows of the forward before are still there.
+        """
+        if self._fed is not None:
+            raise RuntimeError("A forward began before the rows of the last one were kept or forgotten.")
+        self.is_open = True
+        self._fed = (tuple(pending), draft)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Hold the pending tokens and the rows of the path."""
+        pending, draft = self._fed or ((), Draft())
+        self.tokens += [*pending, *(draft.tokens[row] for row in path)]
+        self._fed = None
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self.tokens, self.is_open, self._fed = [], False, None
+
+    def is_void(self, context: Tokens) -> bool:
+        """Never."""
+        return False
+
+
+class TableEngine:
+    """Says of every text what ``follows`` it, a token below ``vocabulary``.
+
+    ``forwards`` has the sequences of every forward, and ``watch`` is called with its feeds before it: what it raises,
+    the forward raises.
+    """
+
+    def __init__(
+        self,
+        follows: Callable[[Tokens], int],
+        vocabulary: int,
+        *,
+        shared_cost: Cost | None = None,
+        watch: Callable[[Sequence[Feed]], None] = lambda feeds: None,
+    ) -> None:
+        self.follows = follows
+        self.vocabulary = vocabulary
+        self.shared_cost = shared_cost
+        self.watch = watch
+        self.lock = FairLock()
+        self.loop: object | None = None
+        self.forwards: list[list[CachedSequence]] = []
+
+    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+        """The logits of each text: one for the token that follows, and zero for all others.
+
+        Raises:
+            RuntimeError: whoever calls does not hold the lock.
+        """
+        if not self.lock.is_mine:
+            raise RuntimeError("A forward has to be run by whoever holds the engine's lock.")
+        self.forwards.append([feed.sequence for feed in feeds])
+        for feed in feeds:
+            cast(TableSequence, feed.sequence).feed(feed.pending, feed.draft)
+        self.watch(feeds)
+        return [self._logits(feed) for feed in feeds]
+
+    def _logits(self, feed: Feed) -> Logits:
+        held = [*cast(TableSequence, feed.sequence).tokens, *feed.pending]
+        rows = np.zeros((1 + len(feed.draft), self.vocabulary), dtype=np.float32)
+        for row in range(-1, len(feed.draft)):
+            path = [feed.draft.tokens[each] for each in path_to(feed.draft, row)]
+            rows[row + 1, self.follows([*held, *path])] = 1.0
+        return NumpyLogits(rows)
+
+
+class TableEnding:
+    """A text that grows from a prompt until it has so many new tokens, or one of ``ends``."""
+
+    def __init__(self, prompt: Tokens, new_tokens: int, ends: Sequence[int] = ()) -> None:
+        self.tokens = list(prompt)
+        self.finish: FinishReason | None = None
+        self._longest = len(prompt) + new_tokens
+        self._ends = frozenset(ends)
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+        return self._longest - len(self.tokens)
+
+    def commit(self, token: int) -> bool:
+        """Make the token part of the text; whether the text ends with it."""
+        self.tokens.append(token)
+        if token in self._ends:
+            self.finish = "stop"
+        elif not self.room:
+            self.finish = "length"
+        return self.finish is not None
+
+
+class Greedy:
+    """Chooses the likeliest token after every row."""
+
+    def over(self, logits: Logits) -> Callable[[int], int]:
+        """See `antiphon.accel.decoding.loop.Choice`."""
+        return logits.best

@@ -1,0 +1,10 @@
+"""The command line: what is typed becomes calls of the other rooms, and what they give is printed.
+
+Names are imported when they are first used, so that a command's own files can be imported alone.
+"""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

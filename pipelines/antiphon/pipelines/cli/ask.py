@@ -1,0 +1,83 @@
+"""The command that answers one question from an index. Knows how to start, and what to print."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import (
+    ASKED_HELP,
+    DEFAULT_MODEL,
+    DRAFTER_HELP,
+    Bita,
+    Device,
+    Index,
+    MaxNewTokens,
+    Rows,
+    Sessions,
+    Window,
+)
+from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
+from antiphon.pipelines.models.embedded import STOPS
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    index: Index,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    max_new_tokens: MaxNewTokens = 256,
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    bita: Bita = None,
+    window: Window = None,
+    rows: Rows = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End the answer before this text; may be repeated.", show_default="a blank line for smollm2"),
+    ] = None,
+    device: Device = None,
+    sessions: Sessions = None,
+    drafting: Annotated[
+        bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
+) -> None:
+    """Ask a question: the answer streams, then its citations and one line of what it cost."""
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+    from antiphon.pipelines.prompt import check_text
+    from antiphon.pipelines.rag import Rag
+    from antiphon.retrieval import Retriever
+
+    check_text(question)
+    console.quiet_libraries()
+    size = window_size(window) if window else None
+    factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
+    retriever = Retriever.open(index, device=device)
+    store = sessions_in(sessions, retriever)
+    language_model = open_language_model(model, device=device, drafter=factory)
+    if isinstance(language_model, LanguageModel) and factory == "auto":
+        console.show_choice(language_model)
+    rag = Rag(retriever, language_model, k=k, sessions=store)
+    stream = rag.stream(
+        question,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        stop=stop or STOPS.get(model, ()),
+        seed=seed,
+        rows=rows,
+    )
+    if as_json:
+        typer.echo(json.dumps(stream.to_end().answer.as_dict(), ensure_ascii=False))
+        return
+    answer = console.show_stream(stream)
+    console.show_citations(answer)
+    console.show_cost(answer)
+    if drafting:
+        console.out.print(answer.drafting)

@@ -1,0 +1,141 @@
+"""The bita commands: teach a model to guess ahead, and say how far it guesses right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.rendering.tables import FigureTable, figure_table
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.training.bita.evaluate import GuessFigures
+
+app = typer.Typer(no_args_is_help=True, help="Teach a model to guess ahead (BiTA), and examine what it learned.")
+
+Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, reader, a model's folder or a hub name.")]
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write; an interrupted run goes on there.")],
+    model: Model = "smollm2",
+    data: Annotated[
+        Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="How many written prompts are answered.")] = 480,
+    max_new_tokens: MaxNewTokens = 160,
+    steps: Annotated[int, typer.Option(help="Updates. One takes about 15 seconds of a CPU core.")] = 240,
+    answers: Annotated[int, typer.Option(help="Answers of each update.")] = 6,
+    learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-2,
+    prefix: Annotated[int, typer.Option(help="Hidden keys and values of each layer; 0 teaches the masks alone.")] = 16,
+    masks: Annotated[int, typer.Option(help="How many tokens ahead it guesses.")] = 3,
+    seed: Annotated[int, typer.Option(help="The same seed teaches the same in the same order.")] = 1,
+    dtype: Precision = "auto",
+    device: Device = None,
+) -> None:
+    """Have a model answer prompts, greedily, and learn to guess its own answers ahead.
+
+    Use what it learned with: antiphon ask ... --bita OUT/bita.safetensors
+    """
+    from antiphon.accel.drafting.drafters import BITA_FILE
+    from antiphon.pipelines.training.bita.answers import own_answers
+    from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
+    from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
+
+    console.quiet_libraries()
+    plan = BitaPlan(
+        steps=steps, answers=answers, learning_rate=learning_rate, prefix=prefix, masks=masks, seed=seed
+    )  # refused before anything is loaded
+    asked = read_prompts(data) if data else written_prompts(prompts, seed=seed)
+    language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
+    with console.progress_bars() as bar:
+        own = own_answers(
+            language_model,
+            asked,
+            out / "answers.jsonl",
+            max_new_tokens=max_new_tokens,
+            report=partial(bar, "Answering"),
+        )
+        train_bita(
+            language_model.model,
+            own,
+            out,
+            plan,
+            report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
+        )
+    file = out / BITA_FILE
+    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --bita {file}", markup=False)
+
+
+@app.command()
+def evaluate(
+    learned: Annotated[
+        Path | None, typer.Argument(help="The file that was learned; by default the one for smollm2.")
+    ] = None,
+    model: Model = "smollm2",
+    data: Annotated[
+        Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="How many prompts; written ones are of topics held out.")] = 40,
+    max_new_tokens: MaxNewTokens = 160,
+    answers: Annotated[
+        Path | None, typer.Option(help="A file that keeps the model's answers for the next time.")
+    ] = None,
+    dtype: Precision = "auto",
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
+    from tempfile import TemporaryDirectory
+
+    from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+    from antiphon.pipelines.models.drafters import SHIPPED
+    from antiphon.pipelines.training.bita.answers import own_answers
+    from antiphon.pipelines.training.bita.evaluate import guess_figures
+    from antiphon.pipelines.training.bita.prompts import read_prompts, written_prompts
+
+    console.quiet_libraries()
+    trained = BitaWeights.load(learned or SHIPPED)
+    asked = read_prompts(data)[:prompts] if data else written_prompts(prompts, held_out=True)
+    language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
+    trained.check(language_model.model)
+    fresh = untrained(language_model.model, prefix=trained.prefix, masks=len(trained.masks))
+    with console.progress_bars() as bar, TemporaryDirectory() as folder:
+        file = answers or Path(folder) / "answers.jsonl"
+        said = own_answers(
+            language_model,
+            asked,
+            file,
+            max_new_tokens=max_new_tokens,
+            report=partial(bar, "Answering"),
+        )
+        results = {
+            name: guess_figures(language_model.model, each, said, report=partial(bar, name))
+            for name, each in {"trained": trained, "untrained": fresh}.items()
+        }
+    if as_json:
+        typer.echo(json.dumps({name: asdict(each) for name, each in results.items()}))
+        return
+    console.out.print(training_table(results))
+
+
+def training_table(results: Mapping[str, GuessFigures]) -> FigureTable:
+    """Tokens a step by the shape of the tree, and the shares of guesses that hold: trained, and before any training."""
+    first = next(iter(results.values()))
+    rows: list[Mapping[str, str | float]] = [
+        {"": f"tokens per step, {shape}"} | {name: each.tokens_per_step[shape] for name, each in results.items()}
+        for shape in first.tokens_per_step
+    ]
+    for mask in range(len(first.best)):
+        shares = {name: f"{each.best[mask][0]:.2f} / {each.best[mask][-1]:.2f}" for name, each in results.items()}
+        rows.append({"": f"mask {mask + 1}, best / best 5"} | shares)
+    return figure_table("", {"": "figure"} | {name: name for name in results}, rows)

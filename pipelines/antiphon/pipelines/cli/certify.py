@@ -1,0 +1,125 @@
+"""The command that answers with drafts and proves the answer in one plain forward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import (
+    DEFAULT_MODEL,
+    DRAFTER_HELP,
+    MODEL_HELP,
+    Bita,
+    Device,
+    MaxNewTokens,
+    Precision,
+    Rows,
+    Window,
+)
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.models.embedded import STOPS
+
+if TYPE_CHECKING:
+    from antiphon.accel import Certificate, LanguageModel, Stream
+    from antiphon.accel.text.messages import Message
+    from antiphon.pipelines.answer import AnswerStream
+    from antiphon.pipelines.rag import Searcher
+
+
+def certify(
+    prompt: Annotated[str, typer.Argument(help="A question to the index; without one, a text to continue.")],
+    index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    max_new_tokens: MaxNewTokens = 256,
+    dtype: Precision = "auto",
+    ulps: Annotated[
+        float | None,
+        typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    bita: Bita = None,
+    window: Window = None,
+    rows: Rows = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
+    ] = False,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and certificate as one JSON object.")] = False,
+) -> None:
+    """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
+
+    The exit code is 1 where the certificate does not hold.
+    """
+    from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+    from antiphon.pipelines.prompt import check_text
+    from antiphon.retrieval import Retriever
+
+    check_text(prompt)
+    console.quiet_libraries()
+    factory = resolve_drafter(drafter, bita=bita, window=window_size(window) if window else None)
+    retriever = None if index is None else Retriever.open(index, device=device)
+    settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
+    language_model = load_language_model(model, device=device, **settings)
+    if factory == "auto":
+        console.show_choice(language_model)
+    show = (lambda stream: None) if as_json else console.show_pieces
+    options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
+    proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)
+    if as_json:
+        typer.echo(json.dumps(proof.as_dict(), ensure_ascii=False))
+    else:
+        console.show_certificate(proof.certificate, proof.word)
+    if not proof.certificate.holds:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a model said, its certificate, and how the token of the largest regret reads."""
+
+    text: str
+    certificate: Certificate
+    word: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as values that JSON can hold."""
+        return {"text": self.text, "word": self.word, **self.certificate.as_dict()}
+
+
+def proven(
+    prompt: str,
+    language_model: LanguageModel,
+    searcher: Searcher | None = None,
+    *,
+    k: int = 5,
+    ulps: float | None = None,
+    show: Callable[[AnswerStream | Stream], None],
+    **generation: Any,
+) -> Proof:
+    """Answer a question from what a search finds, or continue a text where there is none, and certify what was said.
+
+    ``show`` may read the stream while it grows. ``generation`` goes to `LanguageModel.stream`; it has to be greedy.
+
+    Raises:
+        ValueError: an option is out of range, nothing was found or said, or the answer was sampled.
+    """
+    from antiphon.pipelines.rag import Rag
+
+    stream: AnswerStream | Stream
+    said: str | tuple[Message, ...] = prompt
+    if searcher is None:
+        stream = language_model.stream(prompt, **generation)
+    else:
+        stream = Rag(searcher, language_model, k=k).stream(prompt, **generation)
+        said = stream.prompt.content
+    show(stream)
+    completion = stream.to_end().completion
+    certificate = language_model.certify(said, completion, ulps=ulps)
+    return Proof(completion.text, certificate, str(language_model.tokenizer.decode([certificate.token])))

@@ -1,0 +1,111 @@
+"""The terminal: answers as they stream, citations, costs and progress. Knows how things look and does none of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBars
+from rich.text import Text
+
+from antiphon.pipelines.progress import Progress
+from antiphon.pipelines.rendering.tables import fact_card
+from antiphon.pipelines.rendering.terminal import citation_lines
+from antiphon.pipelines.rendering.visible import visible
+
+if TYPE_CHECKING:
+    from antiphon.accel import Certificate, LanguageModel, Stream
+    from antiphon.pipelines.answer import Answer, AnswerStream
+
+out = Console(highlight=False, soft_wrap=True)
+"""Answers and results: standard output."""
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+"""Progress, notes and errors: standard error."""
+
+
+def quiet_libraries() -> None:
+    """Keep the loading bars and advice of transformers out of the terminal, through its own switches."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+@contextmanager
+def progress_bars(names: dict[str, str] | None = None) -> Iterator[Progress]:
+    """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    tasks: dict[str, TaskID] = {}
+    own = Console(file=sys.stderr)  # the stream as it is now: what a library prints meanwhile may be sent elsewhere
+    with ProgressBars(*columns, console=own) as bars:
+
+        def report(stage: str, done: int, total: int) -> None:
+            if not total:
+                return
+            if stage not in tasks:
+                tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+def show_stream(stream: AnswerStream) -> Answer:
+    """Print an answer while it grows; give it back when it is whole."""
+    show_pieces(stream)
+    return stream.answer
+
+
+def show_choice(language_model: LanguageModel) -> None:
+    """Which drafter "auto" is here, and why, on standard error."""
+    from antiphon.accel import choose_drafter
+
+    with err.status("Measuring"):
+        choice = choose_drafter(language_model.model, deterministic=language_model.options.deterministic)
+    err.print(f"drafter {choice}", style="dim", markup=False)
+
+
+def show_pieces(stream: AnswerStream | Stream) -> None:
+    """Print a text while it grows."""
+    try:
+        with stream:
+            for piece in stream:
+                out.print(Text(visible(piece)), end="")
+                out.file.flush()
+    finally:  # what goes wrong is told on a line of its own
+        out.print()
+
+
+def show_citations(answer: Answer, *, root: Path | None = None) -> None:
+    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened."""
+    for line in citation_lines(answer.citations, root):
+        out.print(line)
+
+
+def show_cost(answer: Answer) -> None:
+    """One line: what the answer cost."""
+    out.print(answer.caption, style="dim")
+
+
+def show_certificate(certificate: Certificate, word: str) -> None:
+    """A card: whether it holds, and the figures that say so; ``word`` is how the token of the largest regret reads."""
+    facts = {
+        "tokens": f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}",
+        "precision": certificate.dtype,
+        "worst regret": f"{certificate.worst:.3g} ulp of {certificate.allowed:g} allowed",
+        "above zero": f"{certificate.share:.1%} of tokens",
+    }
+    if certificate.worst:
+        facts["where"] = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
+    out.print(fact_card(_verdict(certificate), facts))
+
+
+def _verdict(certificate: Certificate) -> Text:
+    if certificate.holds:
+        return Text("The certificate holds: every token is the model's own choice.", style="green")
+    return Text("The certificate does not hold: the model would have said something else.", style="red")

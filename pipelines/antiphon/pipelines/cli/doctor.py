@@ -1,0 +1,55 @@
+"""The command that examines a model, or a tiny one of every family. Knows how to start, and what to print."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, Device
+from antiphon.pipelines.cli.preparation import load_language_model
+
+
+def doctor(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
+    device: Device = None,
+    families: Annotated[
+        bool, typer.Option("--families", help="Try a tiny model of every known family instead (a minute).")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of families for the docs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a card.")] = False,
+) -> None:
+    """Say what a model can verify and why, what a forward of it costs, and what would help."""
+    console.quiet_libraries()
+    if families:
+        _try_families(markdown=markdown, as_json=as_json)
+        return
+    if markdown:
+        raise ValueError("--markdown is the table of families; give --families as well.")
+    from antiphon.accel.testing.diagnosis import diagnose
+    from antiphon.pipelines.cli.doctor_report import show_diagnosis
+
+    loaded = load_language_model(model, device=device).model
+    with console.err.status("Examining"):
+        diagnosis = diagnose(loaded)
+    if as_json:
+        typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
+        return
+    show_diagnosis(model, diagnosis)
+
+
+def _try_families(*, markdown: bool, as_json: bool) -> None:
+    """Print the table of families; it ends in failure where one of them is not exact."""
+    from antiphon.pipelines.cli.doctor_report import families_markdown, show_families, try_families
+
+    trials = try_families()
+    if as_json:
+        typer.echo(json.dumps({"families": [trial.as_dict() for trial in trials]}))
+    elif markdown:
+        typer.echo(families_markdown(trials), nl=False)
+    else:
+        show_families(trials)
+    if not all(trial.holds(mode) for trial in trials for mode in trial.trials):
+        raise typer.Exit(1)

@@ -1,0 +1,186 @@
+"""The doctor's reports: one model's diagnosis as a card, and the table of families for people and for the docs.
+
+Knows how they look; `antiphon.accel` examines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.rendering.tables import FigureTable, fact_card, figure_table
+from antiphon.pipelines.rendering.visible import visible
+
+if TYPE_CHECKING:
+    from antiphon.accel.engines.torch.traits import RopeSwitch
+    from antiphon.accel.testing.diagnosis import Diagnosis
+    from antiphon.accel.testing.trial import FamilyTrial
+
+COMMAND = "antiphon doctor --families --markdown"
+LEVELS = {
+    "tree": "any draft: branches share one forward",
+    "linear": "chains, by cropping the cache",
+    "replay": "chains; what is accepted of a draft that is not accepted whole is run again",
+    "plain": "nothing: plain decoding",
+}
+
+
+def show_diagnosis(name: str, diagnosis: Diagnosis) -> None:
+    """The card of one model: facts, measured costs, advice."""
+    console.out.print(fact_card(visible(name), diagnosis_facts(diagnosis)))
+    console.out.print(cost_table(diagnosis.cost.seconds))
+    for advice in diagnosis.advice or ("Nothing to mend.",):
+        console.out.print(f"→ {advice}", markup=False)
+
+
+def diagnosis_facts(diagnosis: Diagnosis) -> dict[str, str]:
+    """What was found out about a model, by the name of each fact, in words."""
+    positions, groups = diagnosis.positions, diagnosis.groups
+    return {
+        "level": f"{diagnosis.level} ({LEVELS[diagnosis.level]})",
+        "because": diagnosis.reason,
+        "model": f"{diagnosis.model}, {diagnosis.parameters:,} parameters, {diagnosis.dtype} on {diagnosis.device}",
+        "attention": f"{diagnosis.attention}; {diagnosis.mask}",
+        "layers": "\n".join(str(kind) for kind in diagnosis.layers),
+        "context": f"{positions:,} tokens" if positions else "its configuration sets no end",
+        "rotary": _rope(diagnosis.rope),
+        "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
+        "packing": f"no: {packing}" if (packing := diagnosis.packing) else "yes: their keys are read once, not copied",
+        "weights": f"as they are: {diagnosis.prepacking}" if diagnosis.prepacking else _copies(diagnosis.prepacked),
+        "drafter auto": diagnosis.auto,
+        "compiling": f"no: {why}" if (why := diagnosis.compiling) else "yes: steps of fixed shapes, by itself on a GPU",
+    }
+
+
+def _copies(size: int) -> str:
+    return f"prepacked for this processor's kernels: copies of {size / 2**20:,.0f} MiB"
+
+
+def _rope(rope: RopeSwitch | None) -> str:
+    if rope is None:
+        return "the same frequencies at every length"
+    if rope.dynamic:
+        return f"frequencies change with every token from {rope.position:,} on: no draft goes there"
+    rebuilds = "; the cache is rebuilt there, once" if rope.rebuilds else ""
+    return f"frequencies change at {rope.position:,} tokens: no draft reaches over it{rebuilds}"
+
+
+def cost_table(measured: Mapping[int, Mapping[int, float]]) -> FigureTable:
+    """What forwards cost by their rows, in ms and in plain steps; ``measured`` has seconds by context and rows."""
+    contexts = " and ".join(f"{context:,}" for context in measured)
+    columns = {"rows": "rows"}
+    for context in measured:
+        columns |= {f"{context} ms": "ms", f"{context} plain": "plain steps"}
+    figures = []
+    for rows in sorted({count for row in measured.values() for count in row}):
+        figure: dict[str, int | str] = {"rows": rows}
+        for context, row in measured.items():
+            figure[f"{context} ms"] = f"{1000 * row[rows]:.2f}" if rows in row else ""
+            figure[f"{context} plain"] = f"{row[rows] / row[1]:.2f}" if rows in row else ""
+        figures.append(figure)
+    caption = "A draft pays where it brings more tokens than its forward costs plain steps."
+    return figure_table(f"One forward after {contexts} tokens", columns, figures, is_open=True, caption=caption)
+
+
+def try_families(names: Sequence[str] = ()) -> list[FamilyTrial]:
+    """Every family of the table (or those named) on trial, with a bar; sorted by what they can verify.
+
+    Raises:
+        ValueError: a family is not in the table.
+    """
+    from antiphon.accel.testing.families import ALL_FAMILIES
+    from antiphon.accel.testing.trial import try_family
+
+    chosen = list(names or ALL_FAMILIES)
+    trials = []
+    with console.progress_bars() as report:
+        for done, family in enumerate(chosen):
+            report("Trying families", done, len(chosen))
+            trials.append(try_family(family))
+        report("Trying families", len(chosen), len(chosen))
+    return sorted(trials, key=lambda trial: list(LEVELS).index(trial.traits.level))
+
+
+def show_families(trials: Sequence[FamilyTrial]) -> None:
+    """Print the table of families."""
+    console.out.print(family_table(trials))
+
+
+def family_table(trials: Sequence[FamilyTrial]) -> FigureTable:
+    """The table of families for the terminal, with the largest difference of a logit that was seen."""
+    names = ("family", "level", "greedy", "sampled", "logits", "steps", "because")
+    figures = [
+        {
+            "family": trial.family,
+            "level": trial.traits.level,
+            "greedy": _held(trial, "greedy"),
+            "sampled": _held(trial, "sampled"),
+            "logits": f"{trial.error:.0e}",
+            "steps": _oracle_steps(trial),
+            "because": trial.traits.reason,
+        }
+        for trial in trials
+    ]
+    return figure_table("", {name: name for name in names}, figures, is_open=True)
+
+
+def families_markdown(trials: Sequence[FamilyTrial]) -> str:
+    """The table of families for the docs: nothing in it differs from one machine to the next while all is well."""
+    from antiphon.accel.testing.trial import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
+
+    lines = [
+        HEAD.format(
+            command=COMMAND,
+            prompt=PROMPT_TOKENS,
+            new=NEW_TOKENS,
+            depth=ORACLE_DEPTH,
+            tolerance=f"{TOLERANCE:.0e}".replace("e-0", "e-"),
+            levels="\n".join(f"- **{level}**: {what}." for level, what in LEVELS.items()),
+        ),
+        "| family | level | layers | greedy | sampled | logits | steps | because |",
+        "|---|---|---|---|---|---|---|---|",
+        *map(_row, trials),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+HEAD = """\
+# Model families
+
+This page is what a command prints, and a test holds its families and levels against the probe:
+
+    {command} > docs/families.md
+
+It builds a tiny random model of every family with the code of transformers itself, as it is, asks it for {new} tokens
+after a prompt of {prompt} in float32, and decodes the same with drafts: random trees around the true text, the true
+text as a chain, and the default drafter; greedy, and sampled from the same random state. *greedy* and *sampled* say
+whether the tokens were those of `model.generate` and every logit behind them plain decoding's. *logits* is the bound
+on their difference ({tolerance} passes; a wrong mask or position moves them by tenths). *steps* is how many forwards
+the {new} tokens took where {depth} true ones were drafted in each; where rotary frequencies change with the length
+(longrope, dynamic), no draft reaches over the change.
+
+What one forward can verify is found out for each loaded model, from the kinds of its layers and then from numbers:
+
+{levels}
+
+A real model may have kinds of layers that its tiny one has not. `antiphon doctor MODEL` examines the real one.
+"""
+
+
+def _row(trial: FamilyTrial) -> str:
+    from antiphon.accel.testing.trial import TOLERANCE
+
+    bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
+    kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")
+    held = [_held(trial, mode) for mode in ("greedy", "sampled")]
+    cells = [trial.family, trial.traits.level, kinds, *held, bound, str(_oracle_steps(trial)), trial.traits.reason]
+    return f"| {' | '.join(cells)} |"
+
+
+def _held(trial: FamilyTrial, mode: str) -> str:
+    return "same" if trial.holds(mode) else "differs"
+
+
+def _oracle_steps(trial: FamilyTrial) -> int:
+    return trial.trials["greedy"]["oracle"].steps

@@ -1,0 +1,42 @@
+"""The command that indexes documents, or says how an index searches. Knows how to start, and what to print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import Device
+from antiphon.pipelines.cli.preparation import index_documents, show_index
+
+
+def _describe(folder: Path | None) -> None:
+    if folder is not None:
+        from antiphon.retrieval import read_store
+
+        console.out.print("\n".join(read_store(folder).description.lines()), markup=False, soft_wrap=True)
+        raise typer.Exit
+
+
+def index(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders: txt, md, rst, html, pdf.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the index.")],
+    embedder: Annotated[
+        str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
+    ] = "auto",
+    device: Device = None,
+    setting: Annotated[
+        str, typer.Option(help="How vectors are searched: auto, flat, compact, paper, or a FAISS factory string.")
+    ] = "auto",
+    describe: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_describe, is_eager=True, help="Say how this index searches, why, and how well; and end."
+        ),
+    ] = None,
+) -> None:
+    """Index documents, so that questions can be asked. What an earlier index embedded is not embedded again."""
+    console.quiet_libraries()
+    show_index(index_documents(paths, out, embedder=embedder, device=device, setting=setting))

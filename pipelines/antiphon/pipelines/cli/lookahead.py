@@ -1,0 +1,62 @@
+"""The command that decodes one answer on several devices at once. Knows how to start, and what to print."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import MaxNewTokens, Precision
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+
+
+def lookahead(
+    prompt: Annotated[str, typer.Argument(help="What the model is asked.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "smollm2",
+    window: Annotated[int, typer.Option(help="Columns of the window: W.")] = 7,
+    ngram: Annotated[int, typer.Option(help="Tokens of an n-gram: N.")] = 5,
+    guesses: Annotated[int, typer.Option(help="N-grams that are verified in one step, at most: G.")] = 7,
+    unread: Annotated[bool, typer.Option("--unread", help="Take no n-grams from the prompt.")] = False,
+    max_new_tokens: MaxNewTokens = 256,
+    dtype: Precision = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer and its cost as one JSON object.")] = False,
+) -> None:
+    """Answer greedily by Lookahead decoding; started by torchrun, all of its processes share the work.
+
+    Each process has the whole model, on a GPU of its own where there are enough, and a part of every draft.
+    """
+    from antiphon.accel.decoding.parallel import decode_parallel, process_group
+    from antiphon.accel.decoding.stats import summarize
+    from antiphon.accel.drafting.drafters import Lookahead
+    from antiphon.accel.text.messages import prompt_tokens
+    from antiphon.pipelines.benchmark.cases import asked
+    from antiphon.pipelines.prompt import check_text
+
+    check_text(prompt)
+    console.quiet_libraries()
+    drafter = Lookahead(window, ngram, guesses, reads=not unread)
+    with process_group() as own:
+        loaded = load_language_model(model, device=own.device, dtype=dtype_named(dtype))
+        tokens = prompt_tokens(asked(loaded, prompt, ()).prompt, loaded.tokenizer)
+        ends = loaded.model.generation_config.eos_token_id
+        steps = list(
+            decode_parallel(
+                loaded.model,
+                tokens,
+                drafter,
+                max_new_tokens=max_new_tokens,
+                ends=ends if isinstance(ends, list) else [] if ends is None else [ends],
+            )
+        )
+    if own.rank:
+        return
+    summary = summarize(steps)
+    text = loaded.tokenizer.decode([token for step in steps for token in step.tokens], skip_special_tokens=True)
+    if as_json:
+        typer.echo(json.dumps({"text": text, "devices": own.size} | summary.as_dict(), ensure_ascii=False))
+        return
+    console.out.print(text, markup=False, highlight=False)
+    cost = f"{summary.tokens} tokens in {summary.steps} steps ({summary.tokens_per_step:.2f} a step)"
+    console.err.print(f"{cost}, {summary.rows_per_step:.0f} rows on each of {own.size} devices", markup=False)

@@ -1,0 +1,162 @@
+"""The reader commands: fetch its corpus, teach it, evaluate it, and print its answers to the forty questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import AsJson, Device
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.models.adapter import READER
+from antiphon.pipelines.rendering.tables import FigureTable, figure_table
+
+if TYPE_CHECKING:
+    from antiphon.accel import LanguageModel
+    from antiphon.pipelines.training.reader.evaluate import Judged
+    from antiphon.pipelines.training.reader.lesson import Lesson, Question
+
+app = typer.Typer(no_args_is_help=True, help="Teach a small language model to answer by quoting, and examine it.")
+
+Documents = Annotated[list[Path], typer.Argument(help="Files and folders of documents: txt, md, rst, html, pdf.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, an adapter's or a model's folder.")]
+
+
+@app.command()
+def corpus(
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    package: Annotated[
+        list[Path] | None, typer.Option(help="A .deb file that is already here; may be repeated.")
+    ] = None,
+) -> None:
+    """Write the shipped reader's corpus: Python's and PostgreSQL's documentation (Debian packages), everyday texts."""
+    from antiphon.pipelines.training.reader.packages import fetch
+
+    with console.err.status("Fetching the documentation"):
+        pages = fetch(out, package or ())
+    console.out.print(", ".join(f"{count} pages of {name}" for name, count in pages.items()) + f": {out}", markup=False)
+
+
+@app.command()
+def train(
+    documents: Documents,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
+    steps: Annotated[int, typer.Option(help="Updates. On two CPU cores one takes 10 to 27 seconds.")] = 110,
+    lessons: Annotated[int, typer.Option(help="Lessons of each update: passages with up to twelve questions.")] = 3,
+    learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-4,
+    seed: Annotated[int, typer.Option(help="The same seed teaches the same lessons in the same order.")] = 1,
+    base: Annotated[str, typer.Option(help="The model that is taught.")] = "smollm2",
+    start: Annotated[
+        str | None, typer.Option(help="The adapter to begin with: reader (the shipped one), or a folder.")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Teach a model to answer by quoting from documents like these; 8 pages of 100 are held out.
+
+    Use the adapter with: antiphon ask ... --model ADAPTER
+    """
+    from antiphon.pipelines.training.reader.corpus import is_held_out, read_corpus
+    from antiphon.pipelines.training.reader.lessons import SHORT, Lessons
+    from antiphon.pipelines.training.reader.train import ReaderPlan, is_written, load_base, train_reader
+    from antiphon.pipelines.training.reader.written import read_written
+
+    console.quiet_libraries()
+    plan = ReaderPlan(steps=steps, lessons=lessons, learning_rate=learning_rate, seed=seed)
+    with console.err.status("Reading the documents"):
+        passages = [passage for passage in read_corpus(documents) if not is_held_out(passage)]
+        source = Lessons(passages, read_written(), seed=seed, short=SHORT)
+    console.err.print(f"{len(passages)} passages, {len(source.anchors)} of them with questions that people wrote")
+    model, tokenizer = load_base(base, device)
+    with console.progress_bars() as bar:
+        train_reader(
+            model,
+            tokenizer,
+            lambda number: source.lesson(number, is_written=is_written(number)),
+            out,
+            plan,
+            base=base,
+            start=READER if start == "reader" else Path(start) if start else None,
+            report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
+        )
+    console.out.print(f"The adapter is in {out}; ask with it: antiphon ask ... --model {out}", markup=False)
+
+
+@app.command()
+def evaluate(
+    documents: Documents,
+    model: Model = "reader",
+    questions: Annotated[int, typer.Option(help="How many questions are made by rule.")] = 100,
+    written: Annotated[
+        Path | None, typer.Option(help="Questions that people wrote about these documents, as JSON lines.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Makes the questions; training used another.")] = 1000,
+    all_pages: Annotated[
+        bool, typer.Option("--all", help="Ask about all pages, not only those held out from training.")
+    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode plainly too, in float32, and compare.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print every answer.")] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask questions whose quotes are known, and count what was answered right."""
+    from antiphon.pipelines.training.reader.corpus import is_held_out, read_corpus
+    from antiphon.pipelines.training.reader.evaluate import judge, made_questions, reader_figures, written_questions
+    from antiphon.pipelines.training.reader.written import read_written
+
+    console.quiet_libraries()
+    passages = [passage for passage in read_corpus(documents) if all_pages or is_held_out(passage)]
+    asked: Iterator[tuple[Question, Lesson]] = made_questions(passages, questions, seed=seed)
+    if written:
+        asked = chain(written_questions(passages, read_written(written), seed=seed), asked)
+    pairs = list(asked)
+    language_model = load_language_model(model, device=device, dtype=dtype_named("float32"))
+    judged = _judge(judge, language_model, pairs, show)
+    result: dict[str, Any] = asdict(reader_figures(judged))
+    if plain:
+        again = _judge(judge, language_model, pairs, False, drafter="nothing")
+        result["plain_seconds"] = reader_figures(again).seconds
+        result["identical"] = sum(
+            one.answer.text == other.answer.text for one, other in zip(judged, again, strict=True)
+        )
+    typer.echo(json.dumps(result)) if as_json else console.out.print(judgement_table(result))
+
+
+@app.command()
+def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 3) -> None:
+    """Print, as Markdown, what the model says to forty questions about the demo's documents, with our own retrieval."""
+    from antiphon.pipelines.cli.preparation import open_demo
+    from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.training.reader.examination import examine
+
+    console.quiet_libraries()
+    rag = Rag(open_demo(), load_language_model(model, dtype=dtype_named("float32")), k=k)
+    for line in examine(rag):
+        typer.echo(line)
+
+
+def _judge(judge: Any, language_model: LanguageModel, pairs: list[Any], show: bool, **generation: Any) -> list[Judged]:
+    with console.progress_bars() as bar:
+        done = 0
+
+        def report(one: Judged) -> None:
+            nonlocal done
+            done += 1
+            bar("Asking", done, len(pairs))
+            if show:
+                wanted = one.question.answer.replace("\n", " / ")
+                typer.echo(f"Q {one.question.text}\n  A {one.answer.text}\n  wanted {wanted}")
+
+        judged: list[Judged] = judge(language_model, pairs, report=report, **generation)
+    return judged
+
+
+def judgement_table(result: dict[str, Any]) -> FigureTable:
+    """Every figure with its name."""
+    rows = [{"figure": name.replace("_", " "), "value": value} for name, value in result.items()]
+    return figure_table("", {"figure": "figure", "value": "value"}, rows)

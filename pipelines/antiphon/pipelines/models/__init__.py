@@ -1,0 +1,1 @@
+"""Language models by name: those that come with the package, adapters that are merged, what drafts for them."""

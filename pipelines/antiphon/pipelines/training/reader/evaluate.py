@@ -1,0 +1,159 @@
+"""Evaluation: what a model answers to questions whose quotes are known. Knows nothing of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from antiphon.accel import LanguageModel
+from antiphon.pipelines.answer import Answer
+from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.quotes import quotable_lines, quotes_of
+from antiphon.pipelines.rag import Rag
+from antiphon.pipelines.training.reader.lesson import Lesson, Question
+from antiphon.pipelines.training.reader.lessons import Lessons
+from antiphon.pipelines.training.reader.written import Written
+from antiphon.retrieval import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One answer beside what was wanted."""
+
+    question: Question
+    answer: Answer
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the model ended by itself and said no quote twice."""
+        quotes = quotes_of(self.answer.text)
+        return self.answer.finish_reason == "stop" and len(set(quotes)) == len(quotes)
+
+    @property
+    def is_declined(self) -> bool:
+        """Whether the model said that the passages do not say."""
+        return self.answer.text.strip() == DECLINED
+
+    @property
+    def is_verbatim(self) -> bool:
+        """Whether there are quotes, and each is a whole sentence of the passage of its number, word for word."""
+        quotes = set(quotes_of(self.answer.text))
+        return bool(quotes) and quotes <= set(chain(*quotable_lines(self.answer.passages)))
+
+    @property
+    def is_right_passage(self) -> bool:
+        """Whether the first quote names the passage of the wanted one."""
+        quotes = quotes_of(self.answer.text)
+        return bool(quotes) and quotes[0].number in {quote.number for quote in self.question.quotes}
+
+    @property
+    def is_right_sentence(self) -> bool:
+        """Whether one of the quotes is one of the wanted, word for word."""
+        return bool(set(quotes_of(self.answer.text)) & set(self.question.quotes))
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFigures:
+    """Shares of 1 over many questions; ``answerable`` are those that a passage answers, ``unanswerable`` the others.
+
+    ``verbatim``, ``right_passage`` and ``right_sentence`` are shares of the answerable questions that were not
+    declined. Steps without the prefill.
+    """
+
+    answerable: int
+    unanswerable: int
+    verbatim: float
+    right_passage: float
+    right_sentence: float
+    declined: float
+    wrongly_declined: float
+    unended: float
+    tokens_per_step: float
+    seconds: float
+
+
+def reader_figures(judged: Sequence[Judged]) -> ReaderFigures:
+    """The shares of many judged answers.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not judged:
+        raise ValueError("There is no answer to judge; ask at least one question.")
+    wanted = [one for one in judged if one.question.quotes]
+    others = [one for one in judged if not one.question.quotes]
+    answered = [one for one in wanted if not one.is_declined]
+    steps = [one.answer.steps for one in judged]
+    return ReaderFigures(
+        answerable=len(wanted),
+        unanswerable=len(others),
+        verbatim=_share(one.is_verbatim for one in answered),
+        right_passage=_share(one.is_right_passage for one in answered),
+        right_sentence=_share(one.is_right_sentence for one in answered),
+        declined=_share(one.is_declined for one in others),
+        wrongly_declined=_share(one.is_declined for one in wanted),
+        unended=1 - _share(one.is_ended for one in judged),
+        tokens_per_step=(sum(one.tokens for one in steps) - len(steps)) / max(1, sum(one.steps - 1 for one in steps)),
+        seconds=sum(one.seconds for one in steps),
+    )
+
+
+def made_questions(passages: Sequence[Passage], count: int, *, seed: int) -> Iterator[tuple[Question, Lesson]]:
+    """``count`` questions by rule about passages, at most two of each lesson, with the lesson they belong to."""
+    lessons = Lessons(passages, seed=seed)
+    pairs = ((question, lesson) for lesson in _each(lessons) for question in lesson.questions[:2])
+    for _, pair in zip(range(count), pairs, strict=False):
+        yield pair
+
+
+def written_questions(
+    passages: Sequence[Passage], written: Sequence[Written], *, seed: int
+) -> Iterator[tuple[Question, Lesson]]:
+    """Every written question about these passages, each with neighbours of its passage."""
+    lessons = Lessons(passages, written, seed=seed)
+    for number in range(len(lessons.anchors)):
+        lesson = lessons.about(number)
+        for question in lesson.questions:
+            if question.kind.startswith("written"):
+                yield question, lesson
+
+
+def judge(
+    language_model: LanguageModel,
+    questions: Iterable[tuple[Question, Lesson]],
+    *,
+    report: Callable[[Judged], None] = lambda judged: None,
+    **generation: Any,
+) -> list[Judged]:
+    """Ask every question with its lesson's passages; ``generation`` goes to `Rag.ask`."""
+    judged = []
+    for question, lesson in questions:
+        rag = Rag(_Given(lesson.passages), language_model, k=len(lesson.passages))
+        one = Judged(question, rag.ask(question.text, **generation))
+        judged.append(one)
+        report(one)
+    return judged
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A search that finds what it was given."""
+
+    passages: tuple[Passage, ...]
+
+    def search(self, question: str, k: int = 5) -> list[Passage]:
+        return list(self.passages[:k])
+
+
+def _each(lessons: Lessons) -> Iterator[Lesson]:
+    number = 0
+    while True:
+        yield lessons.lesson(number)
+        number += 1
+
+
+def _share(answers: Iterable[bool]) -> float:
+    counted = list(answers)
+    return sum(counted) / len(counted) if counted else 0.0

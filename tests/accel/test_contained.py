@@ -1,0 +1,38 @@
+"""Runs of tokens in a text: found where they stand, and never across two tokens."""
+
+from random import Random
+
+from antiphon.accel.drafting.drafters import SuffixMatch
+from antiphon.accel.drafting.drafters.contained import Contained
+from antiphon.accel.text.messages import tokenize
+from antiphon.accel.testing.tiny import byte_tokenizer
+
+
+def test_a_run_is_found_exactly_where_a_search_token_by_token_finds_it() -> None:
+    random = Random(0)
+    for _ in range(500):
+        text = [random.choice([0, 1, 256, 65536]) for _ in range(12)]
+        run = [random.choice([0, 1, 256, 65536]) for _ in range(random.randint(0, 3))]
+        truth = any(text[start : start + len(run)] == run for start in range(len(text) - len(run) + 1))
+        assert (run in Contained(text)) == truth
+
+
+def test_a_reference_that_stands_in_the_prompt_is_indexed_once_and_drafts_as_well() -> None:
+    prompt, reference = [7, 1, 2, 3, 4, 5, 9, 1, 2], [1, 2, 3, 4, 5]
+    drafter = SuffixMatch(recycling=False)
+    drafter.begin(prompt, [reference])
+    whole = drafter.propose(prompt, 8)
+    drafter.begin(prompt, [])
+    assert whole == drafter.propose(prompt, 8)
+    assert whole.tokens[:3] == (3, 4, 5)
+    drafter.begin(prompt, [[1, 2, 8]])
+    assert 8 in drafter.propose(prompt, 8).tokens
+
+
+def test_the_tokens_of_a_reference_are_read_off_the_prompt_that_holds_it() -> None:
+    tokenizer = byte_tokenizer()
+    read = tokenize("Read: bees dance \N{HONEYBEE}. And?", tokenizer)
+    assert tokenizer.decode(list(read.tokens_of("bees dance \N{HONEYBEE}."))) == "bees dance \N{HONEYBEE}."
+    assert read.tokens_of("wasps") == ()
+    assert read.tokens_of("") == ()
+    assert tokenize(read, tokenizer) is read

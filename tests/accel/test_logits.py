@@ -1,0 +1,59 @@
+"""Logits of torch and of numpy say the same: which token is best, which are likely, and how likely."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.accel.drafting.draft import ROOT, Logits
+from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.engines.torch.logits import TorchLogits
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def made(dtype: torch.dtype, vocabulary: int = 1000) -> Tensor:
+    """Logits of five rows; of the last one two tokens are equally good."""
+    tensor = 3 * torch.randn(5, vocabulary, generator=torch.Generator().manual_seed(2))
+    tensor[4, [30, 20]] = 20.0
+    return tensor.to(dtype)
+
+
+def array_of(tensor: Tensor) -> NDArray[Any]:
+    """The same numbers in numpy; those of bfloat16 as bits."""
+    bits = tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return np.asarray(bits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocabulary", [9, 1000])
+def test_both_say_the_same(dtype: torch.dtype, vocabulary: int) -> None:
+    tensor = made(dtype, max(vocabulary, 40))[:, -vocabulary:].contiguous()
+    ours: list[Logits] = [TorchLogits(tensor), TorchLogits(tensor, tensor.argmax(-1)), NumpyLogits(array_of(tensor))]
+    for logits in ours:
+        assert (len(logits), logits.vocabulary) == (5, vocabulary)
+        assert [logits.best(row) for row in range(ROOT, 4)] == tensor.float().argmax(-1).tolist()
+        assert torch.equal(logits.tensor(), tensor)
+        for rows in (range(ROOT, 3), range(1, 3), [2, ROOT, 2], range(0), []):
+            tokens, chances = logits.top(rows, 4)
+            assert tokens.shape == chances.shape == (len(rows), 4)
+            assert tokens.dtype == np.int64
+            assert chances.dtype == np.float32
+            truth = tensor.float()[[row + 1 for row in rows]]
+            values, best = truth.topk(4)
+            np.testing.assert_array_equal(np.take_along_axis(truth.numpy(), tokens, 1), values.numpy())
+            exact = truth.softmax(-1).gather(1, best).numpy()
+            np.testing.assert_allclose(chances, exact, rtol=0.25 if isinstance(logits, TorchLogits) else 1e-5)
+
+
+def test_what_the_forward_has_taken_is_not_looked_for_again() -> None:
+    logits = TorchLogits(torch.eye(3), torch.tensor([2, 2, 2]))
+    assert [logits.best(row) for row in range(ROOT, 2)] == [2, 2, 2]
+
+
+def test_numbers_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="of type float64; give float32, float16, or bfloat16 as bits in uint16"):
+        NumpyLogits(np.zeros((1, 3)))

@@ -1,0 +1,309 @@
+"""The one loop, on an engine without a model: every text is its own, whoever joins, leaves, fails or interrupts."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Barrier, Event, Thread
+from time import sleep
+from typing import Any
+
+import pytest
+
+from antiphon.accel.decoding.batch import Batch
+from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.budget import Fixed
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
+from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
+from antiphon.accel.drafting.running_cost import FixedCost
+from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.testing.adversary import Oracle, Thicket
+from antiphon.accel.testing.table_engine import Greedy, TableEnding, TableEngine, TableSequence
+
+VOCABULARY = 50
+FLAT = FixedCost(StepCost({64: {1: 1.0, 64: 1.1}}))
+"""Rows cost next to nothing: sharing always pays."""
+
+STEEP = FixedCost(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
+"""Every further row costs two plain steps: sharing never pays."""
+
+
+def follows(tokens: Tokens) -> int:
+    return (31 * tokens[-1] + 17 * tokens[-2] + 7 * len(tokens)) % VOCABULARY
+
+
+def truth(prompt: Tokens, new_tokens: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(new_tokens):
+        tokens.append(follows(tokens))
+    return tokens
+
+
+def prompt_of(seed: int, length: int = 12) -> list[int]:
+    random = Random(seed)
+    return [random.randrange(VOCABULARY) for _ in range(length)]
+
+
+def text_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> Text:
+    return Text(TableSequence(), drafter or Nothing(), Greedy(), TableEnding(prompt, new_tokens), Fixed(rows))
+
+
+def engine(**options: Any) -> TableEngine:
+    return TableEngine(follows, VOCABULARY, **({"shared_cost": FLAT} | options))
+
+
+def said(steps: Sequence[Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+DRAFTERS: dict[str, Callable[[list[int]], Drafter]] = {
+    "nothing": lambda text: Nothing(),
+    "oracle": lambda text: Oracle(text, 5),
+    "thicket": lambda text: Thicket(text, 3, VOCABULARY),
+    "suffix match": lambda text: SuffixMatch(),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_text_is_what_follows_it_whatever_is_drafted(name: str) -> None:
+    prompt, table = prompt_of(1), engine()
+    expected = truth(prompt, 60)
+    text = text_of(prompt, 60, DRAFTERS[name](expected))
+    steps = list(loop_of(table).steps(text))
+    assert [*prompt, *said(steps)] == expected == text.ending.tokens
+    assert steps[-1].finish == "length"
+    assert steps[0].prefilled == len(prompt)
+    assert len(table.forwards) == len(steps)
+    if name == "oracle":
+        assert len(steps) <= 1 + 59 // 5
+
+
+def test_the_loop_and_its_fakes_need_no_torch() -> None:
+    script = (
+        "import sys; from antiphon.accel.testing.table_engine import *; from antiphon.accel.decoding.loop import *;"
+        "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import Fixed;"
+        "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); ending = TableEnding([1, 2, 3], 20);"
+        "text = Text(TableSequence(), Blend(), Greedy(), ending, Fixed(8));"
+        "steps = list(loop_of(engine).steps(text)); print(ending.tokens[3:], len(steps) < 20);"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [f"{[(3 + place) % 9 for place in range(1, 21)]} True", "[]"]
+
+
+class Asking(Oracle):
+    """Has a draft at the very beginning."""
+
+    def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:  # type: ignore[override]
+        return self.propose(prompt, 99)
+
+
+def test_a_draft_that_is_there_at_the_beginning_is_verified_in_the_first_step() -> None:
+    prompt, table = prompt_of(2), engine()
+    steps = list(loop_of(table).steps(text_of(prompt, 12, Asking(truth(prompt, 12), 3))))
+    assert [*prompt, *said(steps)] == truth(prompt, 12)
+    assert (steps[0].accepted, steps[0].prefilled, len(steps[0].tokens)) == (3, len(prompt), 4)
+
+
+def in_threads(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [each.result(30) for each in [pool.submit(work) for work in works]]
+
+
+def test_texts_of_threads_that_ask_at_the_same_time_share_forwards() -> None:
+    table = engine(watch=lambda feeds: sleep(1e-3))
+    prompts = [prompt_of(seed) for seed in range(6)]
+    together = Barrier(len(prompts))
+
+    def decode(prompt: list[int]) -> list[int]:
+        together.wait()
+        return [*prompt, *said(list(loop_of(table).steps(text_of(prompt, 40))))]
+
+    found = in_threads([lambda prompt=prompt: decode(prompt) for prompt in prompts])  # type: ignore[misc]
+    assert found == [truth(prompt, 40) for prompt in prompts]
+    assert max(map(len, table.forwards)) > 2
+    assert len(table.forwards) < 0.7 * 6 * 40
+
+
+def test_where_rows_are_dear_every_text_has_forwards_of_its_own() -> None:
+    table = engine(shared_cost=STEEP, watch=lambda feeds: sleep(1e-4))
+    prompts = [prompt_of(seed) for seed in range(4)]
+    batch = Batch(loop_of(table), size=4)
+    running = [batch.add(text_of(prompt, 20)) for prompt in prompts]
+    assert [[*p, *said(list(steps))] for p, steps in zip(prompts, running, strict=True)] == [
+        truth(prompt, 20) for prompt in prompts
+    ]
+    assert set(map(len, table.forwards[4:])) == {1}
+
+
+class Failing(Oracle):
+    """Raises when it is asked for the n-th time."""
+
+    def __init__(self, text: Tokens, calls: int) -> None:
+        super().__init__(text, 3)
+        self.calls = calls
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        self.calls -= 1
+        if self.calls < 0:
+            raise LookupError("the drafter has failed")
+        return super().propose(context, budget)
+
+
+class Careless(Oracle):
+    """Raises when it is told of a step."""
+
+    def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
+        raise LookupError("the drafter has failed")
+
+
+def expect_failure(steps: Iterator[Step]) -> str:
+    with pytest.raises(LookupError, match="the drafter has failed"):
+        list(steps)
+    return "failed"
+
+
+def test_two_hundred_texts_come_and_go_at_random_and_none_disturbs_another() -> None:
+    table, random = engine(watch=lambda feeds: sleep(1e-4)), Random(7)
+    outcomes: dict[int, Any] = {}
+
+    def decode(number: int) -> None:
+        own = Random(number)
+        prompt, length = prompt_of(number, own.randint(2, 160)), own.randint(1, 60)
+        expected = truth(prompt, length)
+        sleep(own.random() * 0.1)
+        kind = number % 5
+        if kind == 0:
+            outcomes[number] = expect_failure(
+                loop_of(table).steps(text_of(prompt, 60, Failing(truth(prompt, 60), own.randint(0, 8))))
+            )
+            return
+        if kind == 1:
+            outcomes[number] = expect_failure(loop_of(table).steps(text_of(prompt, 9, Careless(expected, 2))))
+            return
+        steps = loop_of(table).steps(text_of(prompt, length, Thicket(expected, number, VOCABULARY)))
+        if kind == 2:
+            taken = [step for step, _ in zip(steps, range(own.randint(1, 5)), strict=False)]
+            steps.close()  # type: ignore[attr-defined]
+            spoken = said(taken)
+            outcomes[number] = spoken == expected[len(prompt) :][: len(spoken)]
+            return
+        outcomes[number] = [*prompt, *said(list(steps))] == expected
+
+    numbers = list(range(200))
+    random.shuffle(numbers)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(decode, numbers, timeout=120))
+    assert {number: outcome for number, outcome in outcomes.items() if outcome not in (True, "failed")} == {}
+    assert sum(outcome == "failed" for outcome in outcomes.values()) == 80
+    assert max(map(len, table.forwards)) > 1
+    assert loop_of(table).running == ()
+
+
+def test_a_forward_that_fails_for_all_is_tried_again_by_each_and_fails_only_whom_it_must() -> None:
+    prompts = [prompt_of(seed) for seed in range(4)]
+    poisoned: list[TableSequence] = []
+
+    def watch(feeds: Sequence[Feed]) -> None:
+        if any(feed.sequence in poisoned for feed in feeds):
+            raise MemoryError("no room for these rows")
+
+    table = engine(watch=watch)
+    texts = [text_of(prompt, 30, Oracle(truth(prompt, 30), 2)) for prompt in prompts]
+    batch = Batch(loop_of(table), size=4)
+    running = [batch.add(text) for text in texts]
+    begun = [[next(steps), next(steps)] for steps in running]
+    poisoned.append(texts[2].sequence)  # type: ignore[arg-type]
+    for number in (0, 1, 3):
+        assert [*prompts[number], *said(begun[number]), *said(list(running[number]))] == truth(prompts[number], 30)
+    with pytest.raises(MemoryError, match="no room for these rows"):
+        list(running[2])
+
+
+def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_on() -> None:
+    prompts = [prompt_of(seed) for seed in range(3)]
+    interrupted, ready = Event(), Barrier(3)
+
+    def watch(feeds: Sequence[Feed]) -> None:
+        sleep(1e-3)
+        if len(feeds) > 1 and not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    table, caught = engine(watch=watch), list[int]()
+
+    def decode(number: int) -> list[int]:
+        ready.wait()
+        spoken: list[int] = []
+        try:
+            for step in loop_of(table).steps(text_of(prompts[number], 40)):
+                spoken += step.tokens
+        except KeyboardInterrupt:
+            caught.append(number)
+        return [*prompts[number], *spoken]
+
+    found = in_threads([lambda number=number: decode(number) for number in range(3)])  # type: ignore[misc]
+    assert interrupted.is_set()
+    assert len(caught) == 1
+    for number, tokens in enumerate(found):
+        expected = truth(prompts[number], 40)
+        assert tokens == (expected[: len(tokens)] if number in caught else expected)
+
+
+def test_nobody_waits_for_a_text_whose_reader_has_gone_away() -> None:
+    table = engine()
+    idle = loop_of(table).steps(text_of(prompt_of(1), 30))
+    next(idle)
+    prompt, done = prompt_of(2), Event()
+
+    def decode() -> None:
+        assert [*prompt, *said(list(loop_of(table).steps(text_of(prompt, 30))))] == truth(prompt, 30)
+        done.set()
+
+    Thread(target=decode, daemon=True).start()
+    assert done.wait(10)
+    assert [1, *said(list(idle))][1:] == truth(prompt_of(1), 30)[13:]
+
+
+def test_texts_that_one_thread_reads_in_turns_are_decoded_each_for_itself() -> None:
+    table = engine()
+    prompts = [prompt_of(seed) for seed in range(2)]
+    streams = [loop_of(table).steps(text_of(prompt, 25)) for prompt in prompts]
+    pairs = list(zip(*streams, strict=True))
+    for number, prompt in enumerate(prompts):
+        assert [*prompt, *said([pair[number] for pair in pairs])] == truth(prompt, 25)
+
+
+def test_a_batch_keeps_so_many_texts_going_and_no_more() -> None:
+    table = engine()
+    prompts = [prompt_of(seed) for seed in range(7)]
+    batch = Batch(loop_of(table), size=3)
+    running = [batch.add(text_of(prompt, 5 + number)) for number, prompt in enumerate(prompts)]
+    most = 0
+    for number in (4, 0, 6, 2, 1, 3, 5):
+        spoken: list[int] = []
+        for step in running[number]:
+            spoken += step.tokens
+            most = max(most, len(batch.active))
+        assert [*prompts[number], *spoken] == truth(prompts[number], 5 + number)
+    assert most == 3
+    assert batch.active == ()
+
+
+class Verbose(Nothing):
+    """Drafts one wrong row."""
+
+    def propose(self, context: Tokens, budget: int) -> Draft:
+        return chain([(follows(context) + 1) % VOCABULARY]) if budget else EMPTY
+
+
+def test_a_wrong_draft_costs_rows_and_no_words() -> None:
+    prompt, table = prompt_of(5), engine()
+    steps = list(loop_of(table).steps(text_of(prompt, 10, Verbose())))
+    assert [*prompt, *said(steps)] == truth(prompt, 10)
+    assert [step.accepted for step in steps] == [0] * 10
+    assert sum(step.drafted for step in steps) == 8  # none with the prompt, and none for the last token

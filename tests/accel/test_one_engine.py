@@ -1,0 +1,255 @@
+"""One engine for each model: one lock for its forwards, and nothing of a model is changed for anybody else."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from random import Random
+from threading import Event, Thread, get_ident
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from antiphon.accel import Decoder, LanguageModel, prepack
+from antiphon.accel.engines.torch.attention import implementation_of
+from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.prepacked import Product
+from antiphon.accel.generate import generate, stream
+from antiphon.accel.testing.tiny import FAMILIES, byte_tokenizer, tiny_model
+
+PROMPTS = [f"Question {number}: what do bees do? " * (1 + number % 3) for number in range(8)]
+SETTINGS: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+
+
+def ids(text: str) -> torch.Tensor:
+    tokens: torch.Tensor = byte_tokenizer()(text, return_tensors="pt").input_ids
+    return tokens
+
+
+def plain(model: Any, prompt: torch.Tensor) -> list[int]:
+    text: list[int] = model.generate(prompt, **SETTINGS)[0].tolist()
+    return text
+
+
+@contextmanager
+def meeting(model: Any) -> Iterator[None]:
+    """In here the first two threads to run a forward try to be inside of one at once; the one that came first leaves
+    first.
+    """
+    inside, left = Event(), Event()
+    order: list[int] = []
+
+    def enter(*given: Any) -> None:
+        thread = get_ident()
+        if thread not in order and len(order) < 2:
+            order.append(thread)
+            if len(order) == 1:
+                inside.wait(1)
+            else:
+                inside.set()
+                left.wait(1)
+
+    def leave(*given: Any) -> None:
+        if order and get_ident() == order[0] and inside.is_set():
+            sleep(0.05)
+
+    def gone(*given: Any) -> None:
+        if len(order) == 2 and get_ident() == order[0]:
+            left.set()
+
+    hooks = (
+        model.register_forward_pre_hook(enter),
+        model.register_forward_hook(leave),
+        model.get_output_embeddings().register_forward_pre_hook(gone),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def test_two_doors_to_one_model_leave_its_attention_as_it_was() -> None:
+    model = tiny_model(seed=21)
+    before, expected = implementation_of(model), plain(model, ids(PROMPTS[0]))
+    list(stream(model, ids(PROMPTS[0]), **SETTINGS))  # what is found out of a model is found out
+    texts: list[list[int]] = []
+
+    def decode() -> None:
+        texts.append([token for step in stream(model, ids(PROMPTS[0]), rows=4, **SETTINGS) for token in step.tokens])
+
+    for _ in range(4):
+        with meeting(model):
+            threads = [Thread(target=decode) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+    assert implementation_of(model) == before
+    assert texts == [expected[ids(PROMPTS[0]).shape[1] :]] * 8
+
+
+def test_a_deterministic_language_model_leaves_the_callers_model_as_it_is() -> None:
+    model = tiny_model(seed=22)
+    before = implementation_of(model)
+    steady = LanguageModel(model, byte_tokenizer(), deterministic=True)
+    assert implementation_of(model) == before
+    text = steady.generate(PROMPTS[0], max_new_tokens=20).tokens
+    assert implementation_of(model) == before
+    assert list(text) == plain(model, ids(PROMPTS[0]))[ids(PROMPTS[0]).shape[1] :][: len(text)]
+
+
+def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of_ours() -> None:
+    model: Any = tiny_model(seed=23).to(torch.bfloat16)  # where packed attention takes plain steps, too
+    prompt = ids(PROMPTS[1])
+    with torch.no_grad():
+        expected = model(prompt).logits
+    list(stream(model, prompt, **SETTINGS))
+    found: list[torch.Tensor] = []
+
+    def own() -> None:
+        with torch.no_grad():
+            found.append(model(prompt).logits)
+
+    def meanwhile(*given: Any) -> None:
+        if not found and given and not isinstance(given[0], Thread):
+            found.append(expected)  # so that the other thread's forward does not come here again
+            thread = Thread(target=own)
+            thread.start()
+            thread.join()
+
+    hook = model.model.layers[0].register_forward_pre_hook(meanwhile)
+    try:
+        next(stream(model, prompt, rows=4, **SETTINGS))
+    finally:
+        hook.remove()
+    assert len(found) == 2
+    assert torch.equal(found[1], expected)
+
+
+def test_a_borrowed_model_has_prepacked_weights_only_when_asked_and_its_own_forwards_never_do() -> None:
+    borrowed: Any = tiny_model(seed=24, hidden_size=256, intermediate_size=512)
+    language_model = LanguageModel(borrowed, byte_tokenizer())
+    language_model.generate(PROMPTS[0], max_new_tokens=4)
+    assert len(engine_of(borrowed).prepacked) == 0
+    assert not any(isinstance(vars(layer).get("forward"), Product) for layer in borrowed.modules())
+    copies = prepack(borrowed)
+    if copies.reason:
+        pytest.skip(f"no weights are prepacked here: {copies.reason}")
+    assert len(copies) > 0
+    language_model.generate(PROMPTS[0], max_new_tokens=4)
+    assert not any(isinstance(vars(layer).get("forward"), Product) for layer in borrowed.modules())
+
+
+def test_a_model_that_was_loaded_here_keeps_its_prepacked_weights_and_a_plain_forward_is_still_torchs(
+    tmp_path: Any,
+) -> None:
+    made: Any = tiny_model(seed=24, hidden_size=256, intermediate_size=512)
+    made.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    owned = LanguageModel.from_pretrained(tmp_path, dtype="float32")
+    copies = owned.engine.prepacked
+    if copies.reason:
+        pytest.skip(f"no weights are prepacked here: {copies.reason}")
+    owned.generate(PROMPTS[0], max_new_tokens=4)
+    assert all(isinstance(vars(layer)["forward"], Product) for layer in copies)
+    with torch.no_grad():
+        assert torch.equal(owned.model(ids(PROMPTS[0])).logits, made(ids(PROMPTS[0])).logits)
+    owned.model.to(torch.bfloat16)
+    assert owned.engine.prepacked is not copies, "weights that have moved are copied anew"
+
+
+def test_two_language_models_of_one_model_share_its_engine() -> None:
+    model = tiny_model(seed=25)
+    first, second = (LanguageModel(model, byte_tokenizer()) for _ in range(2))
+    assert first.engine is second.engine is engine_of(model)
+
+
+def test_the_engine_lets_its_model_go() -> None:
+    import gc
+    from weakref import ref
+
+    model: Any = tiny_model(seed=26)
+    generate(model, ids("Bees"), max_new_tokens=6, do_sample=False)
+    LanguageModel(model, byte_tokenizer()).generate_batch(["Bees", "Wax"], max_new_tokens=5)
+    gone = ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eight_threads_stream_at_once_and_every_text_is_that_of_a_single_run(family: str) -> None:
+    language_model = LanguageModel(tiny_model(family, seed=27), byte_tokenizer())
+    alone = [language_model.generate(prompt, max_new_tokens=24) for prompt in PROMPTS]
+    language_model.runners_up.clear()  # type: ignore[union-attr]
+
+    def read(number: int) -> tuple[int, ...]:
+        with language_model.stream(PROMPTS[number], references=[PROMPTS[number - 1]], max_new_tokens=24) as pieces:
+            assert "".join(pieces) == alone[number].text
+        return pieces.completion.tokens
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(8))) == [one.tokens for one in alone]
+
+
+class Refusing(LogitsProcessor):
+    """Raises at the n-th token."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        self.calls -= 1
+        if self.calls < 0:
+            raise ArithmeticError("this processor refuses")
+        return scores
+
+
+def test_requests_that_join_leave_and_fail_at_random_leave_the_others_their_text() -> None:
+    model: Any = tiny_model(seed=28)
+    expected = [plain(model, ids(prompt))[ids(prompt).shape[1] :] for prompt in PROMPTS]
+
+    def decode(number: int) -> bool:
+        own = Random(number)
+        sleep(own.random() * 0.05)
+        prompt, truth = ids(PROMPTS[number % 8]), expected[number % 8]
+        if number % 4 == 0:
+            processors = LogitsProcessorList([Refusing(own.randint(0, 9))])
+            with pytest.raises(ArithmeticError, match="this processor refuses"):
+                list(stream(model, prompt, logits_processor=processors, **SETTINGS))
+            return True
+        steps = stream(
+            model, prompt, references=[truth[: own.randint(1, 24)]], rows=own.choice([None, 0, 8]), **SETTINGS
+        )
+        if number % 4 == 1:
+            spoken = [token for step, _ in zip(steps, range(own.randint(1, 6)), strict=False) for token in step.tokens]
+            steps.close()  # type: ignore[attr-defined]
+            return spoken == truth[: len(spoken)]
+        return [token for step in steps for token in step.tokens] == truth
+
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(decode, range(200)))
+    assert engine_of(model).lock.take(lambda: True)
+
+
+def test_the_decoder_of_transformers_and_a_language_model_take_turns_on_one_model() -> None:
+    model: Any = tiny_model(seed=29)
+    language_model = LanguageModel(model, byte_tokenizer())
+    prompt = ids(PROMPTS[2])
+    truth = plain(model, prompt)
+
+    def through_generate(number: int) -> bool:
+        output = model.generate(prompt, custom_generate=Decoder(rows=number % 5), **SETTINGS)
+        return bool(output[0].tolist() == truth)
+
+    def through_us(number: int) -> bool:
+        tokens = language_model.generate(PROMPTS[2], max_new_tokens=24).tokens
+        return list(tokens) == truth[prompt.shape[1] :][: len(tokens)]
+
+    with ThreadPoolExecutor(6) as pool:
+        works = [(through_generate, through_us)[number % 2] for number in range(24)]
+        assert all(pool.map(lambda pair: pair[1](pair[0]), enumerate(works)))
+    assert implementation_of(model) == "sdpa"

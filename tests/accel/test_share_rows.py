@@ -1,0 +1,151 @@
+"""The rows of several drafts compete for one forward; for one draft alone they are what its own budget trims to."""
+
+import random
+from itertools import accumulate
+
+import pytest
+
+from antiphon.accel.drafting.budget import FEWEST, Budget, Fixed, Measured, share_rows
+from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, select, without_probes
+from antiphon.accel.drafting.running_cost import FixedCost
+from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.tree import depth_first
+
+MARGIN = 1.03
+COSTS = (
+    StepCost({64: {1: 1.0, 64: 1.0}}),
+    StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}}),
+    StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}}),
+    StepCost({64: {1: 1.0, 2: 1.8, 8: 1.9, 9: 3.5, 64: 20.0}}),
+)
+
+
+def bush(chance: random.Random, most: int = 40) -> Draft:
+    """A draft of up to so many rows, with ties, chances that rise down a path here and there, and often probes."""
+    rows = chance.randint(0, most)
+    probes = chance.choice((0, 0, chance.randint(0, rows)))
+    parents, chances = [], list[float]()
+    for row in range(rows):
+        parents.append(chance.randint(ROOT, row - 1))
+        above = 1.0 if parents[row] == ROOT else chances[parents[row]]
+        share = chance.choice((0.5, 1.0, 1.1, chance.random()))
+        chances.append(above * share if row < rows - probes else chance.random() / 5)
+    return Draft(tuple(chance.randrange(9) for _ in range(rows)), tuple(parents), tuple(chances), probes)
+
+
+def said(chance: random.Random, draft: Draft) -> list[int]:
+    """Three tokens that mostly follow the draft."""
+    row, text = ROOT, list[int]()
+    for _ in range(3):
+        below = draft.children.get(row, {})
+        text.append(chance.choice([*below]) if below and chance.random() < 0.8 else chance.randrange(9))
+        row = below.get(text[-1], len(draft))
+    return text
+
+
+def alone(draft: Draft, cost: StepCost, calibration: RequestCalibration) -> Draft:
+    """What one text's budget decides: the rule written out for a single draft."""
+    costs = cost.curve(96, max(1 + len(draft), FEWEST)).tolist()
+    costs = list(accumulate(reversed(costs), min))[::-1]
+    chances = calibration.chances(draft)
+    order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
+    rates = rates_of([[chances[row]] for row in order], costs)
+    kept = rates.index(max(rates)) if max(rates) > MARGIN * rates[0] else 0
+    taken = order[:kept]
+    if draft.probes:
+        below = draft.probes_below
+        groups = [below.get(ROOT, []), *([row, *below.get(row, ())] for row in order)]
+        gains = [*chances, *draft.chances[len(chances) :]]
+        probing = rates_of([[gains[row] for row in group] for group in groups], costs)[1:]
+        if max(probing) > max(rates[kept], MARGIN * rates[0]):
+            taken = [row for group in groups[: 1 + probing.index(max(probing))] for row in group]
+    return select(draft, sorted(taken))
+
+
+def rates_of(groups: list[list[float]], costs: list[float]) -> list[float]:
+    tokens, rows = accumulate(map(sum, groups), initial=1.0), accumulate(map(len, groups), initial=0)
+    return [token / costs[count] for token, count in zip(tokens, rows, strict=True)]
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=["free", "line", "cheaper by two", "kinked"])
+def test_one_text_gets_what_is_best_for_it_alone_in_thousands_of_drafts(cost: StepCost) -> None:
+    chance = random.Random(5)
+    budgets = [Measured(FixedCost(cost), Calibration()) for _ in range(2)]
+    own = RequestCalibration(Calibration())
+    drafted = probing = 0
+    for _ in range(1500):
+        draft = bush(chance)
+        text = said(chance, draft)
+        expected = alone(draft, cost, own)
+        assert budgets[0].trim(draft, 64) == expected
+        assert share_rows([draft], [budgets[1]], [64]) == [depth_first(expected)]
+        assert budgets[0].rows == budgets[1].rows
+        for calibration in (own, budgets[0].calibration, budgets[1].calibration):
+            calibration.observe(text)
+        drafted, probing = drafted + len(expected), probing + expected.probes
+    assert drafted > 1000
+    assert probing > 50
+
+
+def joint(drafts: list[Draft], cost: StepCost) -> list[Draft]:
+    budgets: list[Budget] = [Measured(FixedCost(cost), Calibration()) for _ in drafts]
+    return share_rows(drafts, budgets, [64] * len(drafts))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_several_texts_the_likeliest_rows_of_all_are_taken_to_the_best_number(seed: int) -> None:
+    chance = random.Random(seed)
+    cost = StepCost({64: {1: 1.0, 8: 1.3, 64: 6.0}})
+    drafts = [without_probes(bush(chance, 12)) for _ in range(5)]
+    likely = [RequestCalibration(Calibration()).chances(draft) for draft in drafts]
+    every = sorted((share for each in likely for share in each), reverse=True)
+    curve = cost.curve(96, 5 + len(every)).tolist()
+    rates = [(5 + sum(every[:count])) / curve[4 + count] for count in range(len(every) + 1)]
+    best = max(range(len(rates)), key=rates.__getitem__)
+    shared = joint(drafts, cost)
+    assert sum(map(len, shared)) == (best if rates[best] > MARGIN * rates[0] else 0)
+    for draft, own, kept in zip(drafts, likely, shared, strict=True):
+        rows = sorted(range(len(own)), key=lambda row: -own[row])[: len(kept)]
+        assert kept == depth_first(select(draft, sorted(rows)))
+
+
+def test_a_likely_draft_takes_the_rows_that_an_unlikely_one_leaves() -> None:
+    cost = StepCost({64: {1: 1.0, 6: 1.05, 7: 4.0, 64: 60.0}})  # four rows beside two roots, and then no more
+    likely, unlikely = chain([1, 2, 3, 4, 5], [0.9] * 5), chain([6, 7, 8, 9], [0.3, 0.25, 0.2, 0.15])
+    assert [len(draft) for draft in joint([likely, unlikely], cost)] == [4, 0]
+    assert [len(draft) for draft in joint([unlikely, unlikely], cost)] == [2, 2]
+
+
+def test_a_row_counts_for_itself_and_not_for_every_text() -> None:
+    """A forward of several texts is ragged: one text's rows do not lengthen the others."""
+    cost = StepCost({64: {1: 1.0, 12: 1.1, 13: 9.0, 64: 90.0}})
+    drafts = [chain([1, 2, 3, 4], [0.9] * 4), *[EMPTY] * 7]
+    assert [len(draft) for draft in joint(drafts, cost)] == [4, *[0] * 7]
+
+
+def test_probes_are_kept_of_those_drafts_where_they_pay() -> None:
+    cost = StepCost({64: {1: 1.0, 6: 1.0, 64: 60.0}})
+    worthless = Draft((1, 2), (ROOT, ROOT), (0.9, 0.001), probes=1)
+    worthwhile = Draft((1, 2), (ROOT, 0), (0.2, 0.8), probes=1)
+    assert joint([worthless, worthwhile], cost) == [worthless, worthwhile], "there is room for all"
+    tight = StepCost({64: {1: 1.0, 3: 1.0, 4: 1.1, 5: 1.2, 6: 3.0, 64: 60.0}})
+    assert joint([worthless, worthwhile], tight) == [without_probes(worthless), worthwhile]
+
+
+def test_fixed_rows_are_verified_in_any_case_and_are_part_of_the_price() -> None:
+    cost = StepCost({64: {1: 1.0, 8: 1.0, 9: 8.0, 64: 80.0}})  # eight rows are free
+    tree, guess = chain([1, 2, 3, 4, 5, 6, 7], [0.9] * 7), chain([8, 9], [0.8, 0.7])
+    measured = Measured(FixedCost(cost), Calibration())
+    assert share_rows([tree, guess], [Fixed(4), measured], [64, 64]) == [chain([1, 2, 3, 4], [0.9] * 4), guess]
+    assert share_rows([tree, guess], [Fixed(6), measured], [64, 64]) == [chain([1, 2, 3, 4, 5, 6], [0.9] * 6), EMPTY]
+    assert share_rows([tree, guess], [Fixed(1), Fixed(0)], [64, 64]) == [chain([1], [0.9]), EMPTY]
+    assert share_rows([], [], []) == []
+
+
+def test_the_longest_context_decides_what_a_forward_costs() -> None:
+    cost = StepCost({64: {1: 1.0, 64: 1.0}, 1088: {1: 1.0, 64: 65.0}})
+    drafts = [chain([1, 2], [0.3, 0.2])] * 2
+    budgets: list[Budget] = [Measured(FixedCost(cost), Calibration()) for _ in drafts]
+    assert [len(draft) for draft in share_rows(drafts, budgets, [0, 0])] == [2, 2]
+    assert [len(draft) for draft in share_rows(drafts, budgets, [0, 1088])] == [0, 0]

@@ -1,0 +1,67 @@
+"""The picture on the architecture page, drawn from what the source files import.
+
+    python -m tests.architecture
+
+writes it into docs/architecture.md between its two marks; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tests.imports import MODULES, PARTS, ROOT, imports_of, part_of, room_of
+
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- drawn by make architecture -->\n", "<!-- end of what is drawn -->\n"
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "accel": ("files", "text", "drafting", "engines/protocol", "engines/torch", "decoding", ".", "testing"),
+    "retrieval": (),
+    "pipelines": ("citations", "progress", "data", "models", "rendering", ".", "training", "benchmark", "cli"),
+    "integrations": ("langchain", "llama_index"),
+}
+"""The rooms that are drawn, from the ground up."""
+
+
+def drawn() -> str:
+    """Every part and room, with what its files import, in functions and for type checking too."""
+    parts = {part: {part_of(each.imported) for module in own(part) for each in imports_of(module)} for part in PARTS}
+    lines = ["```text", *(_line(part, parts[part] - {part}, PARTS) for part in PARTS)]
+    for part in PARTS:
+        if ROOMS[part]:
+            lines += ["", part, *(f"  {line}" for line in _rooms(part))]
+    return "\n".join([*lines, "```", ""])
+
+
+def own(part: str) -> list[str]:
+    """The files of a part, as module names."""
+    return [module for module in MODULES if part_of(module) == part]
+
+
+def _rooms(part: str) -> list[str]:
+    rooms = ROOMS[part] if "." in ROOMS[part] else (".", *ROOMS[part])
+    found: dict[str, set[str]] = {room: set() for room in rooms}
+    for module in own(part):
+        room = room_of(module, rooms)
+        found[room] |= {room_of(each.imported, rooms) for each in imports_of(module) if part_of(each.imported) == part}
+    return [_line(_name(room), {_name(other) for other in found[room] - {room}}, map(_name, rooms)) for room in rooms]
+
+
+def _name(room: str) -> str:
+    return "(root)" if room == "." else room
+
+
+def _line(name: str, imported: set[str], order: Iterable[str]) -> str:
+    """A room, and in the order of the page what it imports."""
+    known = ", ".join(each for each in order if each in imported)
+    return f"{name:<18}-> {known}" if known else name
+
+
+def main() -> None:
+    """Write the picture into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}{drawn()}{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

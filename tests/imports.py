@@ -1,0 +1,122 @@
+"""Who imports whom, read from the source files themselves: the graph that tests and the architecture page are made of.
+
+Runs none of the code. A name that a package hands on lazily counts as an import of the file that the name comes from.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("accel", "retrieval", "pipelines", "integrations")
+FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in PARTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """That file ``importer`` imports file ``imported``, both by module name; ``is_for_types`` where no run does."""
+
+    importer: str
+    imported: str
+    line: int
+    is_for_types: bool
+
+
+def module_name(path: Path) -> str:
+    """The name that a file is imported by."""
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for paths in FILES.values() for path in paths}
+
+
+def part_of(module: str) -> str:
+    """The part that a module belongs to."""
+    return module.split(".")[1]
+
+
+def imports_of(module: str) -> list[Import]:
+    """Every import of a file of ours that a file makes, at its top, in functions and for type checking."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    for_types = {id(node) for block in _type_checking(tree) for node in ast.walk(block)}
+    found = []
+    for node in ast.walk(tree):
+        for name in _named(node):
+            target = resolve(name)
+            if target is not None and target != module:
+                found.append(Import(module, target, getattr(node, "lineno", 0), id(node) in for_types))
+    return found
+
+
+@cache
+def resolve(name: str) -> str | None:
+    """The file that a dotted name leads to, through packages that hand names on lazily; None where it is not ours."""
+    if name in MODULES:
+        return name
+    package, _, last = name.rpartition(".")
+    if package not in MODULES:
+        return None
+    stub = MODULES[package].with_suffix(".pyi")
+    if stub.exists():
+        for node in ast.walk(ast.parse(stub.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and any(alias.asname == last for alias in node.names):
+                return resolve(f"{package}.{node.module}")
+    return package
+
+
+def graph(part: str) -> dict[str, list[Import]]:
+    """For each file of a part its imports of files of the same part."""
+    own = [module for module in MODULES if part_of(module) == part]
+    return {module: [each for each in imports_of(module) if part_of(each.imported) == part] for module in own}
+
+
+def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Every set of nodes that all lead to each other (Tarjan's strongly connected components of more than one)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for target in edges.get(node, ()):
+            if target not in order:
+                visit(target)
+            if target in stack:
+                low[node] = min(low[node], low[target])
+        if low[node] == order[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in edges:
+        if node not in order:
+            visit(node)
+    return sorted(found)
+
+
+def room_of(module: str, rooms: Iterable[str]) -> str:
+    """The room of a file: the longest of these folders or files (as a/b) that it is or lies in; else "."."""
+    inside = "/".join(module.split(".")[2:])
+    fitting = [room for room in rooms if inside == room or inside.startswith(f"{room}/")]
+    return max(fitting, key=len, default=".")
+
+
+def _type_checking(tree: ast.Module) -> Iterator[ast.If]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield node
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
