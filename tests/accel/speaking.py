@@ -51,8 +51,7 @@ def serving(speaking: Speaking) -> Iterator[Speaking]:
     class Handler(_Handler):
         says = speaking
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     speaking.url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -62,6 +61,13 @@ def serving(speaking: Speaking) -> Iterator[Speaking]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that went away is what some tests are about."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -99,6 +99,21 @@ def test_forty_tenants_are_never_drafted_from_each_others_texts() -> None:
     assert engine.proposer.failures == 0
 
 
+def test_a_request_under_the_id_of_one_that_has_ended_is_another_request() -> None:
+    """The very same prompt and first token, so that nothing but who it belongs to tells the two apart."""
+    engine, said = Engine(proposer()), words(1)
+    first = Request("same", [7, 8], said, Sources((said,)))
+    engine.add(first)
+    engine.step()
+    engine.abort(first)
+    engine.drafts.clear()
+    second = Request("same", [7, 8], said)
+    engine.add(second)
+    to_end(engine)
+    assert first.drafted[0]
+    assert not any(second.drafted), "drafted from the first one's references"
+
+
 def test_nothing_is_kept_of_requests_that_have_ended() -> None:
     engine = Engine(proposer())
     for tenant in range(200):
