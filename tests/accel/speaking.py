@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         for call in says.calls:
             self._event(_choice({"tool_calls": [call]}))
-        length = body["max_tokens"] < len(says.pieces)
+        length = (body.get("max_tokens") or 10_000) < len(says.pieces)
         self._event(_choice({} if is_chat else "", finish="length" if length else "stop"))
         if says.usage is not None:
             self._event({"choices": [], "usage": says.usage, "metrics": says.metrics})
