@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from antiphon.accel.decoding import decode
+from antiphon.accel.decoding import loop
 from antiphon.accel.decoding.sampling import Chooser
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits
 from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
-from antiphon.accel.engines.torch import cache
+from antiphon.accel.engines.torch import sequence
 from antiphon.accel.engines.torch.compiled import CompiledSequence
 from antiphon.accel.engines.torch.masks import mask
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -25,7 +25,7 @@ Patch = pytest.MonkeyPatch
 
 def position_is_the_slot(patch: Patch) -> None:
     """A row's rotary position is its place among the rows, not its depth: right for a chain."""
-    patch.setattr(cache, "plant", lambda pending, parents, pads: in_slots(plant(pending, parents, pads)))
+    patch.setattr(sequence, "plant", lambda pending, parents, pads: in_slots(plant(pending, parents, pads)))
 
 
 def rows_see_no_ancestors(patch: Patch) -> None:
@@ -37,7 +37,7 @@ def rows_see_no_ancestors(patch: Patch) -> None:
         sees[:, :pending] = tree.sees[:, :pending]
         return replace(tree, sees=sees)
 
-    patch.setattr(cache, "plant", lonely)
+    patch.setattr(sequence, "plant", lonely)
 
 
 def rows_see_their_siblings(patch: Patch) -> None:
@@ -47,7 +47,7 @@ def rows_see_their_siblings(patch: Patch) -> None:
         tree = plant(pending, parents, pads)
         return replace(tree, sees=np.tri(len(tree), dtype=np.bool_))
 
-    patch.setattr(cache, "plant", crowded)
+    patch.setattr(sequence, "plant", crowded)
 
 
 def window_is_one_too_wide(patch: Patch) -> None:
@@ -57,17 +57,17 @@ def window_is_one_too_wide(patch: Patch) -> None:
         window = None if reach.window is None else reach.window + 1
         return mask(tree, replace(reach, window=window), **places)
 
-    patch.setattr(cache, "mask", wide)
+    patch.setattr(sequence, "mask", wide)
 
 
 def window_counts_slots(patch: Patch) -> None:
     """A sliding layer counts rows, not positions: siblings push the text out of the window."""
-    patch.setattr(cache, "mask", lambda tree, reach, **places: mask(in_slots(tree), reach, **places))
+    patch.setattr(sequence, "mask", lambda tree, reach, **places: mask(in_slots(tree), reach, **places))
 
 
 def padding_is_seen(patch: Patch) -> None:
     """Draft rows attend to the left padding."""
-    patch.setattr(cache, "mask", lambda tree, reach, **places: mask(tree, reach, **places | {"padding": 0}))
+    patch.setattr(sequence, "mask", lambda tree, reach, **places: mask(tree, reach, **places | {"padding": 0}))
 
 
 def positions_count_the_padding(patch: Patch) -> None:
@@ -94,7 +94,7 @@ def positions_count_the_padding(patch: Patch) -> None:
 
 def eager_mask_is_boolean(patch: Patch) -> None:
     """Eager attention adds zeros and ones to its scores instead of zeros and the lowest number."""
-    patch.setattr(cache, "additive", lambda sees, dtype: sees)
+    patch.setattr(sequence, "additive", lambda sees, dtype: sees)
 
 
 def first_rows_are_kept(patch: Patch) -> None:
@@ -153,7 +153,7 @@ def bonus_token_is_lost(patch: Patch) -> None:
         accepted = stroll(draft, choose, commit, at_leaf=lambda row: None)
         return accepted if accepted.tokens else stroll(draft, choose, commit)
 
-    patch.setattr(decode, "walk", stingy)
+    patch.setattr(loop, "walk", stingy)
 
 
 def text_goes_on_after_its_end(patch: Patch) -> None:
@@ -162,13 +162,13 @@ def text_goes_on_after_its_end(patch: Patch) -> None:
     def deaf(draft: Draft, choose: Choose, commit: Commit) -> Accepted:
         return stroll(draft, choose, lambda token: bool(commit(token)) and False)
 
-    patch.setattr(decode, "walk", deaf)
+    patch.setattr(loop, "walk", deaf)
 
 
 def length_is_looked_at_per_forward(patch: Patch) -> None:
     """The same where drafts are not kept to the room that is left either: each of the two alone does no harm."""
     fit = TorchSequence.fit
-    patch.setattr(TorchSequence, "fit", lambda self, draft, rows, depth: fit(self, draft, rows, 99))
+    patch.setattr(TorchSequence, "fit", lambda self, draft, rows, depth, pending: fit(self, draft, rows, 99, pending))
     text_goes_on_after_its_end(patch)
 
 
@@ -184,7 +184,7 @@ def criteria_are_asked_per_forward(patch: Patch) -> None:
             stop.finish = "stop"
         return accepted
 
-    patch.setattr(decode, "walk", patient)
+    patch.setattr(loop, "walk", patient)
 
 
 def likeliest_child_is_followed(patch: Patch) -> None:
@@ -194,7 +194,7 @@ def likeliest_child_is_followed(patch: Patch) -> None:
         first = {row: dict.fromkeys(children, min(children.values())) for row, children in draft.children.items()}
         return stroll(draft, choose, commit, children=first)
 
-    patch.setattr(decode, "walk", sheepish)
+    patch.setattr(loop, "walk", sheepish)
 
 
 def padding_is_a_token(patch: Patch) -> None:
@@ -203,15 +203,15 @@ def padding_is_a_token(patch: Patch) -> None:
     def padded(draft: Draft, choose: Choose, commit: Commit) -> Accepted:
         return stroll(draft, choose, commit, at_leaf=lambda row: {0: len(draft) - 1} if row != ROOT else {})
 
-    patch.setattr(decode, "walk", padded)
+    patch.setattr(loop, "walk", padded)
 
 
 def every_row_is_chosen(patch: Patch) -> None:
     """Processors are called and numbers drawn for all rows of a forward at once, rejected ones too."""
     over = Chooser.over
 
-    def eager(self: Chooser, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
-        choose = over(self, logits, best)
+    def eager(self: Chooser, logits: Logits) -> Callable[[int], int]:
+        choose = over(self, logits)
         tokens = [choose(row) for row in range(ROOT, len(logits) - 1)]
         return lambda row: tokens[row + 1]
 
@@ -222,13 +222,13 @@ def processors_miss_the_path(patch: Patch) -> None:
     """Processors see the text as it was before the forward, at every row of it."""
     over = Chooser.over
 
-    def stale(self: Chooser, logits: Tensor, best: Tensor | None = None) -> Callable[[int], int]:
+    def stale(self: Chooser, logits: Logits) -> Callable[[int], int]:
         known = self.transcript.ids.clone()
         processors = self.processors
 
         def choose(row: int) -> int:
             self.processors = lambda ids, scores: processors(known, scores)
-            token = over(self, logits, best)(row)
+            token = over(self, logits)(row)
             self.processors = processors
             return token
 
@@ -240,7 +240,7 @@ def processors_miss_the_path(patch: Patch) -> None:
 def logits_are_the_rows_before(patch: Patch) -> None:
     """Behind a draft row stands the choice that belongs to the row before it."""
     over = Chooser.over
-    patch.setattr(Chooser, "over", lambda self, *given: lambda row: over(self, *given)(max(row - 1, ROOT)))
+    patch.setattr(Chooser, "over", lambda self, logits: lambda row: over(self, logits)(max(row - 1, ROOT)))
 
 
 def compiled_position_is_the_slot(patch: Patch) -> None:

@@ -11,9 +11,11 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, Sto
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
+from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.run import Run
-from antiphon.accel.drafting.draft import ROOT, Drafter
+from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Curious, Oracle, Thicket, Witness
@@ -46,6 +48,17 @@ def alone(model: Any, prompt: Sequence[int], **options: Any) -> list[int]:
     """What transformers' own decoding of this text alone adds to it."""
     output = model.generate(torch.tensor([list(prompt)]), **(SETTINGS | options))
     return list(output[0, len(prompt) :].tolist())
+
+
+def batch_of(model: Any, size: int = 8) -> Batch:
+    return Batch(loop_of(engine_of(model)), size=size)
+
+
+def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> Text:
+    """One request, as a batch takes it."""
+    request = prepare(model, prompt, **(SETTINGS | options))
+    decoding = DecodingOptions(drafter=drafter, rows=rows)
+    return engine_of(model).lock.take(lambda: Generation(request, options=decoding)).text
 
 
 class Planted:
@@ -98,27 +111,27 @@ def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> 
     model, prompts = model_of("gemma3"), texts((12, 40, 3, 25, 18))
     limits = (9, 20, 4, 16, 11)
     expected = [alone(model, p, max_new_tokens=n) for p, n in zip(prompts, limits, strict=True)]
-    batch = Batch(model, size=size)
+    batch = batch_of(model, size)
     running: list[Any] = []
     for prompt, tail in zip(prompts, expected, strict=True):
-        request = prepare(model, prompt, **(SETTINGS | {"max_new_tokens": len(tail)}))
-        running.append(batch.add(Run(request, partial(Thicket, prompt + tail, 3, VOCABULARY), 16, (), None)))
+        drafter = partial(Thicket, prompt + tail, 3, VOCABULARY)
+        running.append(batch.add(text_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
     said = {}
     for place in (3, 0, 4, 1, 2):  # in whatever order they are read
         steps = list(running[place])
         said[place] = [token for step in steps for token in step.tokens]
         assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"]
     assert [said[place] for place in range(5)] == expected
-    assert batch.memory.lengths == []
+    assert batch.active == ()
 
 
 def test_a_text_that_nobody_reads_any_more_leaves_the_batch() -> None:
     model, prompts = model_of("llama"), texts()
-    batch = Batch(model)
-    running = [batch.add(Run(prepare(model, p, **SETTINGS), Nobody, 0, (), None)) for p in prompts]
+    batch = batch_of(model)
+    running = [batch.add(text_of(model, prompt, Nobody, 0)) for prompt in prompts]
     next(running[0])
     running[0].close()  # type: ignore[attr-defined]
-    assert len(batch.memory.lengths) == 2
+    assert len(batch.active) == 2
     assert [token for step in running[2] for token in step.tokens] == alone(model, prompts[2])
 
 
@@ -281,4 +294,4 @@ def test_a_cache_that_holds_tokens_of_several_texts_is_refused() -> None:
 
 def test_a_batch_of_no_places_is_refused() -> None:
     with pytest.raises(ValueError, match="batch size is 0"):
-        Batch(model_of("llama"), size=0)
+        batch_of(model_of("llama"), 0)

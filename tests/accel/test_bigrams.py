@@ -8,11 +8,15 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.decoding.request import prepare
 from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersUp, SuffixMatch
-from antiphon.accel.drafting.drafters.runners_up import Bigrams, K
+from antiphon.accel.drafting.drafters.runners_up import Bigrams, K, runners_up_of
+from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch import bigrams
-from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, ask, bigrams_of
-from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, Forward, ask, find
+from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
@@ -22,14 +26,28 @@ PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(
 
 @pytest.fixture(autouse=True)
 def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bigrams, "user_cache_dir", lambda name: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(model: Any) -> Bigrams:
-        raise AssertionError("the model was asked")
+def forwards_of(model: Any) -> Forward:
+    """A forward of a fresh text of this model."""
+    engine = engine_of(model)
+    return lambda draft, root: engine.sequence().forward((root,), draft)
 
-    monkeypatch.setattr(bigrams, "ask", refuse)
+
+def bigrams_of(model: Any) -> Bigrams | None:
+    return engine_of(model).bigrams
+
+
+def forbid(model: Any) -> Any:
+    """The model, which must not be asked: no forward of it has as many rows as the first one that asks."""
+    traits_of(model)
+
+    def refuse(module: Any, given: Any, named: dict[str, Any]) -> None:
+        assert named["input_ids"].shape[1] != 1 + FIRST, "the model was asked"
+
+    model.register_forward_pre_hook(refuse, with_kwargs=True)
+    return model
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2", "qwen2"])
@@ -50,25 +68,26 @@ def test_they_are_what_the_model_says_after_each_token_alone(family: str) -> Non
     assert found.after(VOCABULARY) == found.after(-1) == {}
 
 
-def test_they_are_asked_for_once_and_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = bigrams_of(tiny_model(seed=5))
-    forbid(monkeypatch)
-    again = bigrams_of(tiny_model(seed=5))
+def test_they_are_asked_for_once_and_kept_for_other_processes() -> None:
+    model, same, other = (tiny_model(seed=seed) for seed in (5, 5, 6))
+    first = bigrams_of(model)
+    again = bigrams_of(forbid(same))
     assert first is not None
     assert again is not None
     assert first is not again
     assert np.array_equal(first.tokens, again.tokens)
     assert np.array_equal(first.chances, again.chances)
     with pytest.raises(AssertionError, match="asked"):
-        bigrams_of(tiny_model(seed=6))
+        bigrams_of(forbid(other))
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors", None])
 def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> None:
-    expected = bigrams_of(tiny_model(seed=5))
-    [file] = (tmp_path / "bigrams").iterdir()
+    model, same = tiny_model(seed=5), tiny_model(seed=5)
+    expected = find(model, forwards_of(model), tmp_path)
+    [file] = tmp_path.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    found = bigrams_of(tiny_model(seed=5))
+    found = find(same, forwards_of(same), tmp_path)
     assert expected is not None
     assert found is not None
     assert np.array_equal(found.tokens, expected.tokens)
@@ -99,7 +118,8 @@ def test_a_file_that_could_not_have_been_written_is_not_believed(tokens: Any, ch
 
 @pytest.mark.parametrize("start", [VOCABULARY, -1, None])
 def test_a_model_without_a_token_that_begins_texts_is_asked_all_the_same(start: int | None) -> None:
-    found = bigrams_of(tiny_model(seed=8, bos_token_id=start))
+    model = tiny_model(seed=8, bos_token_id=start)
+    found = bigrams_of(model)
     assert found is not None
     assert len(found.tokens) == VOCABULARY
 
@@ -108,20 +128,22 @@ def test_chances_leave_room_where_the_best_tokens_share_a_column() -> None:
     model: Any = tiny_model(seed=9, vocab_size=1024)
     with torch.no_grad():
         model.lm_head.weight.zero_()[::16] = 1.0  # tokens 0, 16, 32, ... are equally good, in one column of sixteen
-    assert np.all(ask(model).chances.sum(1) <= BELIEVED + 1e-4)
+    assert np.all(ask(model, forwards_of(model)).chances.sum(1) <= BELIEVED + 1e-4)
 
 
-def test_a_model_that_cannot_be_asked_is_decoded_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_asked_is_decoded_without_them() -> None:
+    model: Any = tiny_model(seed=13)
+    traits_of(model)
     asked: list[Any] = []
 
-    def refuse(model: Any) -> Bigrams:
-        asked.append(model)
-        raise RuntimeError("out of memory")
+    def refuse(module: Any, given: Any, named: dict[str, Any]) -> None:
+        if named["input_ids"].shape[1] == 1 + FIRST:
+            asked.append(module)
+            raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(bigrams, "ask", refuse)
-    model: Any = tiny_model(seed=13)
+    model.register_forward_pre_hook(refuse, with_kwargs=True)
     for _ in range(2):
-        generate(model, PROMPT, max_new_tokens=3)
+        generate(model, PROMPT, max_new_tokens=3, cost=StepCost({64: {1: 1.0, 64: 1.0}}))
     assert asked == [model]
 
 
@@ -134,25 +156,23 @@ def test_a_drafter_that_goes_to_another_model_takes_nothing_along() -> None:
         assert drafter.runners_up.prior is bigrams_of(model)
 
 
-def test_where_no_file_can_be_written_they_are_done_with_for_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_file_can_be_written_they_are_done_with_for_this_process(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(bigrams, "user_cache_dir", lambda name: tmp_path / "file")
-    assert bigrams_of(tiny_model(seed=5)) is not None
+    model = tiny_model(seed=5)
+    assert find(model, forwards_of(model), tmp_path / "file") is not None
 
 
-def test_when_time_is_up_the_frequent_tokens_have_been_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bigrams, "SECONDS", 0.0)
-    found = ask(tiny_model())
+@torch.no_grad()
+def test_when_time_is_up_the_frequent_tokens_have_been_asked() -> None:
+    model = tiny_model()
+    found = ask(model, forwards_of(model), seconds=0.0)
     assert len(found.tokens) == FIRST
     assert found.after(FIRST) == {}
 
 
-def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid(monkeypatch)
-    assert bigrams_of(tiny_model("mamba2")) is None
-    assert bigrams_of(tiny_model(seed=7).train()) is None
+def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked() -> None:
+    for model in (tiny_model("mamba2"), tiny_model(seed=7).train()):
+        assert bigrams_of(forbid(model)) is None
 
 
 def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
@@ -170,7 +190,7 @@ def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
 def test_every_drafter_with_a_table_is_given_them() -> None:
     model: Any = tiny_model(seed=11)
     for drafter in (SuffixMatch(), Recycling(), Blend()):
-        list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))  # type: ignore[misc]
+        list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))
         assert drafter.runners_up is not None
         assert drafter.runners_up.prior is bigrams_of(model)
 
@@ -183,21 +203,25 @@ def test_they_save_forwards_and_change_no_text() -> None:
     expected = model.generate(PROMPT, **options).tolist()
     steps: dict[bool, int] = {}
     for is_known in (True, False):
+        request = prepare(model, PROMPT, **options)
+        drafting = DecodingOptions(rows=8)
+        generation = engine_of(model).lock.take(lambda: Generation(request, options=drafting))  # noqa: B023
+        table = runners_up_of(generation.text.drafter)
+        assert table is not None
+        assert table.prior is bigrams_of(model)
         if not is_known:
-            bigrams._known[model] = None
-        count: list[Any] = []
-        output = generate(model, PROMPT, rows=8, on_step=count.append, **options)
+            table.prior = None
+        steps[is_known] = len(list(generation.steps()))
+        output = generation.output()
         assert isinstance(output, torch.Tensor)
         assert output.tolist() == expected
-        steps[is_known] = len(count)
-    del bigrams._known[model]
     assert steps[True] < steps[False]
 
 
-def test_without_recycling_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid(monkeypatch)
-    model: Any = tiny_model(seed=12)
-    generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3)
+def test_without_recycling_nobody_is_asked() -> None:
+    model: Any = forbid(tiny_model(seed=12))
+    generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3, rows=8)
     generate(model, PROMPT, drafter=Nothing, max_new_tokens=3)
-    assert model not in bigrams._known
     generate(model, PROMPT, rows=0, max_new_tokens=3)
+    with pytest.raises(AssertionError, match="asked"):
+        generate(model, PROMPT, rows=8, max_new_tokens=3)

@@ -65,7 +65,7 @@ def test_the_micro_example_has_its_eighteen_rows() -> None:
 
 def test_every_row_of_the_micro_example_sees_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
-    cached = TorchSequence(model, traits_of(model), learned=taught(model, masks=2))
+    cached = TorchSequence(model, traits_of(model), bita=taught(model, masks=2))
     cached.prefill(PROMPT[0].tolist())
     cached.keep(())
     masks: list[Tensor] = []
@@ -162,7 +162,7 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
     thicket = Thicket([*text, *range(60, 90)], 3, VOCABULARY).propose(text, 9)
     draft = Bita(learned).with_masks(replace(thicket, chances=(1.0,) * len(thicket)), 99)
     plain = TorchSequence(model, traits_of(model))
-    masked = TorchSequence(model, traits_of(model), learned=learned)
+    masked = TorchSequence(model, traits_of(model), bita=learned)
     logits = []
     for cached, fed in ((plain, thicket), (masked, draft)):
         cached.prefill(text[:-1])
@@ -173,7 +173,7 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
     for row in range(ROOT, len(thicket)):
         context = [*text, *(_path(thicket, row) if row != ROOT else ())]
         own = [probe for probe in range(draft.candidates, len(draft)) if row in _asking(draft, probe)]
-        alone = TorchSequence(model, traits_of(model), learned=learned)
+        alone = TorchSequence(model, traits_of(model), bita=learned)
         alone.prefill(context[:-1])
         alone.keep(())
         truth = alone.forward(context[-1:], Draft((-1, -2), (-1, 0), (1.0, 1.0), 2))[1:]
@@ -197,7 +197,7 @@ def test_the_prefix_is_heard_by_masks() -> None:
     model = tiny_model()
     said = []
     for loudness in (50.0, 60.0):
-        cached = TorchSequence(model, traits_of(model), learned=taught(model, loudness=loudness))
+        cached = TorchSequence(model, traits_of(model), bita=taught(model, loudness=loudness))
         cached.prefill(PROMPT[0].tolist())
         cached.keep(())
         said.append(cached.forward([7], Draft((-1,), (-1,), (1.0,), 1)))

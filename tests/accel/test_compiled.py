@@ -16,9 +16,8 @@ from transformers import DynamicCache, StaticCache
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Drafter
 from antiphon.accel.drafting.drafters import Lookahead
-from antiphon.accel.engines.torch import compiled, slots
-from antiphon.accel.engines.torch.compiled import CompiledSequence, compiled_or_plain
-from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.compiled import CompiledSequence, CompiledSteps
+from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slots import BUCKETS
 from antiphon.accel.generate import generate, stream
@@ -45,17 +44,14 @@ def as_they_are() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every graph that `torch.compile` makes; its backend runs them as they are."""
-    made: list[Any] = []
+def compiling(model: Any, **settings: Any) -> Any:
+    """The model, whose steps will be compiled like this."""
+    engine_of(model).compiled_steps = CompiledSteps(**settings)
+    return model
 
-    def noting(graph: Any, inputs: Any) -> Any:
-        made.append(graph)
-        return graph.forward
 
-    monkeypatch.setattr(slots, "BACKEND", noting)
-    return made
+def failure_of(model: Any) -> str:
+    return engine_of(model).compiled_steps.failure
 
 
 @cache
@@ -88,7 +84,7 @@ def test_text_and_logits_are_plain_decodings(family: str, implementation: str, m
     assert output[0].tolist() == text
     expect_plain_logits(model, text, witness.sights)
     assert len(witness.sights) < 30
-    assert model not in compiled._failures
+    assert not failure_of(model)
 
 
 @as_they_are()
@@ -104,7 +100,7 @@ def test_what_is_asked_beside_the_prompts_last_token_and_later_changes_nothing(n
     assert ours(model, witness, rows=63)[0].tolist() == text
     assert witness.sights[0].draft.probes > 0
     expect_plain_logits(model, text, witness.sights)
-    assert model not in compiled._failures
+    assert not failure_of(model)
 
 
 @as_they_are()
@@ -120,18 +116,16 @@ def test_left_padding_is_seen_by_nobody() -> None:
 
 
 def in_slots(model: Any, prompt: list[int]) -> CompiledSequence:
-    cached = CompiledSequence(TorchSequence(model, traits_of(model)), compiles=False)
+    engine = engine_of(model)
+    cached = CompiledSequence(TorchSequence(model, engine.traits), engine.compiled_steps, compiles=False)
     with torch.no_grad():
         cached.prefill(prompt)
     cached.keep(())
     return cached
 
 
-def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_that_of_a_fresh_prefill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(slots, "SMALLEST", 128)
-    model = tiny_model(seed=11)
+def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_that_of_a_fresh_prefill() -> None:
+    model = compiling(tiny_model(seed=11), smallest=128)
     text = truth(model)
     thicket = Thicket(text, 7, VOCABULARY)
     cached = in_slots(model, text[:LENGTH])
@@ -153,23 +147,20 @@ def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_
 
 
 def sizes_of(model: Any) -> list[int]:
-    return sorted(memory.size for memory in slots._memories[model].values())
+    return engine_of(model).compiled_steps.memories.sizes
 
 
 @as_they_are()
-def test_rejected_rows_use_up_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "SMALLEST", 128)
-    model = tiny_model(seed=11)
+def test_rejected_rows_use_up_no_slots() -> None:
+    model = compiling(tiny_model(seed=11), smallest=128)
     text = truth(model, max_new_tokens=80)
     assert ours(model, Liar(text, 7), max_new_tokens=80, rows=7)[0].tolist() == text  # 79 steps of 8 rows
     assert sizes_of(model) == [256]
 
 
 @as_they_are()
-def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "SMALLEST", 64)
-    monkeypatch.setattr(compiled, "AHEAD", 0)
-    model = tiny_model(seed=11)
+def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size() -> None:
+    model = compiling(tiny_model(seed=11), smallest=64, ahead=0)
     text = truth(model, max_new_tokens=160)
     witness = Witness(Thicket(text, 2, VOCABULARY))
     assert ours(model, witness, max_new_tokens=160)[0].tolist() == text
@@ -244,8 +235,14 @@ def test_a_stream_that_is_closed_leaves_its_tokens_in_the_callers_cache() -> Non
     assert memory.get_seq_length() == LENGTH + len(said) - 1
 
 
-def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks(graphs: list[Any]) -> None:
-    model: Any = tiny_model(seed=11, num_hidden_layers=1)
+def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks() -> None:
+    graphs: list[Any] = []
+
+    def as_it_is(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    model = compiling(tiny_model(seed=11, num_hidden_layers=1), backend=as_it_is)
     text = truth(model)
     for seed in (1, 2, 3):
         witness = Witness(Thicket(text, seed, VOCABULARY))
@@ -261,7 +258,7 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks(g
     ]
     assert [one.tokens for one, _ in zip(*texts, strict=True)] == [sight.accepted.tokens for sight in witness.sights]
     assert len(graphs) == before
-    assert model not in compiled._failures
+    assert not failure_of(model)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
@@ -273,20 +270,19 @@ def test_inductor_compiles_a_step() -> None:
     witness = Witness(Oracle(text, 3))
     assert ours(model, witness, max_new_tokens=9)[0].tolist() == text[: LENGTH + 9]  # two steps of four rows
     expect_plain_logits(model, text[: LENGTH + 9], witness.sights)
-    assert model not in compiled._failures
+    assert not failure_of(model)
 
 
-def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once() -> None:
     def broken(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no room for code\nand more lines")
 
-    monkeypatch.setattr(slots, "BACKEND", broken)
-    model = tiny_model(seed=11)
+    model = compiling(tiny_model(seed=11), backend=broken)
     text = truth(model)
     with pytest.warns(UserWarning, match="decoded without compiled steps: compiling failed: .*no room for code"):
         assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
     assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
-    assert "no room" in str(compiled.obstacle(model, traits_of(model), TorchSequence(model, traits_of(model)).cache))
+    assert "no room" in engine_of(model).why_not_compiled()
 
 
 def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +313,7 @@ def test_a_gpu_replays_its_steps_and_says_the_same(mode: str, asked: bool | None
     assert output.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
     assert len(sizes_of(model)) == 1
-    assert model not in compiled._failures
+    assert not failure_of(model)
 
 
 OBSTACLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -340,9 +336,9 @@ def test_what_cannot_be_compiled_is_decoded_as_ever_and_named_where_it_was_asked
 
 def test_on_a_cpu_nothing_is_compiled_unasked() -> None:
     model = model_of("llama")
-    plain = TorchSequence(model, traits_of(model))
-    assert compiled_or_plain(plain, None) is plain
-    assert compiled_or_plain(plain, False) is plain
+    assert isinstance(engine_of(model).sequence(compiled=None), TorchSequence)
+    assert isinstance(engine_of(model).sequence(compiled=False), TorchSequence)
+    assert isinstance(engine_of(model).sequence(compiled=True), CompiledSequence)
 
 
 @as_they_are()
@@ -365,7 +361,7 @@ def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
     with torch.inference_mode():
         assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
     assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
-    assert model not in compiled._failures
+    assert not failure_of(model)
 
 
 def test_a_model_that_is_dropped_takes_its_memory_along() -> None:

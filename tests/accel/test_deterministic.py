@@ -11,11 +11,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import AttentionSpan, plant
-from antiphon.accel.engines.torch.attention import EXACT, exact_attention, implementation_of
-from antiphon.accel.engines.torch.determinism import bucket_of, settled
+from antiphon.accel.engines.torch.attention import exact_attention, implementation_of
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.masks import mask
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
@@ -166,10 +167,12 @@ def test_runs_with_different_rows_agree_where_the_bucket_is_given() -> None:
 
 
 def test_a_bucket_holds_the_root_and_every_row() -> None:
-    assert [bucket_of(True, rows) for rows in (0, 7, 8, 32, 64)] == [8, 8, 16, 40, 72]
-    assert (bucket_of(False, 32), bucket_of(33, 32)) == (0, 33)
+    always = [DecodingOptions(rows=rows, deterministic=True).fixed_rows for rows in (0, 7, 8, 32, 64)]
+    assert always == [8, 8, 16, 40, 72]
+    assert DecodingOptions(rows=32, deterministic=False).fixed_rows == 0
+    assert DecodingOptions(rows=32, deterministic=33).fixed_rows == 33
     with pytest.raises(ValueError, match="a forward with 32 draft rows has at least 33"):
-        bucket_of(32, 32)
+        DecodingOptions(rows=32, deterministic=32)
 
 
 def test_the_model_has_its_own_attention_back_after_every_step() -> None:
@@ -182,19 +185,20 @@ def test_the_model_has_its_own_attention_back_after_every_step() -> None:
         assert one.tokens == other.tokens
         tokens += one.tokens
     assert [*prompt[0].tolist(), *tokens] == text
-    decoder = Decoder(Nothing, deterministic=True)
+    decoder = Decoder(drafter=Nothing, deterministic=True)
     assert model.generate(prompt, custom_generate=decoder, **OPTIONS)[0].tolist() == text
 
 
-def test_a_language_model_owns_its_model_and_keeps_it_attending_exactly() -> None:
+def test_a_language_model_decodes_deterministically_and_leaves_its_model_as_it_was() -> None:
     prompt = "the passages that retrieval found"
     model: Any = tiny_model("phi3").bfloat16()
     language_model = LanguageModel(model, byte_tokenizer(), deterministic=True)
-    assert implementation_of(model) == EXACT
+    assert implementation_of(model) == "sdpa"
     plain = language_model.generate(prompt, drafter="nothing", max_new_tokens=60)
     for options in ({"references": [prompt, plain.text]}, {"rows": 3}, {"drafter": "copying"}):
         drafted = language_model.generate(prompt, max_new_tokens=60, **options)
         assert drafted.tokens == plain.tokens
+    assert implementation_of(model) == "sdpa"
     assert language_model.certify(prompt, plain).holds
     with pytest.raises(ValueError, match="has at least 51"):
         language_model.generate(prompt, rows=50)
@@ -250,7 +254,7 @@ def test_a_model_that_rounds_a_row_by_its_neighbours_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"LlamaForCausalLM in torch\.bfloat16 on cpu rounds a row by the rows beside it"
     ):
-        settled(model, 16)
+        engine_of(model).deterministic_traits(16)
 
 
 def test_a_cache_that_cannot_be_rewound_is_refused() -> None:

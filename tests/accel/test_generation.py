@@ -127,7 +127,9 @@ def ours(mode: str, text: list[int], prompt: Tensor = PROMPT, **options: Any) ->
     torch.manual_seed(5)
     if mode == "greedy":
         return generate(model(), prompt, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **settings)
-    return model().generate(prompt, custom_generate=Decoder(lambda: Thicket(text, 2, VOCABULARY), rows=32), **settings)
+    return model().generate(
+        prompt, custom_generate=Decoder(drafter=lambda: Thicket(text, 2, VOCABULARY), rows=32), **settings
+    )
 
 
 @pytest.mark.parametrize(("name", "mode"), ROWS)

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from antiphon.accel.engines.torch.engine import TorchEngine
+from antiphon.accel.engines.torch.ragged import sharings
 from antiphon.accel.engines.torch.traits import declared
-from tests.accel import mutants, test_compiled, test_contract, test_engine, test_families
+from tests.accel import mutants, ragged_mutants, test_batch, test_compiled, test_contract, test_engine, test_families
 
 ALIKE = test_contract.test_text_and_logits_are_plain_decodings
+BATCH = test_batch.test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits
 CACHED = test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill
 COMPILED = test_compiled.test_text_and_logits_are_plain_decodings
 PADDED = test_engine.test_left_padding_is_seen_by_nobody
@@ -44,12 +47,17 @@ ROWS = [
     Row(
         mutants.first_rows_are_kept, test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill, ("llama",)
     ),
-    Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy")),
+    Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy"), error=IndexError),
     Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "llama", "greedy")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "llama", "greedy")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "mistral", "greedy")),
     Row(mutants.state_is_not_rewound, test_families.test_drafts_change_neither_text_nor_logits, ("mamba2", "greedy")),
-    Row(mutants.bonus_token_is_lost, test_engine.test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step, (3,)),
+    Row(
+        mutants.bonus_token_is_lost,
+        test_engine.test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step,
+        (3,),
+        error=IndexError,
+    ),
     Row(
         mutants.text_goes_on_after_its_end,
         test_engine.test_an_end_of_sequence_token_anywhere_in_an_accepted_run_ends_the_text_there,
@@ -82,6 +90,11 @@ ROWS = [
     Row(mutants.rejected_slots_are_seen, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.kept_slots_are_written_again, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.memory_is_not_handed_over, test_compiled.test_texts_that_take_turns_share_a_memory_and_nothing_in_it),
+    Row(ragged_mutants.rows_go_to_the_neighbour, BATCH, ("llama",)),
+    Row(ragged_mutants.masks_are_the_neighbours, BATCH, ("llama",)),
+    Row(ragged_mutants.states_are_the_neighbours, BATCH, ("llama",)),
+    Row(ragged_mutants.states_are_another_layers, BATCH, ("llama",)),
+    Row(ragged_mutants.texts_see_each_other, BATCH, ("gptj",)),
 ]
 
 
@@ -97,11 +110,8 @@ def expect_green(test: Callable[..., None], parameters: tuple[Any, ...]) -> None
 
 def blind_the_probe(patch: pytest.MonkeyPatch) -> None:
     """Believe what a config promises: else the probe would notice most faults first and draft nothing that branches."""
-    for module in (
-        "antiphon.accel.engines.torch.determinism",
-        *(test.__name__ for test in (test_contract, test_engine, test_families)),
-    ):
-        patch.setattr(f"{module}.traits_of", declared)
+    patch.setattr(TorchEngine, "traits", property(lambda engine: declared(engine.model)))
+    patch.setattr(TorchEngine, "sharing", property(lambda engine: sharings(engine.model)[0]))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

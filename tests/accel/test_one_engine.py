@@ -102,7 +102,7 @@ def test_a_deterministic_language_model_leaves_the_callers_model_as_it_is() -> N
 
 
 def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of_ours() -> None:
-    model: Any = tiny_model(seed=23).to(torch.bfloat16)  # where packed attention takes plain steps, too
+    model: Any = tiny_model(seed=23).to(torch.bfloat16)  # where packed attention takes plain steps, too  # type: ignore[arg-type]
     prompt = ids(PROMPTS[1])
     with torch.no_grad():
         expected = model(prompt).logits
@@ -157,7 +157,8 @@ def test_a_model_that_was_loaded_here_keeps_its_prepacked_weights_and_a_plain_fo
     assert all(isinstance(vars(layer)["forward"], Product) for layer in copies)
     with torch.no_grad():
         assert torch.equal(owned.model(ids(PROMPTS[0])).logits, made(ids(PROMPTS[0])).logits)
-    owned.model.to(torch.bfloat16)
+    loaded: Any = owned.model
+    loaded.to(torch.bfloat16)
     assert owned.engine.prepacked is not copies, "weights that have moved are copied anew"
 
 

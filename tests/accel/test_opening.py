@@ -55,7 +55,7 @@ def test_a_prompt_is_read_but_for_its_last_token_where_the_drafter_asks_somethin
 def test_where_the_prompts_own_forward_is_promised_nothing_is_asked_beside_it() -> None:
     model = tiny_model(seed=11)
     assert TorchSequence(model, traits_of(model)).can_open([5, 6])
-    assert not TorchSequence(model, traits_of(model), bucket=32).can_open([5, 6]), "no bit of it may change"
+    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_open([5, 6]), "no bit of it may change"
     assert not TorchSequence(model, traits_of(model)).can_open([5])
     longrope = tiny_model(rope_parameters=ROPES["dynamic"], max_position_embeddings=52)
     assert shapes_of(longrope, Opening)[1][0] == LENGTH

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch import packed
-from antiphon.accel.engines.torch.attention import implementation_of
-from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.engines.torch.packed import MOST, PACKED, obstacle, packed_attention
+from antiphon.accel.engines.torch.attention import implementation_of, lent
+from antiphon.accel.engines.torch.engine import engine_of, traits_of
+from antiphon.accel.engines.torch.packed import MOST, PACKED, packed_attention, why_not_packed
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
@@ -24,6 +24,9 @@ from tests.accel.oracles import expect_plain_logits
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+
+
+LENT = tiny_model()
 
 
 def states(heads: int, groups: int, rows: int, slots: int = 50, batch: int = 1) -> tuple[Any, Tensor, Tensor, Tensor]:
@@ -41,6 +44,12 @@ def masked(rows: int, slots: int = 50, *, heads: int = 1, batch: int = 1) -> Ten
     return seen
 
 
+def attend_packed(*given: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """Packed attention in a forward that it has been lent to."""
+    with lent(LENT, PACKED):
+        return packed_attention(*given, **options)
+
+
 def sdpa(*given: Any, **options: Any) -> Tensor:
     output, _ = AttentionInterface()["sdpa"](*given, **options)
     return output  # type: ignore[no-any-return]
@@ -52,7 +61,7 @@ def sdpa(*given: Any, **options: Any) -> Tensor:
 def test_every_row_of_every_head_is_what_sdpa_gives(heads: int, groups: int, rows: int, batch: int) -> None:
     given = states(heads, groups, rows, batch=batch)
     mask = masked(rows, batch=batch)
-    output, _ = packed_attention(*given, mask, scaling=0.3)
+    output, _ = attend_packed(*given, mask, scaling=0.3)
     torch.testing.assert_close(output, sdpa(*given, mask, scaling=0.3), atol=2e-6, rtol=1e-5)
 
 
@@ -69,13 +78,13 @@ LEFT: dict[str, Callable[[], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("left", LEFT)
 def test_the_rest_is_left_to_sdpa_bit_by_bit(left: str) -> None:
     given = LEFT[left]()
-    assert torch.equal(packed_attention(*given)[0], sdpa(*given))
+    assert torch.equal(attend_packed(*given)[0], sdpa(*given))
 
 
 def test_a_bias_reaches_sdpa() -> None:
     given = (*states(4, 2, 9), masked(9))
     bias = torch.randn((1, 4, 9, 50), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(packed_attention(*given, position_bias=bias)[0], sdpa(*given, position_bias=bias))
+    assert torch.equal(attend_packed(*given, position_bias=bias)[0], sdpa(*given, position_bias=bias))
 
 
 def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +97,7 @@ def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(packed, "scaled_dot_product_attention", noted)
     module, query, key, value = states(14, 7, 9)
-    packed_attention(module, query, key, value, masked(9))
+    attend_packed(module, query, key, value, masked(9))
     assert [states.data_ptr() for states in read] == [key.data_ptr(), value.data_ptr()]
     assert read[0].shape == key.shape
 
@@ -98,7 +107,7 @@ def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch
 def test_a_plain_step_in_half_precision_is_packed_without_a_mask(dtype: torch.dtype, batch: int) -> None:
     module, query, key, value = states(14, 7, 1, batch=batch)
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    output, _ = packed_attention(module, query, key, value, None)
+    output, _ = attend_packed(module, query, key, value, None)
     assert output.dtype == dtype
     torch.testing.assert_close(output, sdpa(module, query, key, value, None), atol=2e-2, rtol=2e-2)
 
@@ -115,7 +124,7 @@ def test_the_mask_is_made_once_for_all_layers_of_a_forward_and_not_kept(monkeypa
     mask, other = masked(9), ~masked(9)
     other[..., 0] = True
     for seen, groups in ((mask, 2), (mask, 2), (mask, 4), (other, 2)):
-        packed_attention(*states(8, groups, 9), seen)
+        attend_packed(*states(8, groups, 9), seen)
     first, again, wider, another = masks
     assert again is first
     assert wider.shape[2] == 2 * first.shape[2]
@@ -202,8 +211,21 @@ def test_the_model_has_its_own_attention_back_after_an_error() -> None:
     assert implementation_of(model) == "sdpa"
 
 
-def test_texts_that_share_forwards_attend_packed_too() -> None:
-    assert Batch(tiny_model(seed=11)).memory.traits.packs
+def test_texts_that_share_forwards_attend_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(seed=11)
+    engine, rows = engine_of(model), [3, 2]
+    assert engine.traits.packs
+    assert engine.sharing == "ragged"
+    attend, attended = torch.nn.functional.scaled_dot_product_attention, []
+
+    def noted(query: Tensor, *given: Any, **options: Any) -> Tensor:
+        attended.append(query.shape[2])
+        return attend(query, *given, **options)
+
+    monkeypatch.setattr(packed, "scaled_dot_product_attention", noted)
+    with torch.no_grad():
+        engine.forward([Feed(engine.sequence(), [*range(1, 1 + each)]) for each in rows])
+    assert attended == 2 * [2 * each for each in rows], "two query heads to each key head, text by text in two layers"
 
 
 WHY = {
@@ -215,7 +237,8 @@ WHY = {
 
 @pytest.mark.parametrize("family", WHY)
 def test_a_model_that_packing_cannot_help_says_why(family: str) -> None:
-    traits = traits_of(tiny_model(family))
+    model = tiny_model(family)
+    traits = traits_of(model)
     assert (traits.packs, traits.packing) == (False, WHY[family])
 
 
@@ -236,4 +259,4 @@ def test_a_model_that_packing_would_change_keeps_its_trees_and_its_attention() -
 def test_a_model_that_takes_no_attention_from_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(seed=11)
     monkeypatch.setattr(model, "set_attn_implementation", lambda implementation: None)
-    assert obstacle(model) == "it does not let itself be given another attention"
+    assert why_not_packed(model) == "it does not let itself be given another attention"

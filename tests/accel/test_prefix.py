@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, PrefixCache, Summary, summarize
+from antiphon.accel.decoding.generation import Generation
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.run import Run
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters import Blend
+from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits
@@ -45,9 +47,10 @@ def decoded(
         model, prompt, past_key_values=prefix.take(model, prompt), max_new_tokens=14, eos_token_id=None, do_sample=False
     )
     witness = Witness(drafter or Thicket(plain(family, tuple(prompt)), seed=1, vocabulary=VOCABULARY))
-    run = Run(request, lambda: witness, 32, [], None)
-    summary = summarize(prefix.keeping(run, run.steps()))
-    text = run.transcript.tokens
+    options = DecodingOptions(drafter=lambda: witness, rows=32)
+    generation = engine_of(model).lock.take(lambda: Generation(request, options=options))
+    summary = summarize(prefix.keeping(generation, generation.steps()))
+    text = generation.transcript.tokens
     assert text == plain(family, tuple(prompt))
     expect_plain_logits(model, text, witness.sights)
     return text, summary

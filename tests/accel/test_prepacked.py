@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.drafters import Nothing
+from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch import prepacked as room
-from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.engine import engine_of, prepack
 from antiphon.accel.engines.torch.prepacked import Prepacked, Product
-from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
@@ -43,6 +42,19 @@ def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_seconds", lambda multiply, input: 1.0)
 
 
+def prepacked_model(family: str = "llama", **changes: Any) -> Any:
+    """A model that decodes by prepacked weights."""
+    model = tiny_model(family, **changes)
+    prepack(model)
+    return model
+
+
+def copies_of(model: Any) -> Prepacked:
+    """The prepacked weights that a request would be given now."""
+    engine = engine_of(model)
+    return engine.lock.take(lambda: engine.prepacked)
+
+
 def text_of(model: Any, **options: Any) -> list[int]:
     output = generate(model, PROMPT, rows=8, **OPTIONS | options)
     assert isinstance(output, Tensor)
@@ -61,12 +73,12 @@ def hidden_layer(model: Any) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_and_logits_are_plain_decodings(family: str) -> None:
-    model: Any = tiny_model(family)
+    model = prepacked_model(family)
     expected = plain_text_of(model)
     witness = Witness(Thicket(expected, 1, VOCABULARY))
     assert text_of(model, drafter=lambda: witness) == expected
     expect_plain_logits(model, expected, witness.sights)
-    assert len(engine_of(model).prepacked) > 0
+    assert len(copies_of(model)) > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
@@ -93,10 +105,10 @@ def test_what_the_kernel_is_not_made_for_goes_to_torch() -> None:
 
 
 def test_layers_are_computed_by_their_copies_in_a_forward_and_by_themselves_after_it() -> None:
-    model: Any = tiny_model()
+    model = prepacked_model()
     inside: list[bool] = []
     hidden_layer(model).register_forward_hook(lambda layer, *_: inside.append("forward" in vars(layer)))
-    cached = TorchSequence(model, traits_of(model))
+    cached = engine_of(model).sequence()
     with torch.no_grad():
         cached.prefill([1, 2, 3])
         inside.clear()
@@ -105,21 +117,21 @@ def test_layers_are_computed_by_their_copies_in_a_forward_and_by_themselves_afte
         assert inside == [True]
         model(PROMPT)
     assert inside == [True, False]
-    assert all("forward" not in vars(layer) for layer in engine_of(model).prepacked)
+    assert all("forward" not in vars(layer) for layer in copies_of(model))
     copy.deepcopy(model)
 
 
 def test_a_forward_that_fails_leaves_the_model_as_it_was() -> None:
-    model = tiny_model()
-    cached = TorchSequence(model, traits_of(model))
+    model = prepacked_model()
+    cached = engine_of(model).sequence()
     with torch.no_grad(), pytest.raises(IndexError):
         cached.prefill([VOCABULARY])
     assert "forward" not in vars(hidden_layer(model))
 
 
 def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() -> None:
-    model = tiny_model()
-    weights, layer, meeting = engine_of(model).prepacked, hidden_layer(model), Barrier(2, timeout=10)
+    model = prepacked_model()
+    weights, layer, meeting = copies_of(model), hidden_layer(model), Barrier(2, timeout=10)
     seen: list[bool] = []
 
     def other() -> None:
@@ -133,7 +145,7 @@ def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() 
         meeting.wait()
         seen.append("forward" in vars(layer))
     seen.append("forward" in vars(layer))
-    assert engine_of(model).prepacked is weights, "who asks meanwhile is not told that the layers belong to another"
+    assert copies_of(model) is weights, "who asks meanwhile is not told that the layers belong to another"
     meeting.wait()
     thread.join()
     assert [*seen, "forward" in vars(layer)] == [True, True, False]
@@ -141,8 +153,8 @@ def test_forwards_of_several_threads_share_the_copies_until_the_last_one_ends() 
 
 def test_a_forward_of_another_thread_never_meets_copies_that_are_not_its_own() -> None:
     """Neither those of weights that are no more, nor any where it asked for none."""
-    model: Any = tiny_model()
-    first = engine_of(model).prepacked
+    model = prepacked_model()
+    first = copies_of(model)
     double_in_place(model)
     expected = model(PROMPT).logits
     found: list[Tensor] = []
@@ -150,26 +162,27 @@ def test_a_forward_of_another_thread_never_meets_copies_that_are_not_its_own() -
     def other() -> None:
         with torch.no_grad():
             found.append(model(PROMPT).logits)
-            with engine_of(model).prepacked.applied():
+            with copies_of(model).applied():
                 found.append(model(PROMPT).logits)
 
     with first.applied():
         thread = Thread(target=other)
         thread.start()
         thread.join()
-    assert len(engine_of(model).prepacked) > 0
+    assert len(copies_of(model)) > 0
     assert torch.equal(found[0], expected)
     torch.testing.assert_close(found[1], expected)
 
 
 def test_first_requests_that_come_together_make_one_set_of_copies() -> None:
-    model = tiny_model()
+    model = prepacked_model()
+    double_in_place(model)  # whoever asks next needs other copies
     found: list[Prepacked] = []
     start = Barrier(4, timeout=10)
 
     def ask() -> None:
         start.wait()
-        found.append(engine_of(model).prepacked)
+        found.append(copies_of(model))
 
     threads = [Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -220,25 +233,25 @@ def by_another_layer(model: Any) -> None:
     [double_in_place, behind_the_counters, by_another_parameter, by_a_state, one_row, only_a_bias, by_another_layer],
 )
 def test_weights_that_have_changed_are_not_computed_by_old_copies(change: Any) -> None:
-    model: Any = tiny_model(mlp_bias=True)
-    before, copies = text_of(model), engine_of(model).prepacked
-    assert engine_of(model).prepacked is copies
+    model = prepacked_model(mlp_bias=True)
+    before, copies = text_of(model), copies_of(model)
+    assert copies_of(model) is copies
     change(model)
     expected = plain_text_of(model)
     assert text_of(model) == expected
     assert expected != before, "the change says something else"
-    assert len(engine_of(model).prepacked) == len(copies)
-    assert (engine_of(model).prepacked is copies) == (change is only_a_bias)
+    assert len(copies_of(model)) == len(copies)
+    assert (copies_of(model) is copies) == (change is only_a_bias)
 
 
 def test_a_model_that_goes_to_another_precision_gets_copies_of_that() -> None:
-    model: Any = tiny_model()
-    copies = engine_of(model).prepacked
+    model = prepacked_model()
+    copies = copies_of(model)
     model.to(torch.float64)
-    assert len(engine_of(model).prepacked) == 0
+    assert len(copies_of(model)) == 0
     model.to(torch.float32)
-    assert len(engine_of(model).prepacked) == len(copies)
-    assert engine_of(model).prepacked is not copies
+    assert len(copies_of(model)) == len(copies)
+    assert copies_of(model) is not copies
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft's of transformers
@@ -249,32 +262,33 @@ def test_a_merged_adapter_may_be_taken_out_in_the_midst_of_a_forward() -> None:
         torch.manual_seed(5)
         adapted = peft.get_peft_model(tiny_model(), config)
     model = adapted.base_model.model
-    own = len(engine_of(model).prepacked)
+    prepack(model)
+    own = len(copies_of(model))
     with adapted.disable_adapter():
         base = plain_text_of(model)
     assert text_of(model) == plain_text_of(model) != base
     adapted.merge_adapter()
     assert text_of(model) == plain_text_of(model) != base
-    assert own - len(engine_of(model).prepacked) == 2, "one in each layer"
+    assert own - len(copies_of(model)) == 2, "one in each layer"
     with adapted.disable_adapter():
         assert text_of(model) == base
 
 
 def test_a_hook_that_steers_a_weight_is_followed() -> None:
-    model: Any = tiny_model()
-    copies = engine_of(model).prepacked
+    model = prepacked_model()
+    copies = copies_of(model)
 
     def steer(layer: Any, given: Any) -> None:
         layer.weight.data.neg_()
 
     handle = hidden_layer(model).register_forward_pre_hook(steer)
-    assert hidden_layer(model) not in list(engine_of(model).prepacked)
+    assert hidden_layer(model) not in list(copies_of(model))
     handle.remove()
-    assert len(engine_of(model).prepacked) == len(copies)
+    assert len(copies_of(model)) == len(copies)
 
 
 def test_a_forward_that_somebody_else_put_in_is_theirs() -> None:
-    model: Any = tiny_model()
+    model = prepacked_model()
     text_of(model)
     layer, calls = hidden_layer(model), 0
     own = layer.forward
@@ -289,44 +303,48 @@ def test_a_forward_that_somebody_else_put_in_is_theirs() -> None:
     assert text_of(model, drafter=Nothing) == plain_text_of(model)
     assert calls == 2 * (OPTIONS["max_new_tokens"])
     assert layer.forward is hooked
-    assert layer not in list(engine_of(model).prepacked)
+    assert layer not in list(copies_of(model))
 
 
 def test_subclasses_of_linear_layers_are_left_alone() -> None:
     class Quantized(nn.Linear):
         """Keeps its weight in a form of its own."""
 
-    model: Any = tiny_model()
+    model = prepacked_model()
     model.model.layers[0].mlp.up_proj = Quantized(64, 96)
-    assert not any(isinstance(layer, Quantized) for layer in engine_of(model).prepacked)
+    assert not any(isinstance(layer, Quantized) for layer in copies_of(model))
 
 
 def test_under_autocast_layers_stay_as_they_are() -> None:
-    model = tiny_model()
-    with torch.autocast("cpu", torch.bfloat16), engine_of(model).prepacked.applied():
+    model = prepacked_model()
+    with torch.autocast("cpu", torch.bfloat16), copies_of(model).applied():
         assert "forward" not in vars(hidden_layer(model))
 
 
 def test_copies_end_with_the_model() -> None:
-    model = tiny_model()
+    model = prepacked_model()
     text_of(model)
-    copies = ref(engine_of(model).prepacked)
+    copies = ref(copies_of(model))
     del model
     gc.collect()
     assert copies() is None
 
 
 def test_texts_that_share_forwards_share_the_copies() -> None:
-    model: Any = tiny_model()
+    model = prepacked_model()
     inside: list[bool] = []
     hidden_layer(model).register_forward_hook(lambda layer, *_: inside.append("forward" in vars(layer)))
-    memory = Batch(model).memory
-    memory.admit([[1, 2, 3], [4, 5]])
-    assert inside[-1] is True
+    engine = engine_of(model)
+    assert engine.sharing is not None
+    first, second = (Feed(engine.sequence(), prompt) for prompt in ([1, 2, 3], [4, 5]))
+    inside.clear()
+    with torch.no_grad():
+        engine.forward([first, second])
+    assert inside == [True]
 
 
 def test_deterministic_decoding_rounds_as_torch_does() -> None:
-    model: Any = tiny_model()
+    model = prepacked_model()
     text_of(model, deterministic=True)
     inside: list[bool] = []
     hidden_layer(model).register_forward_hook(lambda layer, *_: inside.append("forward" in vars(layer)))

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from antiphon.accel.engines.torch import free_memory as free_memory_module
 from antiphon.accel.engines.torch import prepacked as room
 from antiphon.accel.engines.torch.cost_store import describe
+from antiphon.accel.engines.torch.engine import engine_of, prepack
 from antiphon.accel.engines.torch.free_memory import free_memory
-from antiphon.accel.engines.torch.prepacked import Product, prepack
+from antiphon.accel.engines.torch.prepacked import Product
 from antiphon.accel.testing.diagnosis import diagnose
 from antiphon.accel.testing.tiny import tiny_model
-from tests.accel.test_prepacked import PROMPT, hidden_layer, plain_text_of, text_of
+from tests.accel.test_prepacked import PROMPT, copies_of, hidden_layer, plain_text_of, text_of
 from tests.accel.test_prepacked import every_layer as every_layer
 from tests.accel.test_prepacked import pytestmark as pytestmark
 
@@ -24,8 +25,8 @@ def test_copies_take_at_most_half_of_what_is_free(monkeypatch: pytest.MonkeyPatc
     model: Any = tiny_model()
     size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear))
     monkeypatch.setattr(room, "free_memory", lambda: 2 * size - 1)
-    assert (len(engine_of(model).prepacked), engine_of(model).prepacked.size) == (0, 0)
-    assert "its copies would take" in engine_of(model).prepacked.reason
+    assert (len(prepack(model)), prepack(model).size) == (0, 0)
+    assert "its copies would take" in copies_of(model).reason
     assert text_of(model) == plain_text_of(model)
     assert (prepack(model, True).size, prepack(model, True).reason) == (size, "")
     assert len(prepack(model)) == 0
@@ -35,14 +36,15 @@ def test_copies_take_at_most_half_of_what_is_free(monkeypatch: pytest.MonkeyPatc
 
 def test_copies_can_be_declined_and_steps_are_then_measured_without() -> None:
     model = tiny_model()
-    key, cost = describe(model), engine_of(model).step_cost()
+    engine = engine_of(model)
+    key, cost = describe(model, len(prepack(model))), engine.step_cost()
     assert prepack(model, False).reason == "it was declined"
-    with engine_of(model).prepacked.applied():
+    with copies_of(model).applied():
         assert "forward" not in vars(hidden_layer(model))
-    assert describe(model) != key
-    assert engine_of(model).step_cost() is not cost
+    assert describe(model, len(engine.prepacked)) != key
+    assert engine.step_cost() is not cost
     prepack(model)
-    assert engine_of(model).step_cost() is cost
+    assert engine.step_cost() is cost
 
 
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,12 +73,12 @@ def test_a_container_has_what_its_limit_leaves(tmp_path: Path, monkeypatch: pyte
 def test_a_kernel_that_is_less_exact_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Product.multiply
     monkeypatch.setattr(Product, "multiply", lambda self, given: exact(self, given).bfloat16().to(given.dtype))
-    assert engine_of(tiny_model()).prepacked.reason == "its products would be less exact"
+    assert prepack(tiny_model()).reason == "its products would be less exact"
 
 
 def test_a_kernel_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_seconds", lambda multiply, given: 2.0 if multiply.__name__ == "multiply" else 1.9)
-    assert engine_of(tiny_model()).prepacked.reason == "its products would be slower"
+    assert prepack(tiny_model()).reason == "its products would be slower"
 
 
 def test_time_is_taken_of_the_fastest_try(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,10 +101,10 @@ def test_layers_that_torch_cannot_prepack_do_not_stop_the_others(monkeypatch: py
             raise RuntimeError("not this one")
         make(self, module, owner)
 
-    everything = len(engine_of(model).prepacked)
+    everything = len(prepack(model))
     monkeypatch.setattr(Product, "__init__", picky)
     assert len(prepack(model)) == everything - 1
-    assert engine_of(model).prepacked.reason == ""
+    assert copies_of(model).reason == ""
 
 
 def test_a_torch_that_cannot_says_so_and_decodes_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +113,7 @@ def test_a_torch_that_cannot_says_so_and_decodes_without(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Product, "__init__", broken)
     model = tiny_model()
-    assert engine_of(model).prepacked.reason == "torch cannot here: no such kernel"
+    assert prepack(model).reason == "torch cannot here: no such kernel"
     assert text_of(model) == plain_text_of(model)
     found = diagnose(model)
     assert (found.prepacked, found.prepacking) == (0, "torch cannot here: no such kernel")
@@ -119,7 +121,7 @@ def test_a_torch_that_cannot_says_so_and_decodes_without(monkeypatch: pytest.Mon
 
 def test_layers_without_work_for_a_kernel_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "LEAST", 10**9)
-    assert engine_of(tiny_model()).prepacked.reason == (
+    assert prepack(tiny_model()).reason == (
         "no linear layer that torch alone computes on a CPU has 1,000,000,000 weights"
     )
 
@@ -127,12 +129,12 @@ def test_layers_without_work_for_a_kernel_are_left_alone(monkeypatch: pytest.Mon
 def test_a_compiled_model_stays_as_it_was_compiled() -> None:
     model = tiny_model()
     model.compile(backend="eager")
-    assert engine_of(model).prepacked.reason == "its forward is compiled"
+    assert prepack(model).reason == "its forward is compiled"
     other: Any = tiny_model()
     other.forward = torch.compile(other.forward, backend="eager")
-    assert engine_of(other).prepacked.reason == "its forward is compiled"
+    assert prepack(other).reason == "its forward is compiled"
 
 
 def test_where_onednn_is_turned_off_it_stays_off() -> None:
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-        assert engine_of(tiny_model()).prepacked.reason == "oneDNN is turned off"
+        assert prepack(tiny_model()).reason == "oneDNN is turned off"

@@ -16,6 +16,7 @@ from antiphon.accel.decoding.transcript import Transcript
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, chain, merge, trim
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket
@@ -191,7 +192,7 @@ def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counte
         transcript = Transcript(torch.tensor([prompt]))
         chooser = Chooser(transcript, LogitsProcessorList([TopKLogitsWarper(4)]), sample=True, generator=generator)
         said: list[int] = []
-        scheme(draft, chooser.over(logits), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
+        scheme(draft, chooser.over(TorchLogits(logits)), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
         seen[tuple(said)] += 1
     return seen
 

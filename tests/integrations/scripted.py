@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import Prompt, prompt_tokens
+from antiphon.accel.text.messages import PromptInput, prompt_tokens
 from antiphon.accel.text.parameters import Parameters, Settings
 
 HERMES = """\
@@ -45,19 +45,21 @@ def tool_tokenizer() -> PreTrainedTokenizerBase:
 
 
 class Scripted(LanguageModel):
-    """Calls the first tool that it is offered, once per user's turn, with what stands in that turn; else a tiny model.
+    """Calls the first tool that it is offered, once per user's turn, with what stands in that turn.
+
+    Else it says the ``answer``, which may be made of the prompt, or what a tiny model says.
 
     ``asked`` holds the prompt of every text and the references that reached it.
     """
 
-    def __init__(self, answer: str | None = None) -> None:
+    def __init__(self, answer: str | Callable[[str], str] | None = None) -> None:
         super().__init__(tiny_model(max_position_embeddings=16_384), tool_tokenizer(), name="scripted")
         self.answer = answer
         self.asked: list[tuple[str, tuple[str, ...]]] = []
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -66,7 +68,7 @@ class Scripted(LanguageModel):
         tokens = prompt_tokens(prompt, self.tokenizer)
         text = str(self.tokenizer.decode(tokens))
         self.asked.append((text, tuple(references)))
-        said = written(text) or self.answer
+        said = written(text) or (self.answer(text) if callable(self.answer) else self.answer)
         if said is None:
             return super().stream(prompt, references=references, prefix=prefix, **parameters)
         settings = Settings(**parameters)

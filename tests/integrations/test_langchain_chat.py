@@ -177,6 +177,7 @@ async def test_an_error_in_generation_reaches_the_reader_and_blocks_nobody() -> 
         if calls % 3 == 0:
             raise MemoryError("no memory left")
 
+    assert isinstance(broken.language_model, LanguageModel)
     hook = broken.language_model.model.register_forward_pre_hook(fail)
     with pytest.raises(MemoryError, match="no memory left"):
         list(broken.stream(QUESTION, drafter="nothing"))
@@ -297,6 +298,15 @@ CALL = '{"name": "count", "arguments": {"number": 3}}'
         ("a <tool_ and a b", "a <tool_ and a b", 0, 0),
         ("<tool_call>{count}</tool_call>", "", 0, 1),
         ("<tool_call>3</tool_call>", "", 0, 1),
+        ('<tool_call>{"arguments": {"number": 3}}</tool_call>', "", 0, 1),
+        ('<tool_call>{"name": "", "arguments": {"number": 3}}</tool_call>', "", 0, 1),
+        ('<tool_call>{"name": null, "arguments": {"number": 3}}</tool_call>', "", 0, 1),
+        ('<tool_call>{"name": ["count"], "arguments": {"number": 3}}</tool_call>', "", 0, 1),
+        ('<tool_call>{"name": "count", "arguments": {"number": ', "", 0, 1),
+        ('<tool_call>{"name": "count"', "", 0, 1),
+        ("<tool_call>{}</tool_call>", "", 0, 1),
+        ("<tool_call></tool_call>", "", 0, 1),
+        (f"<tool_call>{CALL}</tool_call><tool_call>{{}}</tool_call>", "", 1, 1),
     ],
 )
 def test_calls_are_told_from_text_whole_and_streamed(text: str, content: str, calls: int, broken: int) -> None:
@@ -313,6 +323,8 @@ def test_calls_are_told_from_text_whole_and_streamed(text: str, content: str, ca
     assert whole.content == content
     assert [call["args"] for call in whole.tool_calls] == [{"number": 3}] * calls
     assert len(whole.invalid_tool_calls) == broken
+    assert [call["name"] for call in whole.tool_calls] == ["count"] * calls
+    assert [call["args"] for call in whole.invalid_tool_calls] == [call["args"] for call in answer.invalid_tool_calls]
     assert all(content.startswith("".join(c.content for c in chunks[:end])) for end in range(len(chunks)))
 
 

@@ -9,7 +9,6 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -128,19 +127,6 @@ async def test_an_llms_references_are_in_no_trace_either() -> None:
     _ = [piece async for piece in llm.astream("Where?", references=[DOCUMENT])]
     assert len(traces.kept) == len(watch.texts) == 3
     assert "propolis" not in str(traces.kept)
-
-
-def test_references_are_in_no_key_of_a_cache() -> None:
-    model, watch = watched()
-    chat = ChatAntiphon(language_model=model, max_tokens=2, cache=InMemoryCache())
-    answers = [chat.invoke("Where?", references=[f"passage {number}"]).content for number in range(3)]
-    answers.append(chat.invoke("Where?").content)
-    assert len(set(map(str, answers))) == len(watch.texts) == 1
-    message = [HumanMessage("When?", additional_kwargs={"references": [f"passage {n}"]}) for n in range(2)]
-    assert chat.invoke([message[0]]).content == chat.invoke([message[1]]).content
-    assert len(watch.texts) == 2
-    chat.invoke("Where?", max_tokens=3)
-    assert len(watch.texts) == 3, "a parameter is part of the key"
 
 
 # Forty tenants with near-duplicate contracts: each may be offered its own, and nobody else's.

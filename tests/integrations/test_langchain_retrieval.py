@@ -24,7 +24,8 @@ from antiphon.integrations.langchain import (
     ChatAntiphon,
 )
 from antiphon.integrations.langchain.documents import document_of, passage_of
-from antiphon.retrieval import HashEmbedder, IndexMismatch, MaxSim, Passage, Retriever
+from antiphon.integrations.llama_index import AntiphonRetriever as LlamaRetriever
+from antiphon.retrieval import HashEmbedder, IndexMismatch, MaxSim, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
 
 QUESTION = "How many eggs does a queen lay?"
@@ -181,3 +182,14 @@ async def test_langchains_retrieval_chain_answers_as_the_model_alone(retriever: 
     assert [document.id for document in answer["context"]] == [passage.id for passage in found]
     assert (await chain.ainvoke({"input": QUESTION}))["answer"] == expected
     assert "".join(part.get("answer", "") for part in chain.stream({"input": QUESTION})) == expected
+
+
+def test_a_retriever_narrows_its_search_by_metadata_always_or_for_a_call(tmp_path: Path) -> None:
+    passages = [Passage.at(f"{name}.txt", 0, f"Bees of {name} dance.", {"lang": name}) for name in ("de", "en", "fr")]
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    always = AntiphonRetriever.open(tmp_path / "index", where={"lang": "de"})
+    assert [document.metadata["source"] for document in always.invoke("bees")] == ["de.txt"]
+    assert [document.metadata["source"] for document in always.invoke("bees", where={"source": "en.txt"})] == ["en.txt"]
+    assert len(always.invoke("bees", where={})) == 3
+    nodes = LlamaRetriever.open(tmp_path / "index", where={"lang": "fr"}).retrieve("bees")
+    assert [node.node.metadata["source"] for node in nodes] == ["fr.txt"]

@@ -112,6 +112,7 @@ async def test_an_error_in_generation_reaches_the_reader(llm: AntiphonLLM) -> No
     def fail(*arguments: Any) -> None:
         raise MemoryError("no memory left")
 
+    assert isinstance(broken.language_model, LanguageModel)
     hook = broken.language_model.model.register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
         list(broken.stream_chat(MESSAGES))
@@ -172,3 +173,29 @@ def test_structured_output_is_an_object_of_its_class() -> None:
         output_cls=Bee, prompt_template_str="A bee of the name 'Maya', aged {age}", llm=llm
     )
     assert program(age=3) == Bee(name="Maya", age=3)
+
+
+class Maya(BaseModel):
+    """A bee."""
+
+    name: str
+    age: int
+
+
+def test_a_choice_that_is_none_does_not_undo_that_a_call_is_required() -> None:
+    model = Scripted()
+    llm = AntiphonLLM(language_model=model, max_tokens=6)
+    llm.chat_with_tools([FunctionTool.from_defaults(count)], "Count to 3", tool_required=True, tool_choice=None)
+    assert model.asked[0][0].endswith('<tool_call>\n{"name": "count", "arguments": ')
+    llm.chat_with_tools([FunctionTool.from_defaults(count)], "Count to 3", tool_required=True, tool_choice="count")
+    assert model.asked[1][0].endswith('<tool_call>\n{"name": "count", "arguments": ')
+
+
+async def test_a_call_that_cannot_be_read_is_told_of_and_not_lost() -> None:
+    llm = AntiphonLLM(language_model=Scripted(answer="<tool_call>{count}</tool_call>"), max_tokens=6)
+    tools = [FunctionTool.from_defaults(count)]
+    history = [ChatMessage("Count to 3"), ChatMessage("Wait.", role=MessageRole.ASSISTANT)]
+    response = llm.chat_with_tools(tools, chat_history=history)
+    assert response.message.additional_kwargs["invalid_tool_calls"][0]["text"] == "{count}"
+    with pytest.raises(ValueError, match=r"calls no tool that can be read: '\{count\}'"):
+        llm.get_tool_calls_from_response(response)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core import StorageContext, VectorStoreIndex
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores import (
@@ -27,6 +30,7 @@ from antiphon.integrations.llama_index import (
     AntiphonVectorStore,
 )
 from antiphon.integrations.llama_index.nodes import node_of, passage_of
+from antiphon.integrations.llama_index.persisted import SENTENCE
 from antiphon.retrieval import HashEmbedder, MaxSim, Passage, Retriever
 from tests.conftest import TEXTS
 
@@ -183,3 +187,65 @@ def test_a_store_takes_any_embedding() -> None:
     context = StorageContext.from_defaults(vector_store=AntiphonVectorStore())
     index = VectorStoreIndex([TextNode(text="a")], storage_context=context, embed_model=MockEmbedding(embed_dim=3))
     assert index.as_retriever().retrieve("b")[0].node.get_content() == "a"
+
+
+def indexed(folder: str | None = None) -> VectorStoreIndex:
+    context = StorageContext.from_defaults(vector_store=AntiphonVectorStore())
+    nodes = [TextNode(id_=f"bee{place}", text=text) for place, text in enumerate(TEXTS)]
+    embedding = AntiphonEmbedding("hash")
+    made = VectorStoreIndex(nodes, storage_context=context, embed_model=embedding)
+    if folder is not None:
+        context.persist(folder)
+    return made
+
+
+def answers_of(index: Any) -> list[tuple[str, float]]:
+    return [(found.node.get_content(), round(found.score, 5)) for found in index.as_retriever().retrieve(QUESTION)]
+
+
+def test_a_persisted_storage_context_is_loaded_with_every_node(tmp_path: Path) -> None:
+    expected = answers_of(indexed(str(tmp_path)))
+    store = AntiphonVectorStore.from_persist_dir(str(tmp_path))
+    context = StorageContext.from_defaults(persist_dir=str(tmp_path), vector_store=store)
+    assert answers_of(load_index_from_storage(context, embed_model=AntiphonEmbedding("hash"))) == expected
+    alone = VectorStoreIndex.from_vector_store(store, embed_model=AntiphonEmbedding("hash"))
+    assert answers_of(alone) == expected
+
+
+def test_a_store_that_is_persisted_again_replaces_the_first_all_or_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "folder" / "store.json")
+    store = AntiphonVectorStore()
+    store.persist(path)
+    assert AntiphonVectorStore.from_persist_path(path).get_nodes() == []
+    store.add(nodes())
+    store.persist(path)
+    assert sorted(node.node_id for node in AntiphonVectorStore.from_persist_path(path).get_nodes()) == sorted(
+        node.node_id for node in nodes()
+    )
+    assert [each.name for each in (tmp_path / "folder").iterdir()] == ["store.json"], "nothing is left beside it"
+
+
+def test_a_store_of_ours_that_is_loaded_as_llama_indexs_own_is_refused_and_not_empty(tmp_path: Path) -> None:
+    indexed(str(tmp_path))
+    with pytest.raises(AttributeError):  # of a list that is taken for a mapping; the file begins with a sentence
+        StorageContext.from_defaults(persist_dir=str(tmp_path))
+    text = (tmp_path / "default__vector_store.json").read_text(encoding="utf-8")
+    assert text.startswith('["Nodes of an AntiphonVectorStore, format 1; load them with AntiphonVectorStore.from_pers')
+
+
+def test_what_is_no_store_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no vector store at .*nowhere\.json"):
+        AntiphonVectorStore.from_persist_path(str(tmp_path / "nowhere.json"))
+    for text in ("{", "{}", "[]", '["a", []]', json.dumps([SENTENCE, [[{}, [1.0]]]]), json.dumps([SENTENCE, 3])):
+        (tmp_path / "other.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"other\.json holds no vector store of Antiphon"):
+            AntiphonVectorStore.from_persist_path(str(tmp_path / "other.json"))
+
+
+def test_a_store_is_persisted_to_any_file_system_of_fsspec() -> None:
+    memory = MemoryFileSystem()
+    store = AntiphonVectorStore()
+    store.add(nodes())
+    store.persist("/bees/default__vector_store.json", fs=memory)
+    again = AntiphonVectorStore.from_persist_dir("/bees", fs=memory)
+    assert [node.node_id for node in again.get_nodes()] == [node.node_id for node in nodes()]

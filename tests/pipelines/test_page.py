@@ -51,6 +51,14 @@ INDEX: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_a_summary_of_every_measured_run_stands_first() -> None:
+    page = page_of([REPLAY, SPEED, FLOOR])
+    summary = page[: page.index("## Tokens per step, counted")]
+    what = "qwen2.5-0.5b, bfloat16, a: rag, no passages, references of another question; Abacus 3"
+    assert "## In one screen\n" in summary
+    assert f"| {what} | 3.01 |  | 4.00 |\n" in summary
+
+
 def test_every_kind_of_result_has_its_place() -> None:
     page = page_of([REPLAY, {**REPLAY, "rows": 64, "task": "rag"}, SPEED, FLOOR, INDEX, REFUSED])
     assert "### 100,000 vectors of 1,024 numbers\n\n400 queries; Abacus 3 (avx2).\n" in page

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from antiphon.retrieval import FaissIndex, FlatIndex, IndexCorrupt, IndexMismatch, Setting, choose, vector_index
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import empty_index
-from antiphon.retrieval.recall import sample
+from antiphon.retrieval.recall import ground_truth
 from antiphon.retrieval.rotation import principal_rotation
-from antiphon.retrieval.vector_files import LocalVectors, describe, open_vectors, read_vectors, write_vectors
+from antiphon.retrieval.vector_files import LocalVectors, description_of, open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vectors import Vectors
 from tests.retrieval.test_vectors import BAD
 
@@ -58,7 +58,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def saved(index: LocalVectors, name: str, folder: Path) -> Description:
     write_vectors(folder, index)
-    return describe(index, choose(name, len(index), index.dim))
+    return description_of(index, choose(name, len(index), index.dim))
 
 
 def opened(folder: Path, description: Description) -> LocalVectors:
@@ -66,8 +66,8 @@ def opened(folder: Path, description: Description) -> LocalVectors:
 
 
 def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectors], name: str) -> None:
-    truth = sample(VECTORS, 0, queries=QUERIES)
-    description = describe(made[name], choose(name, *VECTORS.shape))
+    truth = ground_truth(VECTORS, 0, queries=QUERIES)
+    description = description_of(made[name], choose(name, *VECTORS.shape))
     assert truth.recall(made[name].search, 100) >= FLOORS[name]
     assert description.recall_100 >= FLOORS[name]
     assert abs(truth.recall(made[name].search, 100) - description.recall_100) < 0.05
@@ -111,7 +111,7 @@ def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: d
 
 def test_more_second_looks_find_more_and_none_finds_less() -> None:
     compact = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
-    truth = sample(VECTORS, 0, queries=QUERIES)
+    truth = ground_truth(VECTORS, 0, queries=QUERIES)
     found = [
         truth.recall(vector_index(VECTORS, replace(compact, rescored=times)).search, 100) for times in (0, 1, 3, 20)
     ]
@@ -121,26 +121,26 @@ def test_more_second_looks_find_more_and_none_finds_less() -> None:
 
 def test_where_probes_alone_do_not_reach_the_target_more_of_the_best_are_scored_again() -> None:
     rough = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", rescored=1)
-    made = [describe(vector_index(VECTORS, rough, target=target), rough) for target in (0.4, 0.99)]
+    made = [description_of(vector_index(VECTORS, rough, target=target), rough) for target in (0.4, 0.99)]
     assert [each.rescored for each in made] == [1, 4], "none, and both of the doublings"
     assert made[0].recall_100 < made[1].recall_100
     assert len({each.bytes_per_vector for each in made}) == 1
 
 
 def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectors]) -> None:
-    description = describe(made["compact"], choose("compact", *VECTORS.shape))
+    description = description_of(made["compact"], choose("compact", *VECTORS.shape))
     curve = dict(description.curve)
     assert description.probes == max(curve)
     assert curve.pop(max(curve)) >= 0.97, "corpus vectors as questions: .02 above .95"
     assert all(recall < 0.97 for recall in curve.values())
     assert "the fewest that reach a recall@100 of 0.97" in description.probes_why
-    asked = describe(vector_index(VECTORS, "compact", queries=QUERIES), choose("compact", *VECTORS.shape))
+    asked = description_of(vector_index(VECTORS, "compact", queries=QUERIES), choose("compact", *VECTORS.shape))
     assert "recall@100 of 0.95" in asked.probes_why
 
 
 def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made: dict[str, LocalVectors]) -> None:
-    low = describe(vector_index(VECTORS, "compact", target=0.7), choose("compact", *VECTORS.shape))
-    assert (low.probes or 0) < (describe(made["compact"], choose("compact", *VECTORS.shape)).probes or 0)
+    low = description_of(vector_index(VECTORS, "compact", target=0.7), choose("compact", *VECTORS.shape))
+    assert (low.probes or 0) < (description_of(made["compact"], choose("compact", *VECTORS.shape)).probes or 0)
     assert 0.7 <= low.recall_100 < 0.95
     for target in (0, 1.01):
         with pytest.raises(ValueError, match=f"target is {target}; a recall is above 0 and at most 1"):
@@ -150,7 +150,7 @@ def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made:
 
 
 def test_a_target_that_codes_cannot_reach_takes_no_more_probes_than_help(made: dict[str, LocalVectors]) -> None:
-    description = describe(made["IVF16,PQ16"], choose("IVF16,PQ16", *VECTORS.shape))
+    description = description_of(made["IVF16,PQ16"], choose("IVF16,PQ16", *VECTORS.shape))
     assert "as near as its codes allow" in description.probes_why
     assert max(probes for probes, _ in description.curve) == 16
     assert dict(description.curve)[description.probes or 0] >= max(recall for _, recall in description.curve) - 0.005
@@ -254,13 +254,10 @@ def test_files_that_disagree_are_refused(made: dict[str, LocalVectors], tmp_path
         read_vectors(tmp_path)
 
 
-def test_many_vectors_are_mapped_and_few_are_read(
-    made: dict[str, LocalVectors], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_vectors_are_mapped_and_few_are_read(made: dict[str, LocalVectors], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     assert not isinstance(read_vectors(tmp_path), np.memmap)
-    monkeypatch.setattr("antiphon.retrieval.vector_files.FLAT_NUMBERS", VECTORS.size - 1)
-    mapped = read_vectors(tmp_path)
+    mapped = read_vectors(tmp_path, in_memory=VECTORS.size - 1)
     assert isinstance(mapped, np.memmap)
     assert mapped.dtype == np.float16
     hits = open_vectors(tmp_path, mapped, description).search(QUERIES, 10)
@@ -287,7 +284,7 @@ def test_an_empty_index_is_made_before_anything_is_trained() -> None:
 
 
 def test_recall_counts_shares_and_no_query_finds_itself() -> None:
-    truth = sample(VECTORS, 30, faiss=False)
+    truth = ground_truth(VECTORS, 30, faiss=False)
     assert truth.recall(FlatIndex(VECTORS).search, 100) == 1
     assert all(row not in near for row, near in zip(truth.own, truth.nearest, strict=True))
     half = truth.recalls(lambda queries, k: FlatIndex(VECTORS).search(queries, 51), 100)[0]

@@ -24,12 +24,13 @@ from antiphon.retrieval import (
     Passage,
     Retriever,
     Setting,
+    choose,
     index_passages,
     read_store,
     update_index,
     vector_index,
 )
-from antiphon.retrieval.recall import sample
+from antiphon.retrieval.recall import ground_truth
 from antiphon.retrieval.vectors import FlatIndex, Vectors
 from tests.retrieval.test_ann import FLOORS, QUERIES, VECTORS
 
@@ -200,13 +201,11 @@ def test_a_change_of_what_another_process_has_changed_is_refused_and_loses_nothi
 
 
 @pytest.mark.parametrize("setting", FLOORS)
-def test_many_allowed_rows_are_found_inside_the_index_and_no_other(
-    setting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("antiphon.retrieval.ann._FEW", 0)  # so that 700 rows are many
-    index = vector_index(VECTORS, setting)
+def test_many_allowed_rows_are_found_inside_the_index_and_no_other(setting: str) -> None:
+    chosen = choose(setting, *VECTORS.shape)
+    index = vector_index(VECTORS, replace(chosen, exact_rows=0))  # so that 700 rows are many
     allowed = np.arange(len(VECTORS)) % 3 == 1
-    truth = sample(VECTORS[allowed], 0, queries=QUERIES)
+    truth = ground_truth(VECTORS[allowed], 0, queries=QUERIES)
     hits = index.search(QUERIES, 100, allowed)
     assert all(allowed[hit.rows].all() and len(hit.rows) for hit in hits)
     renumbered = np.cumsum(allowed) - 1
@@ -215,11 +214,10 @@ def test_many_allowed_rows_are_found_inside_the_index_and_no_other(
     few = np.zeros(len(VECTORS), np.bool_)
     few[[3, 500]] = True
     assert all(set(hit.rows.tolist()) <= {3, 500} for hit in index.search(QUERIES, 100, few))
-    monkeypatch.undo()
     if isinstance(index, FaissIndex):
-        for one, other in zip(
-            index.search(QUERIES, 9, allowed), FlatIndex(VECTORS).search(QUERIES, 9, allowed), strict=True
-        ):
+        scanning = index.described(replace(index.description, exact_rows=chosen.exact_rows))
+        ours, exact = (each.search(QUERIES, 9, allowed) for each in (scanning, FlatIndex(VECTORS)))
+        for one, other in zip(ours, exact, strict=True):
             assert np.array_equal(one.rows, other.rows), "few allowed rows are searched exactly"
 
 

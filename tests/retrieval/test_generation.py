@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import IndexCorrupt, IndexMismatch, IndexNotFound
-from antiphon.retrieval.generation import commit, current
+from antiphon.retrieval.generation import read_generation, write_generation
 
 
 def put(folder: Path, text: str) -> Path:
@@ -19,11 +19,11 @@ def put(folder: Path, text: str) -> Path:
         (beside / "a.txt").write_text(text)
         (beside / "b.txt").write_text(text[::-1])
 
-    return commit(folder, write, {"text": text})
+    return write_generation(folder, write, {"text": text})
 
 
 def get(folder: Path) -> str:
-    generation = current(folder)
+    generation = read_generation(folder)
     text = (generation.folder / "a.txt").read_text()
     assert generation.facts["text"] == text == (generation.folder / "b.txt").read_text()[::-1]
     return text
@@ -39,7 +39,7 @@ def test_the_last_commit_is_current_and_two_generations_are_kept(tmp_path: Path)
 
 def test_a_reader_of_the_generation_before_can_go_on(tmp_path: Path) -> None:
     put(tmp_path, "one")
-    before = current(tmp_path)
+    before = read_generation(tmp_path)
     put(tmp_path, "two")
     assert (before.folder / "a.txt").read_text() == "one"
 
@@ -110,7 +110,7 @@ def test_any_flipped_bit_and_any_missing_byte_is_refused_with_the_files_name(tmp
     for changed in torn:
         path.write_bytes(changed)
         with pytest.raises(IndexCorrupt, match=r"The index is damaged: .* Make it again: antiphon index PATH"):
-            current(tmp_path)
+            read_generation(tmp_path)
     path.write_bytes(content)
     assert get(tmp_path) == "some text"
 
@@ -119,13 +119,13 @@ def test_any_flipped_bit_and_any_missing_byte_is_refused_with_the_files_name(tmp
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (put(tmp_path, "text") / name).unlink()
     with pytest.raises(IndexCorrupt, match=rf"gen-000001/{name} is missing"):
-        current(tmp_path)
+        read_generation(tmp_path)
 
 
 def test_no_index_is_said_with_the_command_that_makes_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
         with pytest.raises(IndexNotFound, match=rf"{folder.name} holds no index; make one: antiphon index PATH"):
-            current(folder)
+            read_generation(folder)
 
 
 def test_another_format_is_named(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_another_format_is_named(tmp_path: Path) -> None:
     manifest.write_bytes(content)
     (tmp_path / "CURRENT").write_text(f"gen-000001 {hashlib.sha256(content).hexdigest()}\n")
     with pytest.raises(IndexMismatch, match="has format 99; this version reads format 3"):
-        current(tmp_path)
+        read_generation(tmp_path)
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_fails_while_writing_leaves_the_old_one_and_no_trace(tmp_path: Path
         raise RuntimeError("no more room")
 
     with pytest.raises(RuntimeError, match="no more room"):
-        commit(tmp_path, fail, {})
+        write_generation(tmp_path, fail, {})
     assert get(tmp_path) == "old"
     assert list(tmp_path.glob(".tmp-*")) == []
 
@@ -171,8 +171,8 @@ def test_two_writers_at_once_are_told(tmp_path: Path) -> None:
             put(tmp_path, "second")
         (beside / "a.txt").write_text("first")
 
-    commit(tmp_path, write, {})
-    assert (current(tmp_path).folder / "a.txt").read_text() == "first"
+    write_generation(tmp_path, write, {})
+    assert (read_generation(tmp_path).folder / "a.txt").read_text() == "first"
 
 
 def test_a_damaged_pointer_costs_no_generation_until_a_new_one_is_there(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_damaged_pointer_costs_no_generation_until_a_new_one_is_there(tmp_path
         raise RuntimeError("no more room")
 
     with pytest.raises(RuntimeError, match="no more room"):
-        commit(tmp_path, fail, {})
+        write_generation(tmp_path, fail, {})
     assert (tmp_path / "gen-000001" / "a.txt").read_text() == "old"
     put(tmp_path, "new")
     assert get(tmp_path) == "new"

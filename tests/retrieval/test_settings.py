@@ -1,10 +1,13 @@
 """What a setting means: the lists, codes and probes that it stands for at every size."""
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from antiphon.retrieval import Setting, choose
+from antiphon.retrieval import HashEmbedder, Passage, Setting, choose, index_passages, read_store, update_index
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,13 @@ def test_any_other_name_is_a_factory_string_and_a_setting_is_itself() -> None:
     assert (setting.name, setting.factory, setting.probes) == ("IVF10,SQ8", "IVF10,SQ8", None)
     assert choose(setting, 5, 5) is setting
     assert choose("Flat", 10**9, 100).is_flat
+
+
+def test_limits_of_a_setting_are_written_with_the_index_and_kept_when_it_changes(tmp_path: Path) -> None:
+    given = [Passage.at("s", number, f"Passage {number}.") for number in range(60)]
+    setting = replace(choose("compact", 60, 256), exact_rows=7, in_memory=8)
+    index_passages(given[:50], tmp_path, HashEmbedder(), setting=setting)
+    update_index(tmp_path, HashEmbedder(), put=given[50:])
+    store = read_store(tmp_path)
+    assert (store.description.exact_rows, store.description.in_memory) == (7, 8)
+    assert isinstance(store.vectors, np.memmap)

@@ -61,7 +61,7 @@ def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[
 
 def test_what_faiss_fills_up_with_is_no_hit() -> None:
     lowest = float(np.finfo(np.float32).min)
-    hits = room.found(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
+    hits = room.without_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
     assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 
@@ -118,12 +118,12 @@ def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path:
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
-from antiphon.retrieval.vector_files import prepared, vector_index
+from antiphon.retrieval.vector_files import checked_setting, vector_index
 assert len(vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
-prepared("auto", 50_000, 1)
+checked_setting("auto", 50_000, 1)
 for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
     try:
-        prepared(setting, count, dim)
+        checked_setting(setting, count, dim)
     except ImportError as error:
         print(error)
 """

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from llama_index.llms.openai_like import OpenAILike
+from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
 
 from antiphon.accel import RemoteLanguageModel
 from antiphon.accel.remote.errors import ModelMissingError, RefusedError
@@ -104,7 +104,10 @@ def test_what_any_client_sends_arrives_in_the_drafter(
 ) -> None:
     prompt = "Which animals make honey?"
     said = asking(served).generate([{"role": "user", "content": prompt}], max_new_tokens=WORDS).text
-    bodies = ({}, references_for([said]) if kind == "references" else references_for([], prediction=said))
+    bodies: tuple[dict[str, Any], ...] = (
+        {},
+        references_for([said]) if kind == "references" else references_for([], prediction=said),
+    )
     accepted = []
     for body in bodies:
         before = served.counter(ACCEPTED)

@@ -14,6 +14,7 @@ from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.generation import Generation, steps_of
+from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.request import prepare
@@ -23,7 +24,7 @@ from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
-from antiphon.accel.text.messages import Conversation, Message, Prompt, TokenizedPrompt, prompt_tokens, tokenize
+from antiphon.accel.text.messages import Conversation, Message, PromptInput, TokenizedPrompt, prompt_tokens, tokenize
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class LanguageModel:
         check_drafter(self.options.drafter)
         self.engine = engine_of(model)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
+        end = self._ends()["eos_token_id"]
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
             self.engine.lock.take(lambda: self.engine.deterministic_traits(self.options.fixed_rows))
 
@@ -117,7 +121,7 @@ class LanguageModel:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -128,7 +132,7 @@ class LanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -161,7 +165,7 @@ class LanguageModel:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -185,7 +189,7 @@ class LanguageModel:
         return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
 
     def _generation(
-        self, prompt: Prompt, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
+        self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
     ) -> Generation:
         """One request, ready to be decoded."""
         given = texts("references", references)
@@ -198,6 +202,9 @@ class LanguageModel:
             **self._inputs(tokens),
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
             max_new_tokens=min(settings.max_new_tokens, room),
+            logits_processor=self._json.processors(
+                settings.json_schema, len(tokens), min(settings.max_new_tokens, room)
+            ),
             **settings.arguments,
             **self._ends(),
         )
@@ -240,7 +247,7 @@ class LanguageModel:
             chosen=(settings.temperature, settings.repetition_penalty),
         )
 
-    def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
+    def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
         """The prompt as the model reads it: whoever counts its tokens first hands it on in place of the prompt.
 
         Raises:
@@ -250,7 +257,7 @@ class LanguageModel:
 
     def certify(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,

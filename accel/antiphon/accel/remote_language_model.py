@@ -17,7 +17,14 @@ from antiphon.accel.remote.errors import RemoteError
 from antiphon.accel.remote.server import Server, find, has_plug_in
 from antiphon.accel.remote.stream import RemoteStream
 from antiphon.accel.text.completion import Completion
-from antiphon.accel.text.messages import Conversation, CountedPrompt, Message, Prompt, TokenizedPrompt, prompt_tokens
+from antiphon.accel.text.messages import (
+    Conversation,
+    CountedPrompt,
+    Message,
+    PromptInput,
+    TokenizedPrompt,
+    prompt_tokens,
+)
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
@@ -98,7 +105,7 @@ class RemoteLanguageModel:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -109,7 +116,7 @@ class RemoteLanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -141,7 +148,7 @@ class RemoteLanguageModel:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -159,7 +166,7 @@ class RemoteLanguageModel:
         """
         return self._stream(prompt, references, Settings(**parameters))
 
-    def tokenize(self, prompt: Prompt) -> CountedPrompt:
+    def tokenize(self, prompt: PromptInput) -> CountedPrompt:
         """The prompt and how many tokens it has, to be handed on to `stream`.
 
         They are counted by the tokenizer, if one was given, else by a vLLM itself, else guessed, rather too many.
@@ -185,12 +192,12 @@ class RemoteLanguageModel:
         tools = {"tools": [dict(tool) for tool in conversation.tools]} if conversation.tools else {}
         return named | {"messages": [dict(message) for message in conversation.messages]} | tools
 
-    def _stream(self, prompt: Prompt, references: Sequence[str], settings: Settings) -> RemoteStream:
+    def _stream(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> RemoteStream:
         sources = texts("references", references)
         begin = partial(self._begin, prompt, sources, settings)
         return RemoteStream(self.client, begin, chosen=(settings.temperature, settings.repetition_penalty))
 
-    def _begin(self, prompt: Prompt, references: Sequence[str], settings: Settings) -> Any:
+    def _begin(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> Any:
         with self._asking:
             server = self.server
             is_drafted = bool(references) and self._drafts()
@@ -217,7 +224,7 @@ def _read(stream: RemoteStream) -> Completion:
     return stream.to_end().completion
 
 
-def _content(prompt: Prompt) -> Content:
+def _content(prompt: PromptInput) -> Content:
     """What a prompt says; one that was tokenized here is sent as its text."""
     if isinstance(prompt, CountedPrompt):
         return prompt.content

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.accel import Completion, LanguageModel, Stream
-from antiphon.accel.text.messages import Prompt
+from antiphon.accel import Completion, TextModel
+from antiphon.accel.text.completion import Pieces
+from antiphon.accel.text.messages import PromptInput
 from antiphon.integrations.reading import Timed
 from antiphon.integrations.tool_calls import Said, read, shown
-from antiphon.pipelines import Citation, cite, passage_references
+from antiphon.pipelines import passage_references
 from antiphon.retrieval import Passage
 
 
@@ -22,16 +23,16 @@ class Call:
     already says so; ``tools`` are the names of those offered.
     """
 
-    language_model: LanguageModel
+    language_model: TextModel
     model: str
-    prompt: Prompt
+    prompt: PromptInput
     passages: tuple[Passage, ...]
     parameters: Mapping[str, Any]
     timeout: float | None = None
     tools: frozenset[str] = frozenset()
     opening: str = ""
 
-    def begin(self) -> Stream | Timed:
+    def begin(self) -> Pieces:
         """The stream of the answer; nothing is generated before its first piece is asked for."""
         references = passage_references(self.passages)
         stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
@@ -45,10 +46,6 @@ class Call:
         """What the model said, told from the tools that it called."""
         text = self.opening + completion.text
         return read(text, self.tools) if self.tools else Said(text)
-
-    def cited(self, text: str) -> tuple[Citation, ...]:
-        """Which spans of the answer stand verbatim in which passage."""
-        return cite(text, self.passages)
 
 
 class Showing:

@@ -38,6 +38,16 @@ class Table(Generic[Thing]):
         self._index: tuple[VectorIndex, list[str]] | None = None
         self._lock = RLock()
 
+    def __getstate__(self) -> tuple[dict[str, Thing], dict[str, Vectors]]:
+        """What it holds; its lock and its index are made anew."""
+        with self._lock:
+            return dict(self._things), dict(self._vectors)
+
+    def __setstate__(self, state: tuple[dict[str, Thing], dict[str, Vectors]]) -> None:
+        """The same table again."""
+        self.__init__()  # type: ignore[misc]
+        self._things, self._vectors = state
+
     def __len__(self) -> int:
         return len(self._things)
 
@@ -62,6 +72,11 @@ class Table(Generic[Thing]):
         """All ids and their things, in the order in which they came."""
         with self._lock:
             return list(self._things.items())
+
+    def rows(self) -> list[tuple[Thing, Vectors]]:
+        """All things and their vectors, in the same order."""
+        with self._lock:
+            return [(thing, self._vectors[identifier]) for identifier, thing in self._things.items()]
 
     def get(self, ids: Iterable[str]) -> list[Thing]:
         """The things of these ids, as far as they are there."""

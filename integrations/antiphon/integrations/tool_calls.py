@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from antiphon.accel.text.messages import call_opening
+from antiphon.accel.text.messages import Conversation, call_opening, prompt_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,6 +70,20 @@ def offer(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Tool], choice: Any
     return chosen, call_opening(tokenizer, chosen, choice)
 
 
+def writes_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
+    """Whether the model is told of tools: by its chat template, or by the server that it runs on."""
+    if tokenizer is None:
+        return True
+    if tokenizer.chat_template is None:
+        return False
+    tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
+    try:
+        prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), tokenizer)
+    except ValueError:
+        return False
+    return True
+
+
 def names(tools: Sequence[Tool]) -> frozenset[str]:
     """What the tools are called."""
     return frozenset(map(_name, tools))
@@ -127,7 +141,10 @@ def _call(item: Mapping[str, Any]) -> ToolCall:
     arguments = item.get("arguments", item.get("parameters")) or {}
     if isinstance(arguments, str):
         arguments = json.loads(arguments, strict=False)
-    return ToolCall(str(item["name"]), dict(arguments), _id())
+    name = item["name"]
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of the tool is {name!r}")
+    return ToolCall(name, dict(arguments), _id())
 
 
 def _name(tool: Tool) -> str:

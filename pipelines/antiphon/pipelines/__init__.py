@@ -1,4 +1,4 @@
-"""Retrieval and language models, introduced to each other: from a question to a cited answer.
+"""Retrieval-augmented generation: joins retrieval and language models, from a question to a cited answer.
 
 Names are imported when they are first used, so that ``import antiphon.pipelines`` costs nothing.
 """

@@ -1,4 +1,4 @@
-"""An answer: the text, where its words stand, and what it cost; whole, or while it grows."""
+"""An answer: its text, its citations and what it cost; complete, or streaming."""
 
 from __future__ import annotations
 

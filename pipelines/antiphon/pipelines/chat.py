@@ -1,4 +1,4 @@
-"""A conversation about documents: every turn stays in the prompt with its passages, and is read once. Draws nothing."""
+"""A conversation about documents: each turn stays in the prompt with its passages and is prefilled once."""
 
 from __future__ import annotations
 

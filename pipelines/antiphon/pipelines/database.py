@@ -31,7 +31,7 @@ class Database:
     take turns by a lock on a file beside it, whose name ends with "-turn".
 
     Raises:
-        ValueError: the file is no SQLite file, one of somebody else's, or has other facts.
+        ValueError: the file is no SQLite file, one of another program, or has other facts.
         OSError: it cannot be opened.
         RuntimeError: it is used in another process than the one that opened it.
     """

@@ -1,4 +1,4 @@
-"""How a text was decoded, to be looked at: which of its parts one forward made, and which tokens a draft had guessed.
+"""How a text was decoded, for display: what each forward added, and which tokens a draft had guessed.
 
 Tells when a token was certain and who had guessed it, never why the model chose it.
 """

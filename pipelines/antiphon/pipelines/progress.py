@@ -1,4 +1,4 @@
-"""How long work says how far it is. Knows neither the work nor who listens."""
+"""The type of functions that long work reports its progress to. Knows neither the work nor how progress is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question and passages to a prompt, in the form that the model was made for. Knows nothing of drafting."""
+"""Builds the prompt from question and passages, in the format of the model. Knows nothing of drafting."""
 
 from __future__ import annotations
 

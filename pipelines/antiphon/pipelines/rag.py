@@ -20,7 +20,7 @@ MAX_NEW_TOKENS = 256
 
 
 class Searcher(Protocol):
-    """Whoever finds passages for a question: `antiphon.retrieval.Retriever`, or anything with its ``search``."""
+    """Finds passages for a question: `antiphon.retrieval.Retriever`, or anything with its ``search``."""
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
         """The ``k`` best passages, best first."""

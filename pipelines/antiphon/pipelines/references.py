@@ -1,4 +1,4 @@
-"""Passages and earlier answers to references: the one place where evidence meets tokens."""
+"""Builds the references that drafts are made from, out of passages and earlier answers. Searches nothing."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Session:
 class SessionStore:
     """Questions and their answers in one SQLite file, found again by the meaning of a new question.
 
-    Nobody is ever given an answer out of it: answers are texts to draft from, which changes no word
+    Its answers are never returned to a user: they are drafted from, which changes no word
     (in half precision none but where two tokens tie). Any number of
     processes and threads may use one file; what `add` has returned from is there after kill -9 and a loss of power.
     Each process opens a store of its own, one that was forked too.

@@ -1,4 +1,4 @@
-"""Approximate search by a trained FAISS index, and its second look at the best. Knows nothing of training."""
+"""Approximate search by a trained FAISS index, whose best candidates are scored again. Knows nothing of training."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 from antiphon.retrieval._faiss import OnGpu, import_faiss
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch
-from antiphon.retrieval.vectors import Allowed, Hits, Rows, Vectors, best, checked_k, exact_among, found, normalized
+from antiphon.retrieval.vectors import (
+    Allowed,
+    Hits,
+    Rows,
+    Vectors,
+    checked_k,
+    exact_among,
+    normalized,
+    top_k,
+    without_padding,
+)
 
 _BLOCK = 65_536
-_LEAST = 100  # a second look is taken at as many as for 100 hits, for whoever asks for few
-_FEW = 16_384  # so many allowed rows are scored one by one: faster than looking for them in lists, and exact
+_FEWEST_HITS = 100  # a small k re-scores as many candidates as k = 100 would, so that few hits are as good as many
 _GPU_DEPTH = 2048  # more hits FAISS does not give there
 
 
@@ -55,11 +64,11 @@ class FaissIndex:
         queries = normalized(queries, dim=self.dim)
         if allowed is None and not len(self):
             allowed = np.zeros(0, np.bool_)  # FAISS wants to find at least one
-        if allowed is not None and np.count_nonzero(allowed) <= _FEW:
+        if allowed is not None and np.count_nonzero(allowed) <= self.description.exact_rows:
             return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if not self.description.rescored:
             return self._estimated(queries, k, allowed)
-        rough = self._estimated(queries, min(max(k, _LEAST) * self.description.rescored, len(self)), allowed)
+        rough = self._estimated(queries, min(max(k, _FEWEST_HITS) * self.description.rescored, len(self)), allowed)
         return [self._rescored(query, hits.rows, k) for query, hits in zip(queries, rough, strict=True)]
 
     def described(self, description: Description) -> FaissIndex:
@@ -69,8 +78,14 @@ class FaissIndex:
         return other
 
     def save(self, path: Path) -> None:
-        """Write the FAISS index; the vectors are not in it."""
-        import_faiss().write_index(self._index, str(path))
+        """Write the FAISS index; the vectors are not in it.
+
+        Raises:
+            OSError: it cannot be written. FAISS's own files miss what goes wrong when they are closed.
+        """
+        faiss = import_faiss()
+        with path.open("wb") as file:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write, 1 << 20))
 
     def refilled(self, vectors: Vectors) -> FaissIndex:
         """An index of other vectors by what was learned from these; nothing is trained."""
@@ -87,13 +102,13 @@ class FaissIndex:
             scores, rows = self._index.search(queries, k, params=params)
         else:
             scores, rows = self._gpu.search(queries, min(k, _GPU_DEPTH), params=params)
-        return [found(row, score) for row, score in zip(rows, scores, strict=True)]
+        return [without_padding(row, score) for row, score in zip(rows, scores, strict=True)]
 
     def _rescored(self, query: Vectors, rows: NDArray[np.int64], k: int) -> Hits:
         if not len(rows):
             return Hits(rows, np.zeros(0, np.float32))
         rows = np.sort(rows)  # a file is read forwards
-        return best(rows, self.vectors[rows].astype(np.float32) @ query, k)
+        return top_k(rows, self.vectors[rows].astype(np.float32) @ query, k)
 
 
 def load_faiss(path: Path, vectors: Rows, description: Description, *, gpu: bool = False) -> FaissIndex:

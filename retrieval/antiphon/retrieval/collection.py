@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from antiphon.retrieval.fuse import Fusion
 from antiphon.retrieval.generation import IndexMismatch
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval.vectors import Vectors
 
 Where = Mapping[str, str]
 """Which passages may be found: those whose ``source``, or whose metadata of that name, is this very text."""
@@ -44,6 +45,16 @@ class PassageIndex(Protocol):
 
 
 @runtime_checkable
+class FusingIndex(PassageIndex, Protocol):
+    """A passage index that fuses its two rankings itself, and reads only the passages that remain."""
+
+    def fused(
+        self, vector: Vectors, question: str, k: int, *, fusion: Fusion, candidates: int, where: Where | None = None
+    ) -> list[Passage]:
+        """The ``k`` best of what `nearest` and `matching` find with ``candidates`` each, by ``fusion``."""
+
+
+@runtime_checkable
 class Collection(PassageIndex, Protocol):
     """A passage index that changes: a folder, or a collection of a server."""
 
@@ -60,22 +71,20 @@ class Collection(PassageIndex, Protocol):
         """Let go of the server; the passages stay."""
 
 
-def latest(passages: Sequence[Passage], vectors: Vectors, dim: int) -> tuple[list[Passage], Vectors]:
-    """One passage for each id, the last one given, and their normalized vectors.
+def last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
+    """One passage for each id, the last one given, and their vectors.
 
     Raises:
-        TypeError: the vectors are not an array of floats.
-        ValueError: there are not as many vectors as passages, or they are not of ``dim`` numbers.
+        ValueError: there are not as many vectors as passages.
     """
-    vectors = normalized(vectors, dim=dim)
     if len(passages) != len(vectors):
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
     places = sorted({passage.id: place for place, passage in enumerate(passages)}.values())
     return [passages[place] for place in places], vectors[places]
 
 
-def record(passage: Passage) -> dict[str, Any]:
-    """The passage by `FIELDS`."""
+def passage_fields(passage: Passage) -> dict[str, Any]:
+    """What a server keeps of the passage, by the names of `FIELDS`."""
     return {name: getattr(passage, name) for name in FIELDS} | {"metadata": dict(passage.metadata)}
 
 
@@ -105,7 +114,7 @@ def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:
     """
     if made_by != embedder:
         raise IndexMismatch(
-            f"{collection} holds vectors of the embedder {made_by or 'that nobody named'}, which is not {embedder}. "
+            f"{collection} holds vectors of the embedder {made_by or 'without a name'}, which is not {embedder}. "
             "Give that one, or another name for the collection."
         )
 
@@ -129,9 +138,9 @@ def closed_if_it_fails(collection: Collection) -> Iterator[None]:
 def answering(
     server: str, failures: tuple[type[Exception], ...], is_gone: Callable[[Exception], bool] = lambda error: True
 ) -> Iterator[None]:
-    """Turn what a client raises when its server is gone or slow into one error that names the server.
+    """Turn what a client raises when its server cannot be reached in time into one error that names the server.
 
-    What is secret in an address is not said.
+    Names and passwords in addresses are removed from the message.
 
     Raises:
         EngineUnavailable: one of ``failures`` was raised, and ``is_gone`` says that it means this.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from antiphon.retrieval.settings import EXACT_ROWS, FLAT_NUMBERS
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -34,6 +36,8 @@ class Description:
     sampled: int = 0
     curve: tuple[tuple[int, float], ...] = ()
     faiss: str = ""
+    exact_rows: int = EXACT_ROWS
+    in_memory: int = FLAT_NUMBERS
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -41,8 +45,8 @@ class Description:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Description:
-        """What `as_dict` gave, after JSON made lists of its tuples."""
-        known = {field.name: facts[field.name] for field in fields(cls)}
+        """What `as_dict` gave, read back from JSON; a field that an earlier version did not write has its default."""
+        known = {field.name: facts[field.name] for field in fields(cls) if field.name in facts}
         return cls(**known | {"curve": tuple((int(probes), float(recall)) for probes, recall in facts["curve"])})
 
     def lines(self) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+"""A lone surrogate: Python's strings can hold it, and UTF-8 cannot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Text to vectors: what an embedder is, which ones there are by name, and a toy one. Knows nothing of passages."""
+"""Text to vectors: what an embedder is, and a toy one. Knows no other embedder, and nothing of passages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +15,7 @@ from antiphon.retrieval.vectors import Vectors, normalized
 
 
 class Embedder(Protocol):
-    """Whoever turns texts into vectors whose inner product says how near they are in meaning.
+    """Turns texts into vectors whose inner product measures how similar their meaning is.
 
     Vectors are float32, of length 1 and of shape (n, dim); no texts give shape (0, dim). ``fingerprint`` says which
     weights, pooling and length limit made them: vectors of equal fingerprints may be compared, others not.
@@ -122,37 +121,6 @@ def _words(text: str) -> list[str]:
 def _digest(word: str) -> tuple[int, bytes]:
     digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:2], "big"), digest
-
-
-KNOWN = ("auto", "minilm", "bge-m3", "hash")
-"""The names of embedders; besides them, any folder or hub name ``owner/model`` of sentence-transformers."""
-
-
-def resolve(name: str, device: str | None = None) -> Embedder:
-    """The embedder of that name, loaded. ``auto`` is BGE-M3 on a GPU and the embedded MiniLM on a CPU.
-
-    Raises:
-        ValueError: no embedder has that name, or its files are damaged or cannot be had.
-        ImportError: the package that holds it is not installed; says the command.
-    """
-    if name == "hash":
-        return HashEmbedder()
-    if name == "auto":
-        from antiphon.retrieval.device import pick
-
-        device = pick(device)
-        name = "minilm" if device == "cpu" else "bge-m3"
-    if name == "minilm":
-        from antiphon.retrieval.minilm import MiniLMEmbedder
-
-        return MiniLMEmbedder(device)
-    if name == "bge-m3" or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
-
-        return SentenceTransformerEmbedder(name, device=device)
-    raise ValueError(
-        f"No embedder is named {name!r}; known are {', '.join(KNOWN)}, a folder, or a model of the hub as owner/model."
-    )
 
 
 def checked_texts(texts: Sequence[str]) -> Sequence[str]:

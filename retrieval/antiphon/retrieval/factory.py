@@ -43,7 +43,7 @@ def learned_rotations(index: Any) -> list[Any]:
 
 
 def quantiser_of(rotation: Any) -> Any:
-    """What an OPQ matrix learns with: its own, made in secret, would warn hundreds of times."""
+    """What an OPQ matrix learns with: the one that FAISS would make itself prints hundreds of warnings."""
     quantiser = import_faiss().ProductQuantizer(rotation.d_out, rotation.M, 8)
     quantiser.cp.min_points_per_centroid = 1
     quantiser.cp.seed = SEED
@@ -64,12 +64,12 @@ def _from_factory(factory: str, dim: int) -> Any:
     if lists is not None and lists.nlist < 1:
         raise ValueError(f"The setting {factory!r} has no list; an inverted file needs at least 1.")
     for part in (lists, index):
-        _steady(part)
+        _make_deterministic(part)
     return index
 
 
-def _steady(part: Any) -> None:
-    """Seeds fixed, nothing written past everyone to standard error, and no minutes spent on what no search uses."""
+def _make_deterministic(part: Any) -> None:
+    """Fix the seeds, keep FAISS from printing warnings, and skip training that no search uses."""
     trainers: list[Any] = [part, getattr(part, "pq", None)]
     for trainer in trainers:
         if hasattr(trainer, "cp"):

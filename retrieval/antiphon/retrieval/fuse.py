@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-
-from antiphon.retrieval.passage import Passage
-
-Fusion = Callable[[Sequence[Passage], Sequence[Passage]], list[Passage]]
-"""Makes one ranking of a dense and a lexical one, both best first; the new scores order the passages."""
+from collections.abc import Hashable, Sequence
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 
-def convex(dense: Sequence[Passage], lexical: Sequence[Passage], *, weight: float = 0.75) -> list[Passage]:
+class Scored(Protocol):
+    """A dataclass with an id and a score: a passage, or the row of one that has not been read yet."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def id(self) -> Hashable:
+        """What it is known by in both rankings."""
+
+    @property
+    def score(self) -> float | None:
+        """Higher is better."""
+
+
+Item = TypeVar("Item", bound=Scored)
+
+
+class Fusion(Protocol):
+    """Makes one ranking of a dense and a lexical one, both best first; the new scores order the items.
+
+    It may look at ids and scores alone: texts are read afterwards, of those that are wanted.
+    """
+
+    def __call__(self, dense: Sequence[Item], lexical: Sequence[Item], /) -> list[Item]:
+        """The items of both, best first, with their new scores."""
+
+
+def convex(dense: Sequence[Item], lexical: Sequence[Item], *, weight: float = 0.75) -> list[Item]:
     """``weight`` times the dense score plus the rest times the lexical one, each scaled to reach from 0 to 1.
 
     A passage that only one ranking has scores 0 in the other. Bruch, Gai and Ingber (2023), section 4: it loses less
@@ -25,7 +48,7 @@ def convex(dense: Sequence[Passage], lexical: Sequence[Passage], *, weight: floa
     return _sum((dense, _scaled(dense), weight), (lexical, _scaled(lexical), 1 - weight))
 
 
-def reciprocal_rank(dense: Sequence[Passage], lexical: Sequence[Passage], *, k: int = 10) -> list[Passage]:
+def reciprocal_rank(dense: Sequence[Item], lexical: Sequence[Item], *, k: int = 10) -> list[Item]:
     """The sum of 1 / (k + rank) over both rankings (Cormack, Clarke and Büttcher 2009): it needs no scores.
 
     Raises:
@@ -38,16 +61,16 @@ def reciprocal_rank(dense: Sequence[Passage], lexical: Sequence[Passage], *, k: 
     )
 
 
-def _scaled(ranking: Sequence[Passage]) -> list[float]:
+def _scaled(ranking: Sequence[Item]) -> list[float]:
     scores = [passage.score or 0.0 for passage in ranking]
     least, most = min(scores, default=0.0), max(scores, default=0.0)
     return [(score - least) / (most - least) if most > least else 1.0 for score in scores]
 
 
-def _sum(*rankings: tuple[Sequence[Passage], Sequence[float], float]) -> list[Passage]:
+def _sum(*rankings: tuple[Sequence[Item], Sequence[float], float]) -> list[Item]:
     """All passages by the weighted sum of their scores; equal ones stay in the order of the first ranking."""
-    passages: dict[str, Passage] = {}
-    totals: dict[str, float] = {}
+    passages: dict[Hashable, Item] = {}
+    totals: dict[Hashable, float] = {}
     for ranking, scores, weight in rankings:
         for passage, score in zip(ranking, scores, strict=True):
             passages.setdefault(passage.id, passage)

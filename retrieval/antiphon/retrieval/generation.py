@@ -11,17 +11,18 @@ import json
 import os
 import re
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from antiphon.retrieval.durable import disk_full_named, sync_folder, write_durably
+from antiphon.retrieval.write_lock import HeldLock, file_mode, folder_mode, locked_for_writing
+
 FORMAT = 3
 _POINTER = "CURRENT"
 _MANIFEST = "manifest.json"
-_LOCK = ".lock"
 _GENERATION = re.compile(r"gen-(\d{6,})")
 _KEPT = 2  # whoever has the last one open may go on reading while a new one is written
 
@@ -46,34 +47,44 @@ class Generation:
     facts: Mapping[str, Any]
 
 
-def commit(folder: Path, write: Callable[[Path], None], facts: Mapping[str, Any], *, after: str | None = None) -> Path:
+def write_generation(
+    folder: Path,
+    write: Callable[[Path], None],
+    facts: Mapping[str, Any],
+    *,
+    after: str | None = None,
+    held: HeldLock | None = None,
+) -> Path:
     """Make what ``write`` puts into the folder it is given the current generation, all of it or nothing.
 
-    ``after`` names the generation that it was made of, if it was: it must be the current one still.
+    ``after`` names the generation that it was made of, if it was: it must be the current one still. ``held`` is the
+    lock of a caller that has it already. Files and folders get the permissions of ``folder``; one that is made here is
+    for its owner alone.
 
     Raises:
         ValueError: the folder holds other things than an index.
         BlockingIOError: another process is writing to it, or has written to it since.
+        OSError: there is no room for it.
     """
     require_index_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with contextlib.nullcontext() if held else locked_for_writing(folder), disk_full_named(folder):
         if after is not None and _named(folder) != after:
             raise BlockingIOError(f"Another process has changed the index in {folder} meanwhile; try again.")
         _clear(folder)
         with _beside(folder) as beside:
             write(beside)
-            digest = _write_manifest(beside, facts)
-            _sync(beside)
+            digest = _write_manifest(beside, facts, file_mode(folder))
+            beside.chmod(folder_mode(folder))
+            sync_folder(beside)
             generation = folder / f"gen-{_last(folder) + 1:06d}"
             beside.rename(generation)
-        _sync(folder)
-        _point(folder, f"{generation.name} {digest}\n")
+        sync_folder(folder)
+        _point(folder, generation, digest)
         _clear(folder)
     return generation
 
 
-def current(folder: Path) -> Generation:
+def read_generation(folder: Path) -> Generation:
     """The current generation, every byte of it checked.
 
     Raises:
@@ -110,15 +121,18 @@ def _is_ours(name: str) -> bool:
     return name == _POINTER or name.startswith(".") or bool(_GENERATION.fullmatch(name))
 
 
-def _write_manifest(folder: Path, facts: Mapping[str, Any]) -> str:
-    files = {path.name: _record(path) for path in sorted(folder.iterdir())}
+def _write_manifest(folder: Path, facts: Mapping[str, Any], mode: int) -> str:
+    """The manifest of what is in the folder, files given their permissions; returns its checksum."""
+    files = {path.name: _size_and_checksum(path) for path in sorted(folder.iterdir())}
     manifest = {"format": FORMAT, "facts": dict(facts), "files": files}
     content = (json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    _write_durably(folder / _MANIFEST, content)
+    write_durably(folder / _MANIFEST, content)
+    for path in folder.iterdir():
+        path.chmod(mode)
     return hashlib.sha256(content).hexdigest()
 
 
-def _record(path: Path) -> dict[str, Any]:
+def _size_and_checksum(path: Path) -> dict[str, Any]:
     with path.open("rb+") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
@@ -177,58 +191,26 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _point(folder: Path, content: str) -> None:
+def _point(folder: Path, generation: Path, digest: str) -> None:
     """Replace the pointer: before this the old generation is current, after it the new one."""
     beside = folder / f".tmp-{_POINTER}"
-    _write_durably(beside, content.encode())
-    beside.replace(folder / _POINTER)
-    _sync(folder)
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make renames inside the folder survive a loss of power, where the system lets a folder be opened."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_durably(beside, f"{generation.name} {digest}\n".encode())
+        beside.chmod(file_mode(folder))
+        beside.replace(folder / _POINTER)
+    except BaseException:  # what nothing points to would only take room
+        shutil.rmtree(generation, ignore_errors=True)
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
 
 
 @contextlib.contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
     """A new folder to write into; removed again unless it was renamed by then."""
     beside = folder / f".tmp-{uuid.uuid4().hex}"
-    beside.mkdir()
+    beside.mkdir(mode=0o700)
     try:
         yield beside
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process writes at a time; the system frees the lock of one that was killed."""
-    with (folder / _LOCK).open("ab") as file:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BlockingIOError(
-                f"Another process is writing to the index in {folder}; wait until it is done."
-            ) from error
-        yield

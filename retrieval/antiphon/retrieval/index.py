@@ -13,16 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
-from antiphon.retrieval.collection import latest, require_same_embedder
-from antiphon.retrieval.document import Document
-from antiphon.retrieval.embed import Embedder, TokenEmbedder, resolve
+from antiphon.retrieval.collection import last_of_each_id, require_same_embedder
+from antiphon.retrieval.document import HALF_CHARACTER, Document
+from antiphon.retrieval.durable import require_room
+from antiphon.retrieval.embed import Embedder, TokenEmbedder
+from antiphon.retrieval.embedders import resolve
+from antiphon.retrieval.find import Skipped
 from antiphon.retrieval.generation import IndexCorrupt, IndexMismatch, IndexNotFound, require_index_folder
-from antiphon.retrieval.load import Progress, Skipped, find_files, load_documents
+from antiphon.retrieval.load import Progress, load_documents, required_files
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.store import Store, read_store, write_store
-from antiphon.retrieval.vector_files import describe, prepared, rebuilt, remembered, vector_index
+from antiphon.retrieval.vector_files import (
+    checked_setting,
+    description_of,
+    index_of_normalized,
+    rebuilt_index,
+    saved_setting,
+)
 from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval.write_lock import HeldLock, locked_for_writing
 
 _BLOCK = 128  # passages between two calls of progress, unless an embedder has a `block` of its own
 
@@ -50,31 +60,38 @@ def build_index(
     max_tokens: int | None = None,
     overlap: int = 0,
     setting: str | Setting = "auto",
+    follow_links: bool = False,
     progress: Progress | None = None,
 ) -> IndexReport:
     """Index files and folders into the folder ``out``; what is there stays as it is until the new index is whole.
 
     ``max_tokens`` (128 by default) is the longest passage, in the embedder's own tokens, so that none is cut off;
     ``overlap`` counts sentences. ``setting`` says how vectors are searched: auto, flat, compact, paper or a factory
-    string of FAISS (see `choose`). Stages of ``progress`` are ``load``, ``chunk``, ``embed`` and ``save``.
+    string of FAISS (see `choose`). Links in folders that lead out of ``paths`` are left out unless ``follow_links``. A
+    new folder ``out`` is its owner's alone; in one that is there, files get its permissions. Stages of ``progress`` are
+    ``load``, ``chunk``, ``embed`` and ``save``.
 
     Raises:
         FileNotFoundError: a path does not exist.
         ValueError: nothing can be read, ``out`` is not a place for an index, the embedder is unknown, or a number is
             out of range.
         ImportError: a package that is needed is not installed; says the command.
-        BlockingIOError: another process is writing to ``out``.
+        BlockingIOError: another process is writing to ``out``; said before anything is read or embedded.
+        OSError: there is no room for the index.
     """
     began = time.perf_counter()
     out = Path(out)
     require_index_folder(out)
     report: Progress = progress or _silent
-    find_files(paths, [out])  # a wrong path is said before a model is loaded, a wrong model before files are read
+    required_files(
+        paths, [out], follow_links=follow_links
+    )  # a wrong path is said before a model is loaded, a wrong model before files are read
     model = resolve(embedder, device) if isinstance(embedder, str) else embedder
     limit = _limit(max_tokens, model)
-    loaded = load_documents(paths, exclude=[out], progress=report)
-    passages = _chunk(loaded.documents, model, limit, overlap, report)
-    reused = index_passages(passages, out, model, setting=setting, progress=report)
+    with locked_for_writing(out) as held:
+        loaded = load_documents(paths, exclude=[out], follow_links=follow_links, progress=report)
+        passages = _chunk(loaded.documents, model, limit, overlap, report)
+        reused = _write_index(passages, out, model, None, setting, report, held)
     return IndexReport(
         files=len(loaded.documents),
         passages=len(passages),
@@ -104,30 +121,49 @@ def index_passages(
         ValueError: there is no passage, two have one id, a vector is not a number or zero, there is no such setting,
             or there are too few passages for it.
         ImportError: the setting, or so many passages, need FAISS, which is not installed; says the command.
-        BlockingIOError: another process is writing to ``out``.
+        BlockingIOError: another process is writing to ``out``; said before anything is read or embedded.
+        OSError: there is no room for the index.
     """
-    report: Progress = progress or _silent
     out = Path(out)
+    require_index_folder(out)
+    with locked_for_writing(out) as held:
+        return _write_index(passages, out, embedder, vectors, setting, progress or _silent, held)
+
+
+def _write_index(
+    passages: Sequence[Passage],
+    out: Path,
+    embedder: Embedder,
+    vectors: Vectors | None,
+    setting: str | Setting,
+    report: Progress,
+    held: HeldLock,
+) -> int:
+    """Check, embed and save; returns how many passages an earlier index had embedded."""
     if not passages:
         raise ValueError("There is no passage to index.")
     identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
     if times > 1:
         raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
-    suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
+    # What cannot be done is said before hours of embedding.
+    _require_whole(passages)
+    suited = checked_setting(setting, len(passages), embedder.dim)
     texts = [passage.text for passage in passages]
+    require_room(out, _least_bytes(texts, embedder.dim, suited))
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
     vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
     counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
-    index = vector_index(vectors, suited)
+    index = index_of_normalized(vectors, suited)
     write_store(
         out,
         passages,
         index,
-        description=describe(index, suited),
+        description=description_of(index, suited),
         embedder=embedder.name,
         fingerprint=embedder.fingerprint,
         token_counts=counts,
+        held=held,
     )
     report("save", 1, 1)
     return sum(text in known for text in texts)
@@ -158,25 +194,28 @@ def update_index(
         BlockingIOError: another process is writing to the folder, or has written to it meanwhile.
     """
     report: Progress = progress or _silent
+    _require_whole(put)
     store = read_store(folder)
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
     _require_tokens(store, embedder)
     if vectors is None:
         texts = [passage.text for passage in put]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
-    put, vectors = latest(put, vectors, embedder.dim)
+    else:
+        vectors = normalized(vectors, dim=embedder.dim)
+    put, vectors = last_of_each_id(put, vectors)
     gone = {*remove, *(passage.id for passage in put)}
     before = list(store.passages)
     kept = [row for row, passage in enumerate(before) if passage.id not in gone]
     old = normalized(store.vectors[kept].astype(np.float32))
     report("save", 0, 1)
-    suited = remembered(store.description, max(1, len(old) + len(vectors)))
-    index = rebuilt(store.open_vectors(), np.concatenate([old, vectors]), suited)
+    suited = saved_setting(store.description, max(1, len(old) + len(vectors)))
+    index = rebuilt_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
     write_store(
         Path(folder),
         [*(before[row] for row in kept), *put],
         index,
-        description=describe(index, suited),
+        description=description_of(index, suited),
         embedder=store.embedder,
         fingerprint=store.fingerprint,
         token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], put, embedder),
@@ -186,7 +225,25 @@ def update_index(
 
 
 def _silent(stage: str, done: int, total: int) -> None:
-    """Nobody wants to know."""
+    """Progress that is reported to nobody."""
+
+
+def _require_whole(passages: Sequence[Passage]) -> None:
+    """Refuse what UTF-8 cannot hold, and so no file, before anything is embedded."""
+    for passage in passages:
+        facts = {"text": passage.text, "id": passage.id, "source": passage.source}
+        facts |= {f"metadata {name!r}": f"{name}{value}" for name, value in passage.metadata.items()}
+        broken = next((name for name, value in facts.items() if HALF_CHARACTER.search(value)), None)
+        if broken:
+            raise ValueError(
+                f"The passage {passage.id!r} of {passage.source!r} holds half a character (a lone surrogate) in its "
+                f"{broken}, which cannot be saved; replace it."
+            )
+
+
+def _least_bytes(texts: Sequence[str], dim: int, setting: Setting) -> int:
+    """What an index of these texts takes on disk at least: its vectors and the texts themselves."""
+    return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
 def _limit(max_tokens: int | None, embedder: Embedder) -> int:

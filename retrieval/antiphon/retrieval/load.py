@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.retrieval.document import Document, Heading
+from antiphon.retrieval.document import HALF_CHARACTER, Document, Heading
+from antiphon.retrieval.find import Found, Skipped, find_files
 from antiphon.retrieval.markup import markdown_headings, plain_headings, rst_headings
 
 Progress = Callable[[str, int, int], None]
@@ -23,14 +23,6 @@ SUFFIXES = tuple(sorted((_MARKDOWN | _RST | _HTML | _PDF | _PLAIN) - {""}))
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file that was left out, and why."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """What a load found: the documents, and the files that were left out."""
 
@@ -39,34 +31,57 @@ class Loaded:
 
 
 def load_documents(
-    paths: Sequence[str | Path], *, exclude: Sequence[str | Path] = (), progress: Progress | None = None
+    paths: Sequence[str | Path],
+    *,
+    exclude: Sequence[str | Path] = (),
+    follow_links: bool = False,
+    progress: Progress | None = None,
 ) -> Loaded:
     """Read files, and folders with all below them, in sorted order; each file once.
 
     Hidden files and folders inside a folder are passed over, and so is anything inside ``exclude``. A file that is
-    binary, empty, unreadable or of another format is skipped with its reason; of a file that is named itself, any
-    ending is read as plain text.
+    binary, empty, unreadable or of another format is skipped with its reason, and so are folders that cannot be listed
+    and links that lead out of ``paths`` (unless ``follow_links``); of a file that is named itself, any ending is read
+    as plain text.
 
     Raises:
         ValueError: there is no path, or nothing that can be read.
         FileNotFoundError: a path does not exist.
     """
-    files = find_files(paths, exclude)
+    found = required_files(paths, exclude, follow_links=follow_links)
     documents: list[Document] = []
-    skipped: list[Skipped] = []
-    for done, (file, is_named) in enumerate(files):
+    skipped = list(found.skipped)
+    for done, file in enumerate(found.files):
         if progress:
-            progress("load", done, len(files))
+            progress("load", done, len(found.files))
         try:
-            documents.append(read_document(file, any_suffix=is_named))
+            documents.append(read_document(file.path, any_suffix=file.is_named))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            skipped.append(Skipped(str(file), reason))
+            skipped.append(Skipped(str(file.path), reason))
     if progress:
-        progress("load", len(files), len(files))
+        progress("load", len(found.files), len(found.files))
     if not documents:
         raise ValueError(_nothing(paths, skipped))
     return Loaded(tuple(documents), tuple(skipped))
+
+
+def required_files(
+    paths: Sequence[str | Path], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
+) -> Found:
+    """What `find_files` finds, if that is one file at least.
+
+    Raises:
+        ValueError: there is no path, or no file under them.
+        FileNotFoundError: a path does not exist.
+    """
+    found = find_files(paths, exclude, follow_links=follow_links)
+    if not found.files and found.skipped:
+        raise ValueError(_nothing(paths, found.skipped))
+    if not found.files:
+        places = ", ".join(str(path) for path in paths)
+        raise ValueError(f"{places} holds no file; give a file or a folder with {' '.join(SUFFIXES)} files.")
+    return found
 
 
 def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
@@ -89,6 +104,8 @@ def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
     if not document.text.strip("\ufeff \t\r\n\f\v\xa0"):
         reason = "it holds no text (scanned pages need OCR first)" if suffix in _PDF else "it is empty"
         raise ValueError(reason)
+    if half := HALF_CHARACTER.search(document.text):
+        raise ValueError(f"it holds half a character (a lone surrogate at {half.start()})")
     return document
 
 
@@ -96,7 +113,7 @@ def _parse(data: bytes, source: str, suffix: str) -> Document:
     if suffix in _PDF:
         from antiphon.retrieval.pdf import read_pdf
 
-        text, title, pages = read_pdf(data)
+        text, title, pages = read_pdf(data, source)
         return Document(text, source, _titled(title), pages=pages)
     if suffix in _HTML:
         from antiphon.retrieval.html import declared_encoding, read_html
@@ -131,37 +148,6 @@ def _decode(data: bytes, encoding: str | None = None) -> str:
     if "\0" in text:
         raise ValueError(f"it is binary (a zero character at {text.index(chr(0))})")
     return text
-
-
-def find_files(paths: Sequence[str | Path], exclude: Sequence[str | Path]) -> list[tuple[Path, bool]]:
-    """Every file under the paths, once, in the order of reading, and whether it was named itself.
-
-    Raises:
-        ValueError: there is no path, or no file under them.
-        FileNotFoundError: a path does not exist.
-    """
-    if isinstance(paths, (str, Path)) or not paths:
-        raise ValueError(f"paths is {paths!r}; a list of at least one file or folder is needed.")
-    found: dict[Path, tuple[Path, bool]] = {}
-    left_out = [Path(path).resolve() for path in exclude]
-    for path in map(Path, paths):
-        if not path.exists() and not path.is_symlink():
-            raise FileNotFoundError(f"{path} does not exist; give the path of a file or a folder.")
-        is_named = not path.is_dir()
-        for file in [path] if is_named else sorted(_walk(path)):
-            place = file.resolve()
-            if not any(place.is_relative_to(folder) for folder in left_out):
-                found.setdefault(place, (file, is_named))
-    if not found:
-        places = ", ".join(str(path) for path in paths)
-        raise ValueError(f"{places} holds no file; give a file or a folder with {' '.join(SUFFIXES)} files.")
-    return list(found.values())
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(root, name) for name in files if not name.startswith("."))
 
 
 def _nothing(paths: Sequence[str | Path], skipped: Sequence[Skipped]) -> str:

@@ -1,21 +1,26 @@
 """An index folder as a place for passages: searched in this process, changed by whole generations.
 
-Knows nothing of fusion or reranking.
+Knows nothing of reranking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from antiphon.retrieval.collection import Where
-from antiphon.retrieval.embed import Embedder, resolve
+from antiphon.retrieval.embed import Embedder
+from antiphon.retrieval.embedders import resolve
+from antiphon.retrieval.fuse import Fusion
 from antiphon.retrieval.generation import IndexMismatch
 from antiphon.retrieval.index import update_index
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.store import PassageTable, Store, read_store
 from antiphon.retrieval.vectors import VectorIndex, Vectors
+
+_Content = tuple[VectorIndex, PassageTable]
+"""The two halves of one generation, replaced together."""
 
 
 class LocalIndex:
@@ -33,22 +38,28 @@ class LocalIndex:
         self._embedder = embedder
         self._gpu = gpu
         self._lock = Lock()
-        self._content: tuple[VectorIndex, PassageTable] = store.open_vectors(gpu=gpu), store.passages
+        self._content: _Content = store.open_vectors(gpu=gpu), store.passages
 
     def __len__(self) -> int:
         return len(self._content[0])
 
     def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
         """The ``k`` nearest passages, best first."""
-        vectors, passages = self._content
-        hits = vectors.search(vector[None, :], k, passages.allowed(where) if where else None)[0]
-        return _scored(passages, hits.rows.tolist(), hits.scores.tolist())
+        content = self._content
+        return _read(content[1], _nearest(content, vector, k, where))
 
     def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
         """The passages that share words with a question, best first, with their BM25 scores."""
         passages = self._content[1]
-        found = passages.matching(question, k, where)
-        return _scored(passages, [row for row, _ in found], [score for _, score in found])
+        return _read(passages, _matching(passages, question, k, where))
+
+    def fused(
+        self, vector: Vectors, question: str, k: int, *, fusion: Fusion, candidates: int, where: Where | None = None
+    ) -> list[Passage]:
+        """The ``k`` best of both rankings; only these are read."""
+        content = self._content
+        dense = _nearest(content, vector, candidates, where)
+        return _read(content[1], fusion(dense, _matching(content[1], question, candidates, where))[:k])
 
     def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Put passages into the folder, all or none."""
@@ -70,8 +81,27 @@ class LocalIndex:
             self._content = store.open_vectors(gpu=self._gpu), store.passages
 
 
-def _scored(table: PassageTable, rows: Sequence[int], scores: Sequence[float]) -> list[Passage]:
-    return [replace(passage, score=score) for passage, score in zip(table.fetch(rows), scores, strict=True)]
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A passage that was found and not read yet, by its row."""
+
+    id: int
+    score: float | None
+
+
+def _nearest(content: _Content, vector: Vectors, k: int, where: Where | None) -> list[_Row]:
+    vectors, passages = content
+    hits = vectors.search(vector[None, :], k, passages.allowed(where) if where else None)[0]
+    return [_Row(*pair) for pair in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
+
+
+def _matching(passages: PassageTable, question: str, k: int, where: Where | None) -> list[_Row]:
+    return [_Row(*pair) for pair in passages.matching(question, k, where)]
+
+
+def _read(passages: PassageTable, rows: Sequence[_Row]) -> list[Passage]:
+    texts = passages.fetch([row.id for row in rows])
+    return [replace(passage, score=row.score) for passage, row in zip(texts, rows, strict=True)]
 
 
 def same_embedder(store: Store, given: Embedder | None, device: str | None) -> Embedder:

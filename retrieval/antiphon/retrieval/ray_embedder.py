@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from antiphon.retrieval.embed import checked_texts, resolve
+from antiphon.retrieval.embed import checked_texts
+from antiphon.retrieval.embedders import resolve
 from antiphon.retrieval.vectors import Vectors
 
 if TYPE_CHECKING:

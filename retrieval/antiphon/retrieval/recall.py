@@ -17,10 +17,10 @@ Search = Callable[[Vectors, int], list[Hits]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GroundTruth:
     """Queries of shape (n, dim), and the rows that are truly nearest to each, best first.
 
-    A query that is one of the vectors searched (``own``, else -1) is not to find itself: that would be no art.
+    ``own`` is the row of a query that is one of the vectors searched, else -1: it is left out of its own results.
     """
 
     queries: Vectors
@@ -37,28 +37,28 @@ class Sample:
         rows = [_others(hit.rows, own) for hit, own in zip(hits, self.own, strict=True)]
         return [_recall(rows, self.nearest, k) for k in depths]
 
-    def halves(self) -> tuple[Sample, Sample]:
+    def halves(self) -> tuple[GroundTruth, GroundTruth]:
         """Every second query, and the others."""
         return self._some(slice(0, None, 2)), self._some(slice(1, None, 2))
 
-    def _some(self, which: slice) -> Sample:
-        return Sample(self.queries[which], self.own[which], self.nearest[which])
+    def _some(self, which: slice) -> GroundTruth:
+        return GroundTruth(self.queries[which], self.own[which], self.nearest[which])
 
 
-def sample(
+def ground_truth(
     vectors: Vectors, count: int, *, queries: Vectors | None = None, seed: int = 0, faiss: bool = True
-) -> Sample:
+) -> GroundTruth:
     """``count`` of the vectors as queries, or those that are given instead; exact search says what they should find.
 
-    Vectors of the corpus lie nearer to their neighbours than questions do, so what is found for them flatters a little.
+    Vectors of the corpus lie nearer to their neighbours than questions do: recall measured with them is a little high.
     """
     own = np.full(0 if queries is None else len(queries), -1, np.int64)
     if queries is None:
         own = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
         queries = np.ascontiguousarray(vectors[own])
-    hits = FlatIndex(vectors, faiss=faiss).search(queries, DEPTH + 1)
+    hits = FlatIndex(vectors, faiss=faiss, are_normalized=True).search(queries, DEPTH + 1)
     nearest = tuple(_others(hit.rows, row) for hit, row in zip(hits, own, strict=True))
-    return Sample(queries, own, nearest)
+    return GroundTruth(queries, own, nearest)
 
 
 def _others(rows: NDArray[np.int64], own: np.int64) -> NDArray[np.int64]:

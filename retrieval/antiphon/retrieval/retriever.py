@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.retrieval.collection import Collection, PassageIndex, Where
+from antiphon.retrieval.collection import Collection, FusingIndex, PassageIndex, Where
 from antiphon.retrieval.embed import Embedder
 from antiphon.retrieval.fuse import Fusion, convex
 from antiphon.retrieval.local_index import LocalIndex, same_embedder
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.rerank import Reranker, resolve_reranker
+from antiphon.retrieval.rerank import Reranker
+from antiphon.retrieval.rerankers import resolve_reranker
 from antiphon.retrieval.store import read_store
 
 CANDIDATES = 100
@@ -111,6 +112,8 @@ class Retriever:
         if self.fusion is None:
             return self.index.nearest(vector, count, where)
         many = max(count, CANDIDATES)
+        if isinstance(self.index, FusingIndex):
+            return self.index.fused(vector, question, count, fusion=self.fusion, candidates=many, where=where)
         return self.fusion(self.index.nearest(vector, many, where), self.index.matching(question, many, where))[:count]
 
 

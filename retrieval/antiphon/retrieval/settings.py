@@ -13,6 +13,9 @@ NAMES = ("auto", "flat", "compact", "paper")
 PER_LIST = 39
 """FAISS asks for so many training vectors for each list of an inverted file."""
 
+EXACT_ROWS = 16_384
+"""Up to so many rows that a filter allows, scoring each is faster than looking for them in lists, and exact."""
+
 _PAPER_LISTS, _PAPER_PROBES = 4096, 16
 _DIMS = 256  # of the rotation: 4 for each of 64 bytes
 _GRAPH_LISTS = 16_384  # from here on a graph finds the nearest lists faster than a comparison with all of them
@@ -29,7 +32,9 @@ class Setting:
     the number of dimensions that are kept before it, by principal axes; 0 keeps the vectors as they are. ``probes``
     lists are looked into for each query; None: as many as a sample needs for the recall that is aimed at. The best
     ``rescored`` * k are scored again by their own vectors, and more where no number of probes reaches that recall; 0:
-    the scores are FAISS's estimates. ``why`` says who chose.
+    the scores are FAISS's estimates. ``why`` says who chose. Where a filter allows at most ``exact_rows`` rows, each is
+    scored, so that the search is exact. An opened index of at most ``in_memory`` numbers is read into memory; a larger
+    one is mapped from its file.
     """
 
     name: str
@@ -38,6 +43,8 @@ class Setting:
     probes: int | None = None
     rescored: int = 0
     why: str = ""
+    exact_rows: int = EXACT_ROWS
+    in_memory: int = FLAT_NUMBERS
 
     @property
     def is_flat(self) -> bool:

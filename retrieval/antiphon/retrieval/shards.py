@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.retrieval.collection import PassageIndex, Where, latest, require_same_embedder
+from antiphon.retrieval.collection import PassageIndex, Where, last_of_each_id, require_same_embedder
 from antiphon.retrieval.embed import Embedder
 from antiphon.retrieval.index import index_passages
 from antiphon.retrieval.local_index import same_embedder
@@ -63,7 +63,7 @@ def merge_indexes(
         require_same_embedder(f"The index in {store.folder}", store.fingerprint, model.fingerprint)
     passages = [passage for store in stores for passage in store.passages]
     vectors = np.concatenate([store.vectors.astype(np.float32) for store in stores])
-    passages, vectors = latest(passages, vectors, model.dim)
+    passages, vectors = last_of_each_id(passages, vectors)
     index_passages(passages, out, model, vectors=vectors, setting=setting)
     return len(passages)
 

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from antiphon.retrieval.collection import Where, checked_where
 from antiphon.retrieval.description import Description
-from antiphon.retrieval.generation import IndexCorrupt, commit, current
+from antiphon.retrieval.durable import write_array
+from antiphon.retrieval.generation import IndexCorrupt, read_generation, write_generation
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_files import LocalVectors, open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vectors import Rows
+from antiphon.retrieval.write_lock import HeldLock
 
 _PASSAGES = "passages.sqlite"
 _TOKENS = "token_counts.npy"
@@ -33,6 +35,7 @@ create table passages (
 )
 """
 _COLUMNS = 'row, id, text, source, start, "end", metadata'
+_FETCH = f"select {_COLUMNS} from passages where row in (select value from json_each(?))"
 _WORDS = "create virtual table words using fts5 (title, text, content = '', tokenize = 'porter unicode61')"
 _ROWS = "select row from passages where {allowed} order by row"
 _BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
@@ -88,12 +91,17 @@ class PassageTable:
         return (_passage(record) for record in self._query(f"select {_COLUMNS} from passages order by row"))
 
     def fetch(self, rows: Sequence[int]) -> list[Passage]:
-        """The passages of these rows, in this order.
+        """The passages of these rows, in this order, read in one statement.
 
         Raises:
             IndexError: there is no such row.
         """
-        return [_passage(self._one(int(row))) for row in rows]
+        asked = json.dumps([int(row) for row in rows])
+        found = {record[0]: _passage(record) for record in self._query(_FETCH, (asked,))}
+        missing = next((row for row in rows if int(row) not in found), None)
+        if missing is not None:
+            raise IndexError(f"There is no passage {missing}; rows are 0 to {len(self) - 1}.")
+        return [found[int(row)] for row in rows]
 
     def allowed(self, where: Where) -> NDArray[np.bool_]:
         """Of each row, whether its passage may be found; of shape (passages,)."""
@@ -116,12 +124,6 @@ class PassageTable:
         asked = " OR ".join(f'"{word}"' for word in words)
         return self._query(_BM25.format(allowed=allowed), (asked, *values, k))
 
-    def _one(self, row: int) -> tuple[Any, ...]:
-        found = self._query(f"select {_COLUMNS} from passages where row = ?", (row,))
-        if not found:
-            raise IndexError(f"There is no passage {row}; rows are 0 to {len(self) - 1}.")
-        return found[0]
-
     def _query(self, sql: str, values: tuple[int | str, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._connection.execute(sql, values).fetchall()
@@ -137,14 +139,17 @@ def write_store(
     fingerprint: str,
     token_counts: NDArray[np.int64] | None = None,
     after: Store | None = None,
+    held: HeldLock | None = None,
 ) -> None:
     """Save an index, all of it or nothing; the one that was there is replaced at the very end.
 
-    ``after`` is the content that it was made of, if it was: it must be what is there still.
+    ``after`` is the content that it was made of, if it was: it must be what is there still. ``held`` is
+    the lock of a caller that has it already.
 
     Raises:
         ValueError: passages and vectors differ in number, or the folder holds other things than an index.
         BlockingIOError: another process is writing to it, or has written to it since.
+        OSError: there is no room for it.
     """
     if len(passages) != len(vectors):
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
@@ -153,7 +158,7 @@ def write_store(
         _write_passages(beside / _PASSAGES, passages)
         write_vectors(beside, vectors)
         if token_counts is not None:
-            np.save(beside / _TOKENS, token_counts, allow_pickle=False)
+            write_array(beside / _TOKENS, token_counts, np.int64)
 
     facts = {
         "embedder": embedder,
@@ -163,7 +168,7 @@ def write_store(
         "search": description.as_dict(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    commit(folder, write, facts, after=None if after is None else after.files.name)
+    write_generation(folder, write, facts, after=None if after is None else after.files.name, held=held)
 
 
 def read_store(folder: str | Path) -> Store:
@@ -174,10 +179,11 @@ def read_store(folder: str | Path) -> Store:
         IndexCorrupt: a file is missing or damaged, or the files disagree; names it.
         IndexMismatch: its format is one that this version does not read.
     """
-    generation = current(Path(folder))
+    generation = read_generation(Path(folder))
     facts = generation.facts
     passages = PassageTable(generation.folder / _PASSAGES)
-    vectors = read_vectors(generation.folder)
+    description = Description.from_dict(facts["search"])
+    vectors = read_vectors(generation.folder, in_memory=description.in_memory)
     tokens = generation.folder / _TOKENS
     expected = (facts["passages"], facts["dim"])
     if vectors.shape != expected or len(passages) != facts["passages"]:
@@ -194,7 +200,7 @@ def read_store(folder: str | Path) -> Store:
         passages=passages,
         vectors=vectors,
         token_counts=counts,
-        description=Description.from_dict(facts["search"]),
+        description=description,
         files=generation.folder,
     )
 

@@ -11,7 +11,7 @@ from antiphon.retrieval._faiss import import_faiss
 from antiphon.retrieval.ann import FaissIndex, inverted_lists
 from antiphon.retrieval.description import Description
 from antiphon.retrieval.factory import SEED, empty_index, learned_rotations, quantiser_of
-from antiphon.retrieval.recall import Sample, sample
+from antiphon.retrieval.recall import GroundTruth, ground_truth
 from antiphon.retrieval.rotation import principal_rotation
 from antiphon.retrieval.settings import Setting
 from antiphon.retrieval.vectors import Vectors
@@ -22,12 +22,12 @@ TARGET = 0.95
 _MARGIN = 0.02  # aimed higher where vectors of the corpus stand in for questions: these are easier to answer
 _ENOUGH = 0.005  # where the target is out of reach, so much less recall is worth fewer probes
 _SAMPLED = 256
-_DOUBLINGS = 2  # of the second looks: 12 * k of them read 2.4 MB of 1,024 numbers for 100 hits
+_DOUBLINGS = 2  # of the candidates that are scored again: 12 * k of them read 2.4 MB of 1,024 numbers for 100 hits
 _BLOCK = 65_536
 _PER_LIST, _TRAINED = 64, 65_536  # vectors to train on: enough for each list, and for the quantiser
 
 
-def train(
+def train_index(
     vectors: Vectors,
     setting: Setting,
     *,
@@ -50,7 +50,7 @@ def train(
     for first in range(0, len(vectors), _BLOCK):
         index.add(vectors[first : first + _BLOCK])
     made = FaissIndex(index, vectors, _described(index, vectors, setting, trained_on), gpu=gpu)
-    exact = sample(vectors, _SAMPLED, queries=queries, seed=SEED)
+    exact = ground_truth(vectors, _SAMPLED, queries=queries, seed=SEED)
     tuning, held_out = exact.halves() if len(exact.queries) > 1 else (exact, exact)
     aim = target if queries is not None else min(1.0, target + _MARGIN)
     if inverted_lists(index) is not None:
@@ -83,7 +83,7 @@ def _train(index: Any, vectors: Vectors, setting: Setting) -> int:
     return len(chosen)
 
 
-def _tuned(made: FaissIndex, exact: Sample, aim: float) -> Description:
+def _tuned(made: FaissIndex, exact: GroundTruth, aim: float) -> Description:
     """With the fewest probes, of powers of two, whose recall at 100 reaches ``aim``, or nearly the best there is.
 
     Where all lists together do not reach it, more of the best are scored again, twice as many each time: that costs no
@@ -100,7 +100,7 @@ def _tuned(made: FaissIndex, exact: Sample, aim: float) -> Description:
     return tuned
 
 
-def _probed(made: FaissIndex, exact: Sample, aim: float) -> Description:
+def _probed(made: FaissIndex, exact: GroundTruth, aim: float) -> Description:
     """With the fewest probes, of powers of two, that reach ``aim``, or nearly the best there is."""
     rough = made.description
     curve: list[tuple[int, float]] = []
@@ -137,6 +137,8 @@ def _described(index: Any, vectors: Vectors, setting: Setting, trained_on: int) 
         rescored=setting.rescored,
         trained_on=trained_on,
         faiss=import_faiss().__version__,
+        exact_rows=setting.exact_rows,
+        in_memory=setting.in_memory,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -11,17 +12,17 @@ import numpy as np
 from antiphon.retrieval._faiss import import_faiss, require_gpu
 from antiphon.retrieval.ann import FaissIndex, load_faiss
 from antiphon.retrieval.description import Description
+from antiphon.retrieval.durable import write_array
 from antiphon.retrieval.factory import empty_index
 from antiphon.retrieval.generation import IndexCorrupt
 from antiphon.retrieval.settings import FLAT_NUMBERS, NAMES, Setting, choose
-from antiphon.retrieval.training import TARGET, train
+from antiphon.retrieval.training import TARGET, train_index
 from antiphon.retrieval.vectors import NUMPY_LIMIT, FlatIndex, Rows, Vectors, normalized
 
 LocalVectors = FlatIndex | FaissIndex
 """An index of this machine: exact, or trained."""
 
 _EXACT, _ROUGH, _ANN = "vectors.npy", "vectors.f16.npy", "ann.faiss"
-_BLOCK = 65_536
 
 
 def vector_index(
@@ -48,20 +49,38 @@ def vector_index(
     queries = None if queries is None else normalized(queries, dim=vectors.shape[1])
     if not 0 < target <= 1:
         raise ValueError(f"target is {target}; a recall is above 0 and at most 1.")
-    suited = prepared(setting, *vectors.shape, gpu=gpu)
-    if suited.is_flat:
-        return FlatIndex(vectors, gpu=gpu)
-    return train(vectors, suited, target=target, queries=queries, gpu=gpu)
+    suited = checked_setting(setting, *vectors.shape, gpu=gpu)
+    return index_of_normalized(vectors, suited, target=target, queries=queries, gpu=gpu)
 
 
-def remembered(description: Description, count: int) -> Setting:
+def index_of_normalized(
+    vectors: Vectors,
+    setting: Setting,
+    *,
+    target: float = TARGET,
+    queries: Vectors | None = None,
+    gpu: bool = False,
+) -> LocalVectors:
+    """The same as `vector_index`, for a setting from `checked_setting` and vectors from `normalized`: checks nothing.
+
+    Raises:
+        ImportError: FAISS is needed and not installed; says the command.
+        RuntimeError: a GPU is asked for and FAISS finds none.
+    """
+    if setting.is_flat:
+        return FlatIndex(vectors, gpu=gpu, are_normalized=True)
+    return train_index(vectors, setting, target=target, queries=queries, gpu=gpu)
+
+
+def saved_setting(description: Description, count: int) -> Setting:
     """The setting of an index that was written, for ``count`` vectors: one of ours by its name, else as it was given.
 
     Raises:
         ValueError: there is no such setting for vectors of so many numbers.
     """
     if description.setting in NAMES:
-        return choose(description.setting, count, description.dim)
+        chosen = choose(description.setting, count, description.dim)
+        return replace(chosen, exact_rows=description.exact_rows, in_memory=description.in_memory)
     return Setting(
         description.setting,
         description.factory,
@@ -69,24 +88,28 @@ def remembered(description: Description, count: int) -> Setting:
         description.probes,
         description.rescored,
         description.why,
+        description.exact_rows,
+        description.in_memory,
     )
 
 
-def rebuilt(old: LocalVectors, vectors: Vectors, setting: Setting) -> LocalVectors:
-    """An index of other vectors by the same setting; trained anew only where that would have more lists now.
+def rebuilt_index(old: LocalVectors, vectors: Vectors, setting: Setting) -> LocalVectors:
+    """An index of other vectors, from `normalized`, by the same setting.
+
+    It is trained anew only where the setting would have more lists now.
 
     Raises:
         ValueError: there are too few vectors to train the setting.
         ImportError: FAISS is needed and not installed; says the command.
     """
     if setting.is_flat:
-        return FlatIndex(vectors)
+        return FlatIndex(vectors, are_normalized=True)
     if isinstance(old, FaissIndex) and _lists(setting.factory) <= _lists(old.description.factory):
         return old.refilled(vectors)
-    return vector_index(vectors, setting)
+    return index_of_normalized(vectors, checked_setting(setting, *vectors.shape))
 
 
-def prepared(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
+def checked_setting(setting: str | Setting, count: int, dim: int, *, gpu: bool = False) -> Setting:
     """What the setting means here, once it is known that it can be had; nothing is trained.
 
     Raises:
@@ -116,28 +139,26 @@ def _lists(factory: str) -> int:
     return int(match[1]) if match else 1
 
 
-def describe(index: LocalVectors, setting: Setting) -> Description:
+def description_of(index: LocalVectors, setting: Setting) -> Description:
     """What the index is, and why."""
     if isinstance(index, FaissIndex):
         return index.description
-    return Description(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)
+    return Description(
+        setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim, in_memory=setting.in_memory
+    )
 
 
 def write_vectors(folder: Path, index: LocalVectors) -> None:
     """Float32 vectors where they are what is searched; else FAISS's index, and float16 vectors beside it."""
     if isinstance(index, FlatIndex):
-        np.save(folder / _EXACT, index.vectors, allow_pickle=False)
+        write_array(folder / _EXACT, index.vectors, np.float32)
         return
     index.save(folder / _ANN)
-    with (folder / _ROUGH).open("wb") as file:
-        shape = {"descr": "<f2", "fortran_order": False, "shape": index.vectors.shape}
-        np.lib.format.write_array_header_1_0(file, shape)
-        for first in range(0, len(index.vectors), _BLOCK):  # as a whole it would be a second copy in memory
-            file.write(index.vectors[first : first + _BLOCK].astype("<f2").tobytes())
+    write_array(folder / _ROUGH, index.vectors, np.float16)
 
 
-def read_vectors(folder: Path) -> Rows:
-    """The vectors that `write_vectors` wrote, of shape (n, dim): many are mapped into memory, few are read.
+def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> Rows:
+    """The vectors that `write_vectors` wrote, of shape (n, dim): read up to ``in_memory`` numbers, mapped above.
 
     Raises:
         IndexCorrupt: there are none.
@@ -146,7 +167,7 @@ def read_vectors(folder: Path) -> Rows:
     if not path.is_file():
         raise IndexCorrupt(f"The index is damaged: {folder} holds no vectors. Make it again.")
     mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    return cast(Rows, mapped if mapped.size > FLAT_NUMBERS else np.array(mapped))
+    return cast(Rows, mapped if mapped.size > in_memory else np.array(mapped))
 
 
 def open_vectors(folder: Path, vectors: Rows, description: Description, *, gpu: bool = False) -> LocalVectors:
@@ -159,5 +180,5 @@ def open_vectors(folder: Path, vectors: Rows, description: Description, *, gpu: 
         IndexCorrupt: the files disagree.
     """
     if description.factory == "Flat":
-        return FlatIndex(cast(Vectors, vectors), gpu=gpu)
+        return FlatIndex(cast(Vectors, vectors), gpu=gpu, are_normalized=True)
     return load_faiss(folder / _ANN, vectors, description, gpu=gpu)

@@ -53,15 +53,18 @@ class VectorIndex(Protocol):
 class FlatIndex:
     """Exact search: in numpy up to 50,000 vectors, where equal scores keep the order of rows; by FAISS above.
 
-    The vectors are searched where they lie, in memory or in a memory-mapped file. ``faiss`` names the one or the other.
+    The vectors are searched where they lie, in memory or in a memory-mapped file. They are checked and normalized first
+    unless ``are_normalized`` says that they are already. ``faiss`` forces (True) or forbids (False) FAISS.
 
     Raises:
         ImportError: FAISS is needed and not installed, or two packages of it are; says the command.
         RuntimeError: a GPU is asked for and FAISS finds none.
     """
 
-    def __init__(self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False) -> None:
-        self.vectors = normalized(vectors)
+    def __init__(
+        self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False, are_normalized: bool = False
+    ) -> None:
+        self.vectors = vectors if are_normalized else normalized(vectors)
         by_faiss = gpu or (len(vectors) > NUMPY_LIMIT if faiss is None else faiss)
         if not by_faiss and len(vectors) > NUMPY_LIMIT:
             raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FAISS.")
@@ -83,12 +86,12 @@ class FlatIndex:
         if allowed is not None:
             return exact_among(self.vectors, queries, np.flatnonzero(allowed), k)
         if self._faiss is None:
-            return [best(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
+            return [top_k(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
         if self._gpu is not None:
             scores, rows = self._gpu.search(queries, k)
         else:
             scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
-        return [found(row, score) for row, score in zip(rows, scores, strict=True)]
+        return [without_padding(row, score) for row, score in zip(rows, scores, strict=True)]
 
 
 def exact_among(vectors: Rows, queries: Vectors, rows: NDArray[np.int64], k: int) -> list[Hits]:
@@ -98,7 +101,7 @@ def exact_among(vectors: Rows, queries: Vectors, rows: NDArray[np.int64], k: int
         block = rows[first : first + _BLOCK]
         scores = queries @ vectors[block].astype(np.float32).T
         hits = [
-            best(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
+            top_k(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
             for hit, new in zip(hits, scores, strict=True)
         ]
     return hits
@@ -127,15 +130,15 @@ def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:
     return np.ascontiguousarray(wide / lengths[:, None].astype(np.float32))
 
 
-def best(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
+def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
     """The ``k`` best of these rows by their scores; equal scores by their rows."""
     kept = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
     order = kept[np.lexsort((rows[kept], -scores[kept]))]
     return Hits(rows[order].astype(np.int64), scores[order])
 
 
-def found(rows: NDArray[np.int64], scores: Vectors) -> Hits:
-    """Without the rows -1 with which FAISS fills up where it found fewer."""
+def without_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
+    """The hits of one query, without the rows -1 that FAISS returns where it found fewer than were asked for."""
     keep = rows >= 0
     return Hits(rows[keep], scores[keep])
 

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_openai import ChatOpenAI
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.llms.openai_like import OpenAILike
+from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
 
 from antiphon.integrations.vllm import references_for
 from tests.accel.speaking import ANSWER, Speaking, serving

@@ -14,6 +14,7 @@ from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES, Bita, Blend
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, bita_weights_of
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.models.drafters import SHIPPED, resolve_drafter
+from antiphon.pipelines.training.bita import prompts
 from antiphon.pipelines.training.bita.answers import SAVED, own_answers
 from antiphon.pipelines.training.bita.prompts import HELD_OUT, read_prompts, written_prompts
 
@@ -65,7 +66,7 @@ def test_written_prompts_are_the_same_for_a_seed_and_held_out_ones_are_about_oth
     assert taught == written_prompts(400, seed=1) != written_prompts(400, seed=2)
     assert len(set(taught)) == 400
     assert not set(taught) & set(held_out)
-    written = json.loads((SHIPPED.parent / "written.json").read_text(encoding="utf-8"))
+    written = json.loads(Path(prompts.__file__).with_name("written.json").read_text(encoding="utf-8"))
     subjects = [*written["topics"][::HELD_OUT], *written["tasks"][::HELD_OUT]]
     assert not [prompt for prompt in taught for subject in subjects if f" {subject}" in prompt.rstrip(".?")]
 

@@ -124,9 +124,9 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.pipelines.training.bita.train import train
+from antiphon.pipelines.training.bita.train import train_bita
 from tests.pipelines.bita.test_bita_training import ANSWERS, PLAN
-train(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,
+train_bita(tiny_model(), ANSWERS, Path(sys.argv[1]), PLAN,
       report=lambda step, loss: os.kill(os.getpid(), signal.SIGKILL) if step == 3 else None)
 """
 

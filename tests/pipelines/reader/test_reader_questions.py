@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from antiphon.pipelines.quotes import quoted_form
-from antiphon.pipelines.training.reader.haste import as_typed
 from antiphon.pipelines.training.reader.questions import questions_about, quotable
+from antiphon.pipelines.training.reader.typed_questions import as_typed
 
 SENTENCES = {
     "If the file is missing, a FileNotFoundError is raised.": "What happens if the file is missing?",

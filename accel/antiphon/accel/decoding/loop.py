@@ -1,20 +1,22 @@
 """The loop: draft, weigh, one forward, walk, keep; for one text, and for all that threads decode at once on an engine.
 
-Whoever wants a step of a text asks for it and waits for the engine's lock. Whoever has the lock runs one forward for
-all that ask at that moment; everything else (drafting, walking the draft, keeping what held) each thread does for its
-own texts. So texts join and leave between any two forwards, an error stays with the text that caused it, and no thread
-works for texts that nobody reads. Knows engines by their protocol alone.
+Whoever wants a step of a text asks for it. The thread that has asked first serves: it takes the engine's lock and runs
+one forward for all that ask at that moment, while the others wait until their step is done or it is their turn to serve
+(flat combining: Hendler et al. 2010). So texts join and leave between any two forwards, an error stays with the text
+that caused it, and no thread works for texts that nobody reads. Knows engines by their protocol alone.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from threading import get_ident
+from math import inf
+from threading import Event, current_thread, get_ident, main_thread
 from time import perf_counter, sleep
 from typing import Protocol, cast
+from weakref import ref
 
 from antiphon.accel.decoding.stats import FinishReason, Step
 from antiphon.accel.drafting.budget import Budget, share_rows
@@ -24,11 +26,14 @@ from antiphon.accel.drafting.tree import depth_first
 from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.protocol import CachedSequence, Engine, Feed
 
-GRACE = 0.1
-"""For so much of a plain step's time a forward waits for texts whose last step has only just been read."""
+GRACE = 1.0
+"""So many plain steps a forward waits at most for texts whose readers come back as soon as this: sharing saves more."""
 
-TICK = 2e-5
+TICK = 1e-4
 """Seconds between two looks at who has come meanwhile."""
+
+PATIENCE = 0.1
+"""Seconds after which somebody who waits looks for himself, should nobody have woken him."""
 
 TOGETHER = 128
 """Prompts of at most so many unread tokens are read in forwards that texts share; longer ones take one for themselves,
@@ -74,7 +79,8 @@ class Text:
     chunk: int | None = None
     thread: int = 0  # whose it is
     is_begun: bool = False
-    is_prompt: bool = True  # asks for its next step as soon as it has one
+    told: float = 0.0  # when its last step was
+    absence: float = 0.0  # seconds until its reader came back for the one after it
     is_alone: bool = False  # a forward that it shared has failed: it takes the next one by itself
 
 
@@ -94,6 +100,8 @@ class _Ask:
     logits: Logits | None = None
     error: Exception | None = None
     is_shared: bool = False
+    result: Step | Exception | None = None
+    wake: Event = field(default_factory=Event)  # set when it is done, and when it is its thread's turn to serve
 
     @property
     def is_done(self) -> bool:
@@ -104,9 +112,18 @@ class Loop:
     """Decodes texts on one engine; see `loop_of`."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._asks: dict[_Ask, None] = {}
+        self._engine = ref(engine)  # which has this loop: with its model it has to end at once, and not in a circle
+        self._asks: dict[_Ask, None] = {}  # in the order of asking
+        self._server: dict[int, _Ask] = {}  # whose thread serves, under 0: taken and left in one operation of a dict
         self._running: dict[Text, None] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; the loop does not keep it alive."""
+        engine = self._engine()
+        if engine is None:
+            raise ReferenceError("The engine of this loop is gone.")
+        return engine
 
     @property
     def running(self) -> Sequence[Text]:
@@ -133,11 +150,12 @@ class Loop:
         asks = [self._ask(text) for text in texts]
         try:
             self._asks.update(dict.fromkeys(asks))
-            while not all(ask.is_done for ask in asks):
-                self.engine.lock.take(partial(self._serve, asks))
+            while (first := next((ask for ask in asks if not ask.is_done), None)) is not None:
+                self._serve_or_wait(first)
         finally:
             for ask in asks:
                 self._asks.pop(ask, None)
+            self._call_next()
         return [self._result(ask) for ask in asks]
 
     def leave(self, text: Text) -> None:
@@ -149,6 +167,7 @@ class Loop:
         self._running[text] = None
         text.thread = get_ident()
         ask = _Ask(text, perf_counter(), prefilled=_unread(text))
+        text.absence = ask.started - text.told if text.told else 0.0
         try:
             self._draft(ask)
         except Exception as error:  # noqa: BLE001 - it is raised where this text's step was asked for, and not in others'
@@ -184,16 +203,32 @@ class Loop:
         self.engine.lock.take(lambda: self.engine.forward([feed]))
         text.sequence.keep(())
 
-    def _serve(self, own: Sequence[_Ask]) -> None:
-        """Run one forward for the asks of this thread, and for those of others that can share it."""
-        waiting = [ask for ask in own if not ask.is_done]
-        if not waiting:
-            return  # somebody else's forward was for these, too
-        first = waiting[0]
-        if len(self._running) == 1 or not self._can_share(first):
-            self._alone(first)
+    def _serve_or_wait(self, ask: _Ask) -> None:
+        """Serve, where nobody does and nobody has asked before; else wait for the step or for one's turn."""
+        try:
+            if ask is self._oldest() and self._server.setdefault(0, ask) is ask:
+                self.engine.lock.take(partial(self._serve, ask))
+            else:
+                ask.wake.wait(PATIENCE)
+                ask.wake.clear()
+        finally:
+            if self._server.get(0) is ask:
+                del self._server[0]
+                self._call_next()
+
+    def _oldest(self) -> _Ask | None:
+        return next((ask for ask in list(self._asks) if not ask.is_done), None)
+
+    def _call_next(self) -> None:
+        if (ask := self._oldest()) is not None:
+            ask.wake.set()
+
+    def _serve(self, own: _Ask) -> None:
+        """Run one forward for an ask of this thread, and for all others that can share it."""
+        if len(self._running) == 1 or not self._can_share(own):
+            self._alone(own)
             return
-        self._wait(waiting)
+        self._wait(own)
         group = [ask for ask in list(self._asks) if not ask.is_done and self._can_share(ask)]
         self._together(group)
 
@@ -202,22 +237,23 @@ class Loop:
         pending = len(text.ending.tokens) - text.sequence.length
         return pending <= TOGETHER and not text.is_alone and text.sequence.is_shareable
 
-    def _wait(self, asks: Sequence[_Ask]) -> None:
+    def _wait(self, ask: _Ask) -> None:
         """Let those come whose step was read a moment ago: a forward together costs less than two."""
         cost = self.engine.shared_cost
-        if cost is None:
-            return
-        until = perf_counter() + GRACE * cost.seconds(asks[0].text.sequence.length, 1)[0]
-        while missing := self._missing():
+        grace = 0.0 if cost is None else GRACE * cost.seconds(ask.text.sequence.length, 1)[0]
+        until = perf_counter() + grace
+        while missing := self._missing(grace):
             if perf_counter() > until:
                 for text in missing:
-                    text.is_prompt = False
+                    text.absence = inf
                 return
             sleep(TICK)
 
-    def _missing(self) -> list[Text]:
+    def _missing(self, grace: float) -> list[Text]:
+        """The texts that do not ask yet, and whose readers have come back so soon before."""
         asking, own = {ask.text for ask in list(self._asks)}, get_ident()
-        return [text for text in list(self._running) if text.is_prompt and text.thread != own and text not in asking]
+        others = [text for text in list(self._running) if text.thread != own and text not in asking]
+        return [text for text in others if text.absence < grace]
 
     def _alone(self, ask: _Ask) -> None:
         """The forward of one text."""
@@ -268,21 +304,31 @@ class Loop:
         seconds = perf_counter() - begun
         if cost is not None:
             cost.observe(sum(rows), sum(lengths) // len(lengths), seconds)
+        is_safe = current_thread() is not main_thread()
         for ask, logits in zip(group, found, strict=True):
-            ask.forwarding, ask.is_shared, ask.logits = seconds, True, logits
+            ask.forwarding, ask.is_shared = seconds, True
+            if (
+                is_safe
+            ):  # Ctrl-C never comes here: the rest is done for the others as well, sooner than by their threads
+                ask.result = self._finished(ask, logits)
+            ask.logits = logits
+            ask.wake.set()
 
     def _result(self, ask: _Ask) -> Step | Exception:
+        return self._finished(ask, ask.logits) if ask.result is None else ask.result
+
+    def _finished(self, ask: _Ask, logits: Logits | None) -> Step | Exception:
         if ask.error is None:
             try:
-                return self._accept(ask)
+                return self._accept(ask, cast(Logits, logits))
             except Exception as error:  # noqa: BLE001 - as above
                 ask.error = error
         self.leave(ask.text)
         return ask.error
 
-    def _accept(self, ask: _Ask) -> Step:
+    def _accept(self, ask: _Ask, logits: Logits) -> Step:
         """Walk the draft of a step, keep what held, and tell everybody who learns from it."""
-        text, draft, logits = ask.text, ask.draft, cast(Logits, ask.logits)
+        text, draft = ask.text, ask.draft
         started = perf_counter()
         accepted = walk(draft, text.choice.over(logits), text.ending.commit)
         text.sequence.keep(accepted.path)
@@ -291,8 +337,7 @@ class Loop:
             text.budget.spent(ask.rows, ask.length, ask.forwarding + (walked - started))
         text.budget.learn(accepted)
         text.drafter.observe(draft, accepted, logits)
-        text.is_prompt = True
-        ended = perf_counter()
+        text.told = ended = perf_counter()
         if text.ending.finish:
             self.leave(text)
         return Step(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.remote.server import Server
 from antiphon.accel.text.messages import Conversation, Message
 from antiphon.accel.text.parameters import Settings
@@ -39,7 +40,7 @@ def body_of(
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "stream_options": options,
-        **_only({"seed": settings.seed, "stop": settings.stops or None}),
+        **_only({"seed": settings.seed, "stop": settings.stops or None, "response_format": _form(settings)}),
         **_of_its_own(settings, server),
     }
     if isinstance(prompt, str):
@@ -54,6 +55,15 @@ def with_references(body: dict[str, Any], references: Sequence[str], server: Ser
     if server.kind == "vllm":
         return body | {"vllm_xargs": {"references": list(references)}}
     return body | {"references": list(references)}
+
+
+def _form(settings: Settings) -> dict[str, Any] | None:
+    """The form of the answer, where it is to follow a JSON schema."""
+    wanted = settings.json_schema
+    if wanted is None:
+        return None
+    schema = wanted.schema if isinstance(wanted, JsonSchema) else wanted
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema)}}
 
 
 def _of_its_own(settings: Settings, server: Server) -> dict[str, Any]:

@@ -13,7 +13,7 @@ __all__ = [
     "Conversation",
     "CountedPrompt",
     "Message",
-    "Prompt",
+    "PromptInput",
     "TokenizedPrompt",
     "call_opening",
     "prompt_tokens",
@@ -73,11 +73,11 @@ class CountedPrompt:
     count: int
 
 
-Prompt = str | Sequence[Message] | Conversation | TokenizedPrompt | CountedPrompt
+PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | CountedPrompt
 """What a model is asked to continue or to answer."""
 
 
-def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
+def tokenize(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """The text and token ids of a prompt; one that is tokenized already stays as it is.
 
     A text gets the special tokens that the tokenizer puts around any text. Messages are written by the chat template,
@@ -102,7 +102,7 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenizedPro
     return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
 
 
-def prompt_tokens(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def prompt_tokens(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token ids of a prompt; see `tokenize`."""
     return list(tokenize(prompt, tokenizer).tokens)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.runners_up import RunnersUp
 
@@ -24,6 +25,7 @@ class Parameters(TypedDict, total=False):
     drafter: str | DrafterFactory | None
     rows: int | None
     recycling: bool | RunnersUp | None
+    json_schema: Mapping[str, Any] | JsonSchema | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Settings:
     cut the distribution, from a random state of this request's own: the same ``seed`` gives the same text, with and
     without drafts, and torch's global state is never touched. The text ends before the first ``stop`` string.
     ``drafter``, ``rows`` and ``recycling`` (False: none; a table: this one) replace the language model's own.
+    With a ``json_schema`` the text is JSON that follows it, whole before ``max_new_tokens`` are spent.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -51,6 +54,7 @@ class Settings:
     drafter: str | DrafterFactory | None = None
     rows: int | None = None
     recycling: bool | RunnersUp | None = None
+    json_schema: Mapping[str, Any] | JsonSchema | None = None
 
     def __post_init__(self) -> None:
         tokens, top_k, seed = self.max_new_tokens, self.top_k, self.seed
@@ -63,6 +67,8 @@ class Settings:
         check("max_new_tokens", tokens, isinstance(tokens, int) and tokens > 0, "1 or more")
         is_seed = seed is None or (isinstance(seed, int) and 0 <= seed < 2**63)
         check("seed", seed, is_seed, "None, or from 0 to 2**63 - 1")
+        schema = self.json_schema
+        check("json_schema", schema, schema is None or isinstance(schema, Mapping | JsonSchema), "a mapping, or None")
         check("stop", self.stop, all(self.stops), "texts of at least one character")
 
     @property

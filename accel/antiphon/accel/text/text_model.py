@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from antiphon.accel.text.completion import Completion, Pieces
-from antiphon.accel.text.messages import CountedPrompt, Prompt, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class TextModel(Protocol):
     def prompt_format(self) -> str | None:
         """The form of prompts that the model was made for; None where none is named."""
 
-    def tokenize(self, prompt: Prompt) -> TokenizedPrompt | CountedPrompt:
+    def tokenize(self, prompt: PromptInput) -> TokenizedPrompt | CountedPrompt:
         """The prompt and how many tokens it has, to be handed on to `stream`."""
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
@@ -55,7 +55,7 @@ class TextModel(Protocol):
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         *,
         references: Sequence[Sequence[str]] = (),
         seeds: Sequence[int] | None = None,
@@ -66,7 +66,7 @@ class TextModel(Protocol):
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: PromptInput,
         *,
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,

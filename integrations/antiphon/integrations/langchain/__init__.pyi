@@ -1,4 +1,6 @@
 from .chat import ChatAntiphon as ChatAntiphon
+from .citing import CitedAnswer as CitedAnswer
+from .citing import Citing as Citing
 from .embeddings import AntiphonEmbeddings as AntiphonEmbeddings
 from .llm import AntiphonLLM as AntiphonLLM
 from .passage_index import VectorStorePassages as VectorStorePassages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall
@@ -10,9 +11,12 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import Citation, ContentBlock
 from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.utils.json import parse_partial_json
 
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
+from antiphon.pipelines import cite
+from antiphon.retrieval import Passage
 
 PROVIDER = "antiphon"
 CITATIONS = "citations"
@@ -26,7 +30,9 @@ def message(call: Call, completion: Completion) -> AIMessage:
         content=said.content,
         tool_calls=[ToolCall(name=each.name, args=dict(each.arguments), id=each.id) for each in said.calls],
         invalid_tool_calls=[
-            InvalidToolCall(name=None, args=each.text, id=each.id, error=each.error, type="invalid_tool_call")
+            InvalidToolCall(
+                name=None, args=_unreadable(each.text), id=each.id, error=each.error, type="invalid_tool_call"
+            )
             for each in said.broken
         ],
         **_facts(call, said.content, completion),
@@ -37,7 +43,7 @@ def last_chunk(call: Call, completion: Completion, shown: str) -> AIMessageChunk
     """The end of a streamed answer, after what was ``shown``: all that is known only now, once."""
     said = call.said(completion)
     calls = [(each.name, json.dumps(each.arguments, ensure_ascii=False), each.id) for each in said.calls]
-    broken = [(None, each.text, each.id) for each in said.broken]
+    broken = [(None, _unreadable(each.text), each.id) for each in said.broken]
     return AIMessageChunk(
         content=said.content[len(shown) :],
         tool_call_chunks=[
@@ -51,6 +57,11 @@ def last_chunk(call: Call, completion: Completion, shown: str) -> AIMessageChunk
 
 def citations(call: Call, text: str) -> list[Citation]:
     """Which spans of the answer stand verbatim in a passage, as LangChain annotates text."""
+    return annotated(text, call.passages)
+
+
+def annotated(text: str, passages: Sequence[Passage]) -> list[Citation]:
+    """Which spans of any text stand verbatim in one of these passages, as LangChain annotates text."""
     return [
         Citation(
             type="citation",
@@ -59,13 +70,13 @@ def citations(call: Call, text: str) -> list[Citation]:
             end_index=found.end,
             cited_text=found.text,
             extras={
-                "document_id": call.passages[found.passage - 1].id,
+                "document_id": passages[found.passage - 1].id,
                 "passage": found.passage,
                 "source_start": found.source_start,
                 "source_end": found.source_end,
             },
         )
-        for found in call.cited(text)
+        for found in cite(text, passages)
     ]
 
 
@@ -92,6 +103,15 @@ def content_blocks(answer: AIMessage) -> list[ContentBlock]:
         text = next(block for block in blocks if block["type"] == "text")
         text["annotations"] = list(citations)
     return blocks
+
+
+def _unreadable(text: str) -> str:
+    """The text of a broken call, quoted where a merger of chunks would make it a call that names no tool."""
+    try:
+        is_call = not text or isinstance(parse_partial_json(text), dict)
+    except ValueError:
+        is_call = False
+    return json.dumps(text, ensure_ascii=False) if is_call else text
 
 
 register_translator(PROVIDER, content_blocks, content_blocks)

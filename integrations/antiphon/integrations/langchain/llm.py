@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from langchain_core.caches import BaseCache
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.language_models.llms import BaseLLM
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
@@ -16,11 +18,15 @@ from pydantic import ConfigDict
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
 from antiphon.integrations.langchain.answers import CITATIONS, citations, metadata, usage
+from antiphon.integrations.langchain.cache_keys import KeyedCache
 from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.references import references_of
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.unseen import REFERENCES, Unseen
 from antiphon.pipelines import passage_references
+
+TRACED = ("callbacks", "tags", "metadata", "run_name", "run_id")
+"""What `generate` is told for traces alone."""
 
 
 class AntiphonLLM(LocalModel, BaseLLM):
@@ -55,6 +61,25 @@ class AntiphonLLM(LocalModel, BaseLLM):
     ) -> AsyncIterator[str]:
         """The same from an event loop; ending the iteration ends the generation."""
         return super().astream(input, config, stop=stop, **_hidden(kwargs))
+
+    def generate(self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any) -> LLMResult:
+        """The texts of several prompts; a cache tells calls apart by all that they were given."""
+        return BaseLLM.generate(self._cached_by(kwargs), prompts, stop, *given, **kwargs)
+
+    async def agenerate(
+        self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any
+    ) -> LLMResult:
+        """The same from an event loop."""
+        return await BaseLLM.agenerate(self._cached_by(kwargs), prompts, stop, *given, **kwargs)
+
+    def _cached_by(self, given: dict[str, Any]) -> AntiphonLLM:
+        """The same model, whose cache goes by what this call was given; LangChain's own key is prompt and stop."""
+        cache = get_llm_cache() if self.cache is None or self.cache is True else self.cache
+        told = {name: value for name, value in given.items() if name not in (*TRACED, REFERENCES)}
+        passages = references_of((), given.get(REFERENCES))
+        if not isinstance(cache, BaseCache) or not (told or passages):
+            return self
+        return self.model_copy(update={"cache": KeyedCache(cache, told, passages)})
 
     def _generate(
         self,

@@ -1,4 +1,4 @@
-"""The references of one call: where they come in, and how they stay out of traces and cache keys.
+"""The references of one call: where they come in, and how they stay out of traces.
 
 A reference is what this call's caller handed over, or what a tool returned into this call's own messages. Nothing is
 remembered from one call to the next, so nobody is ever offered what another was given.
@@ -6,7 +6,7 @@ remembered from one call to the next, so nobody is ever offered what another was
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -39,6 +39,24 @@ def hidden(message: BaseMessage) -> BaseMessage:
         changed["additional_kwargs"] = {**message.additional_kwargs, REFERENCES: Unseen(handed)}
     if returned:
         changed["artifact"] = Unseen(returned)
+    return message.model_copy(update=changed) if changed else message
+
+
+def gathered(messages: Sequence[BaseMessage], given: Mapping[str, Any]) -> tuple[list[BaseMessage], dict[str, Any]]:
+    """The messages without their references, and the arguments of the call with all references in one place."""
+    found = references_of(messages, given.get(REFERENCES))
+    if not found:
+        return list(messages), {name: value for name, value in given.items() if name != REFERENCES}
+    return [_bare(message) for message in messages], {**given, REFERENCES: Unseen(found)}
+
+
+def _bare(message: BaseMessage) -> BaseMessage:
+    changed: dict[str, Any] = {}
+    if REFERENCES in message.additional_kwargs:
+        kept = {name: value for name, value in message.additional_kwargs.items() if name != REFERENCES}
+        changed["additional_kwargs"] = kept
+    if _returned(message):
+        changed["artifact"] = None
     return message.model_copy(update=changed) if changed else message
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.documents.compressor import BaseDocumentCompressor
-from pydantic import ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.langchain.documents import SCORE, passages_of
+from antiphon.integrations.pickled import check_picklable, shared
 from antiphon.retrieval import Reranker
 
 
@@ -24,6 +26,13 @@ class AntiphonReranker(BaseDocumentCompressor):
 
     reranker: SkipValidation[Reranker]
     top_n: int | None = Field(default=None, ge=1)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        check_picklable(self.reranker, self, "AntiphonReranker(reranker=...)")
+        return super().__getstate__()
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return BaseModel.__deepcopy__(self, shared(self.reranker, memo))
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, SkipValidation
+from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from antiphon.integrations.langchain.documents import document_of
+from antiphon.integrations.pickled import check_picklable, shared
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 
 
 class AntiphonRetriever(BaseRetriever):
-    """Finds the ``k`` best passages of an index: embedded, searched and reranked. A call may ask for another ``k``.
+    """Finds the ``k`` best passages of an index: embedded, searched and reranked.
+
+    ``where`` allows only passages with these metadata, or of this ``source``; a call may ask for another ``k`` or
+    ``where``: ``retriever.invoke(question, where={"source": "keys.md"})``.
 
     A document's metadata say where its text stands (``source``, ``start_index``) and how well it fits
     (``relevance_score``).
@@ -26,14 +30,31 @@ class AntiphonRetriever(BaseRetriever):
 
     retriever: SkipValidation[Searcher]
     k: int = 5
+    where: dict[str, str] | None = None
 
     @classmethod
-    def open(cls, folder: str | Path, *, k: int = 5, **settings: Any) -> AntiphonRetriever:
+    def open(
+        cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
+    ) -> AntiphonRetriever:
         """The retriever of an index in a folder; ``settings`` and errors are those of `Retriever.open`."""
-        return cls(retriever=Retriever.open(folder, **settings), k=k)
+        return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        check_picklable(self.retriever, self, "AntiphonRetriever.open(folder)")
+        return super().__getstate__()
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return BaseModel.__deepcopy__(self, shared(self.retriever, memo))
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        where: dict[str, str] | None = None,
     ) -> list[Document]:
-        found = self.retriever.search(query, self.k if k is None else k)
+        wanted = self.where if where is None else where
+        narrowed: dict[str, Any] = {"where": wanted} if wanted else {}  # a searcher of one's own may know no filter
+        found = self.retriever.search(query, self.k if k is None else k, **narrowed)
         return [document_of(passage) for passage in found]

@@ -1,3 +1,5 @@
+from .citing import citations_of as citations_of
+from .citing import with_citations as with_citations
 from .embedding import AntiphonEmbedding as AntiphonEmbedding
 from .llm import AntiphonLLM as AntiphonLLM
 from .passage_index import VectorStorePassages as VectorStorePassages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -16,6 +17,11 @@ from llama_index.core.base.llms.types import (
 
 from antiphon.accel import Completion
 from antiphon.integrations.call import Call
+from antiphon.pipelines import cite
+from antiphon.retrieval import Passage
+
+INVALID = "invalid_tool_calls"
+"""The key of an answer's ``additional_kwargs`` that holds calls which cannot be read: their text, and why."""
 
 
 def chat_response(call: Call, completion: Completion, delta: str | None = None) -> ChatResponse:
@@ -26,7 +32,9 @@ def chat_response(call: Call, completion: Completion, delta: str | None = None) 
         ToolCallBlock(tool_call_id=each.id, tool_name=each.name, tool_kwargs=dict(each.arguments))
         for each in said.calls
     ]
-    message.blocks += _citations(call, said.content)
+    message.blocks += citation_blocks(said.content, call.passages)
+    if said.broken:
+        message.additional_kwargs[INVALID] = [{"text": each.text, "error": each.error} for each in said.broken]
     return ChatResponse(message=message, delta=delta, **_facts(call, completion))
 
 
@@ -49,11 +57,12 @@ def _message(text: str) -> ChatMessage:
     return ChatMessage(role=MessageRole.ASSISTANT, blocks=[TextBlock(text=text)])
 
 
-def _citations(call: Call, text: str) -> list[CitationBlock]:
+def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBlock]:
+    """Which spans of a text stand verbatim in one of these passages, in LlamaIndex' words."""
     return [
         CitationBlock(
             cited_content=TextBlock(text=found.text),
-            source=call.passages[found.passage - 1].id,
+            source=passages[found.passage - 1].id,
             title=found.source,
             additional_location_info={
                 "start": found.start,
@@ -62,7 +71,7 @@ def _citations(call: Call, text: str) -> list[CitationBlock]:
                 "source_end": found.source_end,
             },
         )
-        for found in call.cited(text)
+        for found in cite(text, passages)
     ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 
+from antiphon.integrations.pickled import check_picklable, shared
 from antiphon.retrieval import Embedder, resolve
 
 
@@ -30,6 +31,16 @@ class AntiphonEmbedding(BaseEmbedding):
     def class_name(cls) -> str:
         """The name that LlamaIndex saves it under."""
         return "AntiphonEmbedding"
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_picklable(self._embedder, self, "AntiphonEmbedding(name)")
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own would resolve an embedder again
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return BaseModel.__deepcopy__(self, shared(self._embedder, memo))
 
     @property
     def embedder(self) -> Embedder:

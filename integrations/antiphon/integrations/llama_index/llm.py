@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -19,26 +19,30 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
-from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate
 from llama_index.core.tools.types import BaseTool
 from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.messages import Prompt, prompt_tokens
+from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
+from antiphon.integrations.forced import offered
 from antiphon.integrations.llama_index.answers import (
+    INVALID,
     chat_piece,
     chat_response,
     completion_piece,
     completion_response,
 )
 from antiphon.integrations.llama_index.messages import arguments_of, chat_messages
+from antiphon.integrations.llama_index.prompt import prompt_template
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
+from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.tool_calls import names, offer
+from antiphon.integrations.tool_calls import FREE, NONE, writes_tools
 from antiphon.integrations.unseen import REFERENCES
 
 Piece = tuple[str, str, Completion | None]
@@ -64,9 +68,13 @@ class _Answering(GenerationFields, FunctionCallingLLM):
             **known,
             num_output=self.max_tokens or Settings().max_new_tokens,
             is_chat_model=self._takes_messages,
-            is_function_calling_model=self._writes_tools(),
+            is_function_calling_model=writes_tools(self.language_model.tokenizer),
             model_name=self.model,
         )
+
+    def prompt_template(self) -> ChatPromptTemplate:
+        """The prompt that the model was made for, as the ``text_qa_template`` of a synthesizer."""
+        return prompt_template(self.language_model)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -128,6 +136,73 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
         return answering()
 
+    def structured_predict(
+        self,
+        output_cls: type[Model],
+        prompt: BasePromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> Model:
+        """An object of this class, always: the answer is decoded under its JSON schema."""
+        schema = output_cls.model_json_schema()
+        with of_template(prompt_args) as arguments:
+            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
+            answer = self.chat(told(messages, schema), **asked(llm_kwargs, schema))
+        return output_cls.model_validate_json(answer.message.content or "")
+
+    async def astructured_predict(
+        self,
+        output_cls: type[Model],
+        prompt: BasePromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> Model:
+        """The same from an event loop."""
+        schema = output_cls.model_json_schema()
+        with of_template(prompt_args) as arguments:
+            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
+            answer = await self.achat(told(messages, schema), **asked(llm_kwargs, schema))
+        return output_cls.model_validate_json(answer.message.content or "")
+
+    def _structured_stream_call(
+        self,
+        output_cls: type[Model],
+        prompt: BasePromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> Generator[Any, None, None]:
+        schema, text = output_cls.model_json_schema(), ""
+        with of_template(prompt_args) as arguments:
+            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
+            pieces = self.stream_chat(told(messages, schema), **asked(llm_kwargs, schema))
+        for piece in pieces:
+            text = piece.message.content or ""
+            if (known := partial_object(text, output_cls)) is not None:
+                yield known
+        yield output_cls.model_validate_json(text)
+
+    async def _structured_astream_call(
+        self,
+        output_cls: type[Model],
+        prompt: BasePromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> AsyncGenerator[Any, None]:
+        schema = output_cls.model_json_schema()
+        with of_template(prompt_args) as arguments:
+            messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
+            pieces = await self.astream_chat(told(messages, schema), **asked(llm_kwargs, schema))
+
+        async def objects() -> AsyncGenerator[Any, None]:
+            text = ""
+            async for piece in pieces:
+                text = piece.message.content or ""
+                if (known := partial_object(text, output_cls)) is not None:
+                    yield known
+            yield output_cls.model_validate_json(text)
+
+        return objects()
+
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
@@ -138,7 +213,9 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         """
         blocks = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if error_on_no_tool_call and not blocks:
-            raise ValueError(f"The answer calls no tool: {response.message.content!r}.")
+            broken = [each["text"] for each in response.message.additional_kwargs.get(INVALID, ())]
+            said = f"that can be read: {broken[0]!r}" if broken else f": {response.message.content!r}"
+            raise ValueError(f"The answer calls no tool{' ' if broken else ''}{said}.")
         return [
             ToolSelection(tool_id=each.tool_call_id or "", tool_name=each.tool_name, tool_kwargs=arguments_of(each))
             for each in blocks
@@ -157,29 +234,37 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         asked = ChatMessage(user_msg) if isinstance(user_msg, str) else user_msg
         messages = [*(chat_history or []), *([] if asked is None else [asked])]
         offered = [tool.metadata.to_openai_tool() for tool in tools]
-        choice = "any" if tool_required else kwargs.pop("tool_choice", None)
+        given = kwargs.pop("tool_choice", None)
+        choice = "any" if tool_required and given in (*FREE, NONE) else given
         return {"messages": messages, "tools": offered, "tool_choice": choice, **kwargs}
 
-    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> Prompt:
+    def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
         """The prompt of messages: by the chat template, or where there is none as one text."""
+        self.check_prompt(message.content or "" for message in messages)
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
-        return Conversation(chat_messages(messages), *offer(self.language_model.tokenizer, wanted, choice))
+        offer = offered(self.language_model.tokenizer, chat_messages(messages), wanted, choice)
+        given["tools"] = offer.names
+        if offer.schema is not None:
+            given["json_schema"] = offer.schema
+        return Conversation(offer.messages, offer.tools, offer.opening, offer.choice)
 
-    def _text(self, prompt: str, formatted: bool) -> Prompt:
+    def _text(self, prompt: str, formatted: bool) -> PromptInput:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
+        self.check_prompt([prompt])
         if self._takes_messages and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
-    def _call(self, prompt: Prompt, given: dict[str, Any]) -> Call:
+    def _call(self, prompt: PromptInput, given: dict[str, Any]) -> Call:
         passages = getattr(given.get(REFERENCES), "passages", ())
         stop = given.get("stop")
-        kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop")}
+        kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools")}
         parameters, timeout = self.parameters(stop, kept)
-        tools, opening = (prompt.tools, prompt.opening) if isinstance(prompt, Conversation) else ((), "")
-        return Call(self.language_model, self.model, prompt, passages, parameters, timeout, names(tools), opening)
+        opening = prompt.opening if isinstance(prompt, Conversation) else ""
+        tools = given.get("tools", frozenset())
+        return Call(self.language_model, self.model, prompt, passages, parameters, timeout, tools, opening)
 
     def _pieces(self, call: Call) -> Iterator[Piece]:
         said = Showing(call)
@@ -207,16 +292,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
     @property
     def _takes_messages(self) -> bool:
-        return self.language_model.tokenizer.chat_template is not None
-
-    def _writes_tools(self) -> bool:
-        """Whether the chat template tells the model of tools."""
-        tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
-        try:
-            prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), self.language_model.tokenizer)
-        except ValueError:
-            return False
-        return True
+        return self.language_model.takes_messages
 
 
 class _Hiding:

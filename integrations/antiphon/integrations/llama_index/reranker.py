@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Self
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from pydantic import ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.llama_index.nodes import passages_of
+from antiphon.integrations.pickled import check_picklable, shared
 from antiphon.retrieval import Reranker
 
 _dispatcher = get_dispatcher(__name__)
@@ -28,6 +30,13 @@ class AntiphonRerank(BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The name that LlamaIndex saves it under."""
         return "AntiphonRerank"
+
+    def __getstate__(self) -> dict[Any, Any]:
+        check_picklable(self.reranker, self, "AntiphonRerank(reranker=...)")
+        return super().__getstate__()
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return BaseModel.__deepcopy__(self, shared(self.reranker, memo))
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None

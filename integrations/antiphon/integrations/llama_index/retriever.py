@@ -3,32 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.integrations.pickled import check_picklable
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 
 
 class AntiphonRetriever(BaseRetriever):
-    """Finds the ``k`` best passages of an index: embedded, searched and reranked; nodes with their scores."""
+    """Finds the ``k`` best passages of an index: embedded, searched and reranked; nodes with their scores.
 
-    def __init__(self, retriever: Searcher, *, k: int = 5, **kwargs: Any) -> None:
+    ``where`` allows only passages with these metadata, or of this ``source``.
+    """
+
+    def __init__(self, retriever: Searcher, *, k: int = 5, where: dict[str, str] | None = None, **kwargs: Any) -> None:
         self._searcher = retriever
         self.k = k
+        self.where = where
         super().__init__(**kwargs)
 
     @classmethod
-    def open(cls, folder: str | Path, *, k: int = 5, **settings: Any) -> AntiphonRetriever:
+    def open(
+        cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
+    ) -> AntiphonRetriever:
         """The retriever of an index in a folder; ``settings`` and errors are those of `Retriever.open`."""
-        return cls(Retriever.open(folder, **settings), k=k)
+        return cls(Retriever.open(folder, **settings), k=k, where=where)
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_picklable(self._searcher, self, "AntiphonRetriever.open(folder)")
+        return dict(vars(self))
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return copy(self)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [node_of(passage) for passage in self._searcher.search(query_bundle.query_str, self.k)]
+        narrowed: dict[str, Any] = {"where": self.where} if self.where else {}
+        found = self._searcher.search(query_bundle.query_str, self.k, **narrowed)
+        return [node_of(passage) for passage in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)

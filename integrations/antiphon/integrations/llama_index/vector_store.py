@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, NAMESPACE_SEP
 from llama_index.core.vector_stores.types import (
+    DEFAULT_PERSIST_DIR,
+    DEFAULT_PERSIST_FNAME,
     BasePydanticVectorStore,
     MetadataFilters,
     VectorStoreQuery,
@@ -15,8 +19,9 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 
+from antiphon.integrations.llama_index.persisted import load, save
 from antiphon.integrations.table import Table
 
 
@@ -29,6 +34,37 @@ class AntiphonVectorStore(BasePydanticVectorStore):
 
     stores_text: bool = True
     _table: Table[BaseNode] = PrivateAttr(default_factory=Table)
+
+    @classmethod
+    def from_persist_dir(
+        cls, persist_dir: str = DEFAULT_PERSIST_DIR, namespace: str = DEFAULT_VECTOR_STORE, fs: Any = None
+    ) -> Self:
+        """The store that a storage context persisted into a folder; errors are those of `from_persist_path`.
+
+        Hand it to ``StorageContext.from_defaults(persist_dir=..., vector_store=...)``.
+        """
+        return cls.from_persist_path(str(Path(persist_dir) / f"{namespace}{NAMESPACE_SEP}{DEFAULT_PERSIST_FNAME}"), fs)
+
+    @classmethod
+    def from_persist_path(cls, persist_path: str, fs: Any = None) -> Self:
+        """The store of a file; ``fs`` is a file system of fsspec.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it holds something else, or not all of it.
+        """
+        nodes, vectors = load(persist_path, fs)
+        store = cls()
+        if nodes:
+            store._table.put([node.node_id for node in nodes], nodes, vectors)
+        return store
+
+    def persist(self, persist_path: str, fs: Any = None) -> None:
+        """Write the store into a file, all of it or nothing; what lay there is replaced."""
+        save(self._table.rows(), persist_path, fs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own would make an empty store
 
     @classmethod
     def class_name(cls) -> str:

@@ -1,4 +1,4 @@
-"""A chart of speed-ups, for those who look first. Knows figures and no models."""
+"""A bar chart of speed-ups. Knows figures and no models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well passages are found: a question's own recorded passages against those of all the others. Measures no time."""
+"""Retrieval quality: how well each question finds its own recorded passages among all passages. Measures no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that says what was recorded: its own compute runs, and only its choice is led. Knows nothing of methods."""
+"""A model whose output is forced to a recorded answer while its forwards really run. Knows nothing of methods."""
 
 from __future__ import annotations
 

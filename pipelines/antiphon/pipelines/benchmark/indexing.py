@@ -1,4 +1,4 @@
-"""Vector indexes compared: what each finds of the exact answer, how fast, and what it holds. Trains no model.
+"""Vector indexes compared with exact search: recall, queries per second, memory. Trains no model.
 
 Every index is built, saved, opened again from its files, and searched there: what a user of it would have.
 """
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from antiphon.pipelines.progress import Progress
-from antiphon.retrieval.recall import Sample, sample
+from antiphon.retrieval.recall import GroundTruth, ground_truth
 from antiphon.retrieval.settings import Setting, choose
 from antiphon.retrieval.vectors import Vectors
 
@@ -84,7 +84,7 @@ def measure_indexes(
 ) -> list[IndexFigures]:
     """Every setting over the same vectors, by the same held-out queries, of shape (n, dim)."""
     tell = report or (lambda stage, done, total: None)
-    truth = sample(vectors, 0, queries=queries)
+    truth = ground_truth(vectors, 0, queries=queries)
     figures = []
     for done, setting in enumerate(chosen):
         tell("measure", done, len(chosen))
@@ -93,15 +93,15 @@ def measure_indexes(
     return figures
 
 
-def _measured(vectors: Vectors, truth: Sample, setting: Setting) -> IndexFigures:
-    from antiphon.retrieval.vector_files import describe, open_vectors, read_vectors, vector_index, write_vectors
+def _measured(vectors: Vectors, truth: GroundTruth, setting: Setting) -> IndexFigures:
+    from antiphon.retrieval.vector_files import description_of, open_vectors, read_vectors, vector_index, write_vectors
 
     with TemporaryDirectory() as folder:
         began = time.perf_counter()
         index = vector_index(vectors, setting)
         build_seconds = time.perf_counter() - began
         write_vectors(Path(folder), index)
-        description = describe(index, setting)
+        description = description_of(index, setting)
         del index
         opened = open_vectors(Path(folder), read_vectors(Path(folder)), description)
         at_10, at_100 = truth.recalls(opened.search, 10, 100)

@@ -37,6 +37,7 @@ def page_of(results: Sequence[Result]) -> str:
     """The whole page, in Markdown."""
     of = {kind: [result for result in results if result["kind"] == kind] for kind in KINDS}
     parts = [HEAD.format(command=COMMAND)]
+    parts += [_summary(of["speed"])] if of["speed"] else []
     parts += [_replays(of["replay"])] if of["replay"] else []
     parts += [SPEED_HEAD, *map(_speed, of["speed"])] if of["speed"] else []
     parts += [DRAFTERS_HEAD, *map(_drafters, of["drafters"])] if of["drafters"] else []
@@ -58,6 +59,14 @@ Every result is the last line of the command that stands beside it. `python-docs
 with the package; the other files hold recorded answers of larger models and do not: give recorded answers of yours, in
 the same format. Nothing here is a promise about another machine: ratios travel better than seconds, and those between
 methods better than those to plain decoding.
+"""
+
+SUMMARY_HEAD = """\
+## In one screen
+
+The default drafter, `blend`, in every measured run below: how many times as fast as plain greedy decoding of
+transformers, and as the better of its two prompt lookups, and how many tokens a forward confirmed. What it brings
+depends on how much an answer repeats: most where it quotes, least where there is nothing to copy.
 """
 
 REPLAY_HEAD = """\
@@ -95,6 +104,17 @@ REFUSED_HEAD = """\
 Measured, and left out.
 
 """
+
+
+def _summary(results: Sequence[Result]) -> str:
+    """One row for each measured run: what the default drafter brought."""
+    lines = [_head("what was decoded, where", "× greedy", "× lookup", "tokens per step")]
+    for result in results:
+        for each in result["methods"]:
+            if each["method"] == "blend":
+                figures = (_cell(each[key]) for key in ("speedup", "speedup_lookup", "tokens_per_step"))
+                lines.append(_row(f"{title(result)}; {_where(result)}", *figures))
+    return "\n".join([SUMMARY_HEAD, *lines, ""])
 
 
 def _replays(results: Sequence[Result]) -> str:
@@ -264,8 +284,13 @@ def machine_line(result: Result) -> str:
     """Where a result comes from: the processor with its units and threads, or the GPU, and the versions."""
     units = f" ({', '.join(result['units'])})" if result["units"] else ""
     cpu = f"{result['processor']}{units}, {result['threads']} threads"
-    where = cpu if result["device"] == "cpu" else result["device"]
+    where = cpu if result["device"] == "cpu" else _where(result)
     return f"{where}; torch {result['torch']}, transformers {result['transformers']}"
+
+
+def _where(result: Result) -> str:
+    """The processor, or the GPU."""
+    return str(result["processor"] if result["device"] == "cpu" else result["device"])
 
 
 def _set(result: Result) -> str:

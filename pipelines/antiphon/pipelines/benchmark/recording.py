@@ -1,4 +1,4 @@
-"""Recordings of one's own: questions asked of an index, written as the samples that benchmarks read."""
+"""Records answers of a model to questions, in the format that the other benchmarks read."""
 
 from __future__ import annotations
 

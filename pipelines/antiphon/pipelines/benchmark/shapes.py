@@ -1,4 +1,4 @@
-"""Models that are nothing but their shape: real layers and sizes, random weights. For replays, which need no sense."""
+"""Models of a given architecture and size with random weights, for replays of a given text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed: the same texts by several methods in turn, on one model, and what each took beside the others."""
+"""Speed: the same texts decoded by several methods in turn on one model, and the time of each beside the others."""
 
 from __future__ import annotations
 

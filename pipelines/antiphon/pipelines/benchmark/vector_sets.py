@@ -1,4 +1,4 @@
-"""The vectors that indexes are compared on: synthetic ones, a file's, those of texts. Knows nothing of indexes."""
+"""The vectors that indexes are compared on: synthetic, from a file, of texts. Knows nothing of indexes."""
 
 from __future__ import annotations
 

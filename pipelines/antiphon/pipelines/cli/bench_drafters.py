@@ -1,4 +1,4 @@
-"""The command that sets every drafter beside every other: over passages, over a text to summarise, over nothing."""
+"""The command that compares all drafters on answers, summaries and chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bita commands: teach a model to guess ahead, and say how far it guesses right."""
+"""The bita commands: train mask tokens to guess ahead, and measure how often they guess right."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The terminal: answers as they stream, citations, costs and progress. Knows how things look and does none of them."""
+"""The terminal: prints streaming answers, citations, costs and progress. Computes none of them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as ProgressBars
 from rich.text import Text
 
+from antiphon.pipelines.cli.progress_lines import ProgressLines
 from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import fact_card
 from antiphon.pipelines.rendering.terminal import citation_lines
@@ -38,16 +39,21 @@ def quiet_libraries() -> None:
 
 
 @contextmanager
-def progress_bars(names: dict[str, str] | None = None) -> Iterator[Progress]:
-    """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called."""
+def progress_bars(names: dict[str, str] | None = None, *, every: float = 10.0) -> Iterator[Progress]:
+    """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called.
+
+    Where standard error is no terminal, a line is printed after each ``every`` seconds instead.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     own = Console(file=sys.stderr)  # the stream as it is now: what a library prints meanwhile may be sent elsewhere
-    with ProgressBars(*columns, console=own) as bars:
+    lines = ProgressLines(own.print, every=every)
+    with ProgressBars(*columns, console=own) as bars, nullcontext() if own.is_terminal else lines:
 
         def report(stage: str, done: int, total: int) -> None:
             if not total:
                 return
+            lines.update((names or {}).get(stage, stage), done, total)
             if stage not in tasks:
                 tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)

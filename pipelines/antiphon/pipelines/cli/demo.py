@@ -1,4 +1,4 @@
-"""The main job on documents that ship with the package: index, ask, cite, and compare with plain decoding."""
+"""The demo command: index documents that ship with the package, ask, cite, and compare with plain decoding."""
 
 from __future__ import annotations
 

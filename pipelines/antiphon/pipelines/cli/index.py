@@ -30,6 +30,9 @@ def index(
     setting: Annotated[
         str, typer.Option(help="How vectors are searched: auto, flat, compact, paper, or a FAISS factory string.")
     ] = "auto",
+    follow_links: Annotated[
+        bool, typer.Option("--follow-links", help="Read what links in the folders lead to, outside of them too.")
+    ] = False,
     describe: Annotated[
         Path | None,
         typer.Option(
@@ -39,4 +42,5 @@ def index(
 ) -> None:
     """Index documents, so that questions can be asked. What an earlier index embedded is not embedded again."""
     console.quiet_libraries()
-    show_index(index_documents(paths, out, embedder=embedder, device=device, setting=setting))
+    report = index_documents(paths, out, embedder=embedder, device=device, setting=setting, follow_links=follow_links)
+    show_index(report)

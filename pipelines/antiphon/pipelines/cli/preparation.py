@@ -1,4 +1,4 @@
-"""What has to be there before a question: an index, and a language model; with progress on the terminal."""
+"""What commands need before they begin: an index, a language model, sessions; with progress on the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.rendering.visible import visible
+from antiphon.pipelines.rendering.visible import visible_line
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, TextModel
@@ -32,13 +32,20 @@ def open_demo(*, device: str | None = None) -> Retriever:
 
 
 def index_documents(
-    paths: Sequence[Path], out: Path, *, embedder: str = "auto", device: str | None = None, setting: str = "auto"
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    embedder: str = "auto",
+    device: str | None = None,
+    setting: str = "auto",
+    follow_links: bool = False,
 ) -> IndexReport:
     """Index files and folders into the folder ``out``, with one bar for each stage; see `build_index` for errors."""
     from antiphon.retrieval import build_index
 
     with console.progress_bars(STAGES) as report:
-        return build_index(paths, out, embedder=embedder, device=device, setting=setting, progress=report)
+        options = {"setting": setting, "follow_links": follow_links}
+        return build_index(paths, out, embedder=embedder, device=device, progress=report, **options)  # type: ignore[arg-type]
 
 
 def show_index(report: IndexReport) -> None:
@@ -46,13 +53,13 @@ def show_index(report: IndexReport) -> None:
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {visible(str(report.folder))}",
+        f"{report.seconds:.1f} s: {visible_line(str(report.folder))}",
         markup=False,
     )
     if report.skipped:
         console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
     for skipped in report.skipped[:_SHOWN_SKIPPED]:
-        console.err.print(visible(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
+        console.err.print(visible_line(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
     if len(report.skipped) > _SHOWN_SKIPPED:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 

@@ -1,4 +1,4 @@
-"""The reader commands: fetch its corpus, teach it, evaluate it, and print its answers to the forty questions."""
+"""The reader commands: fetch its corpus, train it, evaluate it, and print its answers to the forty questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sphinx pages of the Python documentation to clean text: how the files in ``python-docs`` were made.
+"""Converts Sphinx pages of the Python documentation to plain text: how the files in ``python-docs`` were made.
 
     python -m antiphon.pipelines.data.python_docs HTML_FOLDER TEXT_FOLDER
 

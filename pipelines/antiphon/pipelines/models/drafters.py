@@ -1,4 +1,4 @@
-"""Who drafts, by the options that a command line gives: accel's drafters, and BiTA's weights from files."""
+"""Drafters by the options of the command line: those of accel, and BiTA's weights from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that is whole or absent: written beside, sealed with a manifest of sha256s, renamed into place.
+"""A folder that is complete or absent: written beside, given a manifest of sha256s, and renamed into place.
 
 Knows nothing of what the files mean.
 """

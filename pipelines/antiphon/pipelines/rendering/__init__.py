@@ -1,1 +1,1 @@
-"""Answers to be looked at: in the terminal, in a notebook, as Markdown. Knows how they look and makes none of them."""
+"""Answers and figures for display: in the terminal, in notebooks, as Markdown. Computes none of them."""

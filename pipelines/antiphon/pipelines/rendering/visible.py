@@ -20,3 +20,8 @@ _SHOWN |= dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT)
 def visible(text: str) -> str:
     """The text, as long as it was, with every control, bidirectional or unpaired character replaced by a sign."""
     return text.translate(_SHOWN)
+
+
+def visible_line(text: str) -> str:
+    """The same in one line: a name with a line feed in it cannot pass for two lines."""
+    return visible(text).translate({ord("\n"): "\N{SYMBOL FOR LINE FEED}", ord("\t"): " "})

@@ -1,4 +1,4 @@
-"""A course of training: updates, checkpoints, and going on where a run was cut off. Knows nothing of what is taught."""
+"""The training loop: updates, checkpoints, and resuming a run that was cut off. Knows nothing of what is trained."""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ from antiphon.retrieval.collection import (
     batches,
     checked_where,
     closed_if_it_fails,
-    latest,
-    record,
+    last_of_each_id,
+    passage_fields,
     require_same_embedder,
 )
+from antiphon.retrieval.engines.address import is_address, shown_address
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vectors import Vectors, checked_k, normalized
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from antiphon.retrieval.embed import Embedder
 
+_SCHEMES = ("http", "https", "tcp", "unix")
 _BATCH = 500  # rows of a request: a server takes 64 MB
 _CONNECT_FAILED = 2  # of Milvus's codes
 _DEEPEST = 16_384  # more hits Milvus does not give
@@ -43,6 +45,7 @@ class MilvusIndex:
 
     Raises:
         ImportError: pymilvus is not installed; says the command.
+        ValueError: ``uri`` is no address; the message does not repeat it.
         EngineUnavailable: the server does not answer, now or later.
         IndexMismatch: the collection holds vectors of another embedder.
     """
@@ -57,7 +60,7 @@ class MilvusIndex:
         timeout: float = TIMEOUT,
     ) -> None:
         client = _import()
-        self._uri = uri
+        self._place = uri if uri.endswith(".db") and not is_address(uri) else shown_address("Milvus", uri, _SCHEMES)
         self._timeout = timeout
         self._name = collection
         self._dim = embedder.dim
@@ -84,10 +87,10 @@ class MilvusIndex:
 
     def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Put passages in, or replace them; 500 at a time."""
-        passages, vectors = latest(passages, vectors, self._dim)
+        passages, vectors = last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._answering():
             for block in batches(list(zip(passages, vectors, strict=True)), _BATCH):
-                rows = [record(passage) | {"vector": vector} for passage, vector in block]
+                rows = [passage_fields(passage) | {"vector": vector} for passage, vector in block]
                 self._client.upsert(self._name, rows, timeout=self._timeout)
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -138,7 +141,7 @@ class MilvusIndex:
         from grpc import RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException  # type: ignore[import-untyped]
 
-        return answering(f"Milvus at {self._uri}", (MilvusException, RpcError), _is_gone)
+        return answering(f"Milvus at {self._place}", (MilvusException, RpcError), _is_gone)
 
 
 def _is_gone(error: Exception) -> bool:

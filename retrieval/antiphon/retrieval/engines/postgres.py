@@ -17,7 +17,7 @@ from antiphon.retrieval.collection import (
     answering,
     checked_where,
     closed_if_it_fails,
-    latest,
+    last_of_each_id,
     require_same_embedder,
 )
 from antiphon.retrieval.passage import Passage
@@ -78,6 +78,7 @@ class PgvectorIndex:
 
     Raises:
         ImportError: psycopg or pgvector is not installed; says the command.
+        ValueError: ``conninfo`` cannot be read; the message does not repeat it.
         EngineUnavailable: the server does not answer, now or later. What it answers with an error keeps psycopg's own.
         IndexMismatch: the table holds vectors of another embedder.
     """
@@ -85,6 +86,7 @@ class PgvectorIndex:
     def __init__(self, conninfo: str, embedder: Embedder, table: str = "passages", *, timeout: float = TIMEOUT) -> None:
         _import()
         self._conninfo = conninfo
+        self._server = _shown(conninfo)
         self._timeout = timeout
         self._table = table
         self._dim = embedder.dim
@@ -114,7 +116,7 @@ class PgvectorIndex:
         from pgvector import HalfVector
         from psycopg.types.json import Jsonb
 
-        passages, vectors = latest(passages, vectors, self._dim)
+        passages, vectors = last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._connection() as connection, connection.transaction():
             connection.execute(_UNHURRIED)  # many passages are one statement, which may take its time, but not to begin
             connection.execute(self._sql(_BESIDE))
@@ -171,7 +173,7 @@ class PgvectorIndex:
         """The connection, opened again after it broke; for one thread at a time."""
         import psycopg
 
-        with self._lock, answering(self._server(), (psycopg.OperationalError,), _is_gone):
+        with self._lock, answering(self._server, (psycopg.OperationalError,), _is_gone):
             if self._open is None or self._open.closed:
                 self._open = self._connect()
             yield self._open
@@ -191,12 +193,28 @@ class PgvectorIndex:
         register_vector(connection)
         return connection
 
-    def _server(self) -> str:
-        """Where the server is, without what is secret about it."""
-        from psycopg.conninfo import conninfo_to_dict
 
-        facts = conninfo_to_dict(self._conninfo)
-        return f"PostgreSQL at {facts.get('host', 'its local socket')}:{facts.get('port', 5432)}"
+def _shown(conninfo: str) -> str:
+    """Where the server is, without what is secret about it.
+
+    Raises:
+        ValueError: the connection string cannot be read. libpq's own message repeats parts of it.
+    """
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        facts = conninfo_to_dict(conninfo)
+    except ProgrammingError:
+        facts = {"port": "unknown"}
+    port = str(facts.get("port", 5432))
+    if not re.fullmatch(r"[\d,]+", port):
+        raise ValueError(
+            "The connection string of PostgreSQL cannot be read; it has the form "
+            "postgresql://USER:PASSWORD@HOST:PORT/DB, with special characters percent-encoded, or key=value pairs "
+            "(it is not repeated here, since it may hold a password)."
+        )
+    return f"PostgreSQL at {facts.get('host', 'its local socket')}:{port}"
 
 
 def _is_gone(error: Exception) -> bool:

@@ -17,10 +17,11 @@ from antiphon.retrieval.collection import (
     batches,
     checked_where,
     closed_if_it_fails,
-    latest,
-    record,
+    last_of_each_id,
+    passage_fields,
     require_same_embedder,
 )
+from antiphon.retrieval.engines.address import is_address, shown_address
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vectors import Vectors, checked_k, normalized
 
@@ -42,6 +43,7 @@ class QdrantIndex:
 
     Raises:
         ImportError: qdrant-client is not installed; says the command.
+        ValueError: ``location`` is a mistaken address; the message does not repeat it.
         EngineUnavailable: the server does not answer, now or later.
         IndexMismatch: the collection holds vectors of another embedder.
     """
@@ -56,13 +58,14 @@ class QdrantIndex:
         timeout: float = TIMEOUT,
     ) -> None:
         client = _import()
-        self._location = location
+        is_url = location != ":memory:" and is_address(location)
+        self._place = shown_address("Qdrant", location, ("http", "https")) if is_url else location
         self._name = collection
         self._dim = embedder.dim
+        kind = "location" if is_url or location == ":memory:" else "path"
+        options = {kind: location, "api_key": api_key, "timeout": round(timeout), "check_compatibility": False}
         with self._answering():
-            self._client = client(
-                **_place(location), api_key=api_key, timeout=round(timeout), check_compatibility=False
-            )
+            self._client = client(**options)
             with closed_if_it_fails(self):
                 self._make(embedder.fingerprint)
 
@@ -87,7 +90,7 @@ class QdrantIndex:
         """Put passages in, or replace them; 500 at a time."""
         from qdrant_client.models import PointStruct
 
-        passages, vectors = latest(passages, vectors, self._dim)
+        passages, vectors = last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._answering():
             for block in batches(list(zip(passages, vectors, strict=True)), _BATCH):
                 points = [PointStruct(id=_id(p.id), vector=v.tolist(), payload=_payload(p)) for p, v in block]
@@ -116,13 +119,7 @@ class QdrantIndex:
     def _answering(self) -> AbstractContextManager[None]:
         from qdrant_client.http.exceptions import ResponseHandlingException
 
-        return answering(f"Qdrant at {self._location}", (ResponseHandlingException,))
-
-
-def _place(location: str) -> dict[str, str]:
-    if location == ":memory:" or location.startswith(("http://", "https://")):
-        return {"location": location}
-    return {"path": location}
+        return answering(f"Qdrant at {self._place}", (ResponseHandlingException,))
 
 
 def _filter(where: Where | None) -> Any:
@@ -134,7 +131,7 @@ def _filter(where: Where | None) -> Any:
 
 def _payload(passage: Passage) -> dict[str, Any]:
     facts = {**passage.metadata, "source": passage.source}
-    return {"passage": record(passage), "facts": [_fact(*each) for each in facts.items()]}
+    return {"passage": passage_fields(passage), "facts": [_fact(*each) for each in facts.items()]}
 
 
 def _fact(name: str, value: str) -> str:

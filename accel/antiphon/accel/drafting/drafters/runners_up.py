@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
+from antiphon.accel.files import write
 
 K = 8
 """How many tokens are kept of each row of logits: Token Recycling's 8."""
@@ -147,12 +147,7 @@ class RunnersUp:
                 "chances": self._chances[slots],
             }
             written = save(arrays, {"runners_up": "1", "model": self.model, "vocabulary": str(self.vocabulary or 0)})
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with beside.open("wb") as file:
-            file.write(written)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        write(path, written, is_needed=True)
 
     @classmethod
     def load(cls, path: str | Path, model: str, *, entries: int = 65_536) -> RunnersUp:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
+from antiphon.accel.files import write
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -84,13 +84,8 @@ class BitaWeights:
         tensors = dict(zip(_TENSORS, (self.keys, self.values, self.masks, self.sample), strict=True))
         facts = {"version": VERSION, "model": self.model, "notes": self.notes}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with beside.open("wb") as file:
-            file.write(save(tensors, {"bita": json.dumps(facts)}))  # one entry: of several the order is random
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        # One entry of metadata: the order of several is random.
+        write(path, save(tensors, {"bita": json.dumps(facts)}), is_needed=True)
 
     @classmethod
     def load(cls, path: str | Path) -> BitaWeights:
@@ -192,11 +187,11 @@ def found_beside(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
     return None, f"no {BITA_FILE} lies in the model's folder"
 
 
-def embedded(model: PreTrainedModel, tokens: Sequence[int], learned: BitaWeights) -> Tensor:
+def embedded(model: PreTrainedModel, tokens: Sequence[int], weights: BitaWeights) -> Tensor:
     """What tokens are fed as, of shape (1, tokens, hidden); -1 is the first mask token, -2 the second, and so on."""
     ids = torch.tensor(tokens, device=model.device)
     states: Tensor = model.get_input_embeddings()(ids.clamp(min=0))
-    return torch.where(ids[:, None] < 0, learned.masks[(-1 - ids).clamp(min=0)].to(states.dtype), states)[None]
+    return torch.where(ids[:, None] < 0, weights.masks[(-1 - ids).clamp(min=0)].to(states.dtype), states)[None]
 
 
 def _states(layer: Any) -> tuple[int, int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,18 @@ from antiphon.accel.drafting.tree import AttentionSpan, plant
 from antiphon.accel.engines.torch.growing import GrowingLayer
 from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.slots import ANCESTORS, APART, BUCKETS, IDS, PLACES, POSITIONS, Memories, Memory
+from antiphon.accel.engines.torch.slots import (
+    ANCESTORS,
+    APART,
+    BACKEND,
+    BUCKETS,
+    IDS,
+    PLACES,
+    POSITIONS,
+    SMALLEST,
+    Memories,
+    Memory,
+)
 from antiphon.accel.engines.torch.traits import Level, Traits
 
 AHEAD = 1024
@@ -36,11 +48,12 @@ FAILURES = (*TESTED, OSError, ImportError, AssertionError)
 class CompiledSteps:
     """The compiled steps of one model: the memories in which they run, and why there are none if they have failed.
 
-    ``ahead`` is for how many further tokens a memory is chosen at least.
+    ``ahead`` is for how many further tokens a memory is chosen at least, ``smallest`` how many slots the smallest one
+    has, and ``backend`` what `torch.compile` compiles with.
     """
 
-    def __init__(self, ahead: int = AHEAD) -> None:
-        self.memories = Memories()
+    def __init__(self, *, ahead: int = AHEAD, smallest: int = SMALLEST, backend: Any = BACKEND) -> None:
+        self.memories = Memories(smallest=smallest, backend=backend)
         self.failure = ""
         self.ahead = ahead
 

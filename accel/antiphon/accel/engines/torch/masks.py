@@ -11,13 +11,17 @@ def mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, paddi
     """Who sees what in one kind of layer, as booleans of shape (rows, length - offset + rows).
 
     Columns are the cached slots ``offset`` to ``length - 1``, then the rows themselves. Slots below ``padding`` hold
-    left padding and are seen by nobody. Windows and chunks are counted in positions (slots less padding), not in rows:
+    left padding and are seen by nobody; where rows of it are among those that are read now, each sees itself alone:
+    what sees nothing is no number, in its keys and values neither. Windows and chunks are counted in positions (slots less padding), not in rows:
     siblings share a position.
     """
     cached = length - offset
     sees = torch.ones((len(tree), cached + len(tree)), dtype=torch.bool)
-    sees[:, : max(padding - offset, 0)] = False
     sees[:, cached:] = torch.from_numpy(tree.sees)
+    hidden = max(padding - offset, 0)
+    sees[:, :hidden] = False
+    read = torch.arange(hidden - cached) if hidden > cached else torch.arange(0)
+    sees[read, cached + read] = True
     sees[len(tree) - tree.pads :] = False
     if span == AttentionSpan():
         return sees

@@ -17,12 +17,12 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain, trim
 from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.engines.torch.attention import EXACT, lent
+from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded
 from antiphon.accel.engines.torch.commit import capacity, commit, end_recording, recorders, rewindable
 from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers, let_grow
 from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone
-from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.accel.engines.torch.traits import TREE_LAYERS, Traits
 
 
@@ -231,7 +231,7 @@ class TorchSequence:
         name = self.traits.cache_argument or "past_key_values"
         if self.bita is not None and min(tokens) < 0:
             embeddings = embedded(self.model, tokens, self.bita)
-            return {"inputs_embeds": embeddings, name: Prefixed(self.cache, self.bita), "use_cache": True}
+            return {"inputs_embeds": embeddings, name: BitaCache(self.cache, self.bita), "use_cache": True}
         return {"input_ids": torch.tensor([tokens], device=self.model.device), name: self.cache, "use_cache": True}
 
     def _shown(self, tokens: Tokens) -> int:

@@ -38,7 +38,7 @@ APART = 0.05
 IDS, POSITIONS, PLACES, ANCESTORS = range(4)
 """The lines of a plan: each row's token, position and slot, and as bits the rows that it sees."""
 
-Step = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
+CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
 
 
 class Tenant(Protocol):
@@ -70,17 +70,21 @@ class Memory:
 
     On a GPU a step is captured as a CUDA graph, with ``compiles`` out of code that `torch.compile` has made, and every
     call after the first replays it. Whoever claims the memory has it until somebody else does between two steps.
+    ``backend`` is what `torch.compile` compiles with.
     """
 
-    def __init__(self, model: PreTrainedModel, traits: Traits, size: int, *, compiles: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, traits: Traits, size: int, *, compiles: bool, backend: Any = BACKEND
+    ) -> None:
         self.size = size
         self._traits = traits
         self._compiles = compiles
+        self._backend = backend
         self._plan = torch.zeros((4, BUCKETS[-1]), dtype=torch.long, device=model.device)
         self._seen = torch.zeros(size, dtype=torch.bool, device=model.device)
         layers: list[Any] = [SlotLayer(size, self._plan[PLACES]) for _ in traits.kinds]
         self.cache = Cache(layers=layers)
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, CompiledStep] = {}
         self._lock = Lock()
         self._tenant: Callable[[], Tenant | None] = lambda: None
 
@@ -143,12 +147,12 @@ class Memory:
                 self._steps[rows] = self._make(model, rows)
             return self._steps[rows](model)
 
-    def _make(self, model: PreTrainedModel, rows: int) -> Step:
+    def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
         """The step in its final form, which has just given what it gives as it is."""
-        step: Step = self._step(rows)
+        step: CompiledStep = self._step(rows)
         expected, _ = step(model)
         if self._compiles:
-            step = torch.compile(step, fullgraph=True, dynamic=False, backend=BACKEND)
+            step = torch.compile(step, fullgraph=True, dynamic=False, backend=self._backend)
         if self._plan.device.type == "cuda":
             step = _captured(step, model)
         apart = (step(model)[0].float() - expected.float()).abs().mean() / expected.float().std()
@@ -156,7 +160,7 @@ class Memory:
             raise RuntimeError(f"A step of {rows} rows gave other logits ({apart:.3f} standard deviations apart).")
         return step
 
-    def _step(self, rows: int) -> Step:
+    def _step(self, rows: int) -> CompiledStep:
         shifts = torch.arange(rows, device=self._plan.device)
         plan, seen, cache = self._plan[:, :rows], self._seen, self.cache
 
@@ -181,7 +185,7 @@ class Memory:
         )
 
 
-def _captured(step: Step, model: PreTrainedModel) -> Step:
+def _captured(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
     """The step as a CUDA graph. Run again and again, a step writes the same states to the same slots."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
@@ -201,18 +205,28 @@ def _captured(step: Step, model: PreTrainedModel) -> Step:
 
 
 class Memories:
-    """The memories of one model: every request is given the smallest one that will do, in turn with others."""
+    """The memories of one model: every request is given the smallest one that will do, in turn with others.
 
-    def __init__(self) -> None:
+    The ``smallest`` of all has so many slots.
+    """
+
+    def __init__(self, *, smallest: int = SMALLEST, backend: Any = BACKEND) -> None:
+        self._smallest = smallest
+        self._backend = backend
         self._known: dict[tuple[object, ...], Memory] = {}
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many slots each of them has that was needed until now."""
+        return sorted(memory.size for memory in self._known.values())
 
     @torch.inference_mode(False)  # it outlives the request that asks for it
     def for_tokens(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> Memory:
         """The smallest memory for so many tokens."""
-        size = SMALLEST
+        size = self._smallest
         while size < tokens:
             size *= 2
         key = (size, traits.implementation, traits.packs, model.dtype, str(model.device), compiles)
         if key not in self._known:
-            self._known[key] = Memory(model, traits, size, compiles=compiles)
+            self._known[key] = Memory(model, traits, size, compiles=compiles, backend=self._backend)
         return self._known[key]

@@ -1,4 +1,4 @@
-"""What a model says itself to prompts, greedily: what BiTA learns from. Knows nothing of training."""
+"""A model's own greedy answers to prompts, which BiTA is trained on. Knows nothing of training."""
 
 from __future__ import annotations
 

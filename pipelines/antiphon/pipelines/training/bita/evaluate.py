@@ -1,4 +1,4 @@
-"""What was learned in figures: how many tokens a step it makes of a model's own answers. Knows nothing of training."""
+"""Measures BiTA: how many tokens per step it brings on a model's own answers. Knows nothing of training."""
 
 from __future__ import annotations
 

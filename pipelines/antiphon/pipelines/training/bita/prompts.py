@@ -1,4 +1,4 @@
-"""Prompts to learn from: a file of your own, or those that templates written for it make. Runs no model."""
+"""Prompts for BiTA's training: from a file, or made from templates. Runs no model."""
 
 from __future__ import annotations
 

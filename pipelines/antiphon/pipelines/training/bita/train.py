@@ -1,4 +1,4 @@
-"""Training: a prefix and mask tokens that let a model guess what it says next but one. Knows nothing of prompts.
+"""Trains BiTA's prefix and mask tokens, with which a model guesses several tokens ahead. Knows nothing of prompts.
 
 BiTA (Lin et al. 2024), section 3.1: the model is frozen, and learns from answers of its own.
 """
@@ -21,10 +21,10 @@ from transformers import DynamicCache
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.drafting.tree import Tree
+from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded, untrained
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.masks import additive, mask
-from antiphon.accel.engines.torch.prefixed import Prefixed
 from antiphon.pipelines.training.bita.answers import OwnAnswer
 from antiphon.pipelines.training.loop import StepReport, teach
 
@@ -163,7 +163,7 @@ def mask_logits(model: PreTrainedModel, learned: BitaWeights, lesson: MaskLesson
         inputs_embeds=embedded(model, [-1 - place for place in range(masks)] * count, learned),
         position_ids=torch.from_numpy(positions)[None].to(model.device),
         attention_mask=_sees(model, visible, positions, len(tokens), learned.prefix),
-        past_key_values=Prefixed(_memory(model, tokens), learned),
+        past_key_values=BitaCache(_memory(model, tokens), learned),
         use_cache=True,
     ).logits[0]
     return logits

@@ -1,4 +1,4 @@
-"""A lesson to tokens: the passages once, every question a branch behind them. Knows nothing of training.
+"""Tokens of a lesson: the passages once, and every question a branch behind them. Knows nothing of training.
 
 A branch sees the passages and itself, at the positions it has when it is asked alone: what the model computes for it
 is what it computes for the prompt of that question, so a lesson of eight questions costs its passages once.

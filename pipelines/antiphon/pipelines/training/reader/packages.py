@@ -1,4 +1,4 @@
-"""What the shipped reader is taught on: documentation from Debian packages, everyday texts. Knows nothing of lessons.
+"""The reader's training corpus: documentation from Debian packages, and everyday texts. Knows nothing of lessons.
 
 Both licences are permissive (PSF-2.0 and the PostgreSQL licence); each package's notice is kept beside its pages. The
 everyday texts (rules, manuals, recipes, histories) were written for this and ship with it, in ``everyday.jsonl``.

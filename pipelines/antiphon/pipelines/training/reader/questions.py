@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from antiphon.pipelines.quotes import quoted_form
-from antiphon.pipelines.training.reader.haste import as_typed
+from antiphon.pipelines.training.reader.typed_questions import as_typed
 from antiphon.retrieval.sentences import sentences
 
 

@@ -11,7 +11,7 @@ from transformers import Cache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 
-class Prefixed(Cache):
+class BitaCache(Cache):
     """Another cache, for one forward, in which a learned prefix follows the rows that are fed, in every layer.
 
     The prefix lies in the other cache until that forgets it, with the rows that were not accepted: nothing of it is

@@ -1,4 +1,4 @@
-"""How people type: other words than the text's, lower case, no question mark, a letter too many or too few."""
+"""Rewrites questions as people type them: synonyms, lower case, no question mark, a typing error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SYNONYMS = {
 
 
 def as_typed(question: str, random: Random) -> str:
-    """The question as somebody in haste would type it; about one in three stays as it is."""
+    """The question as somebody in a hurry would type it; about one in three is unchanged."""
     if random.random() < 0.3:
         question = " ".join(_SYNONYMS.get(word, word) for word in question.split(" "))
     if random.random() < 0.3:

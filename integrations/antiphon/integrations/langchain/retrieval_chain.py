@@ -1,0 +1,85 @@
+"""Retrieval-augmented generation as one Runnable of LangChain: a question in, context, answer and citations out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+from langchain_core.messages.content import Citation
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+
+from antiphon.accel.text.parameters import Settings
+from antiphon.integrations.langchain.answers import CITATIONS
+from antiphon.integrations.langchain.documents import passages_of
+from antiphon.pipelines.prompt import PromptFormat, prompt_format
+from antiphon.pipelines.rag import fit
+
+if TYPE_CHECKING:
+    from antiphon.integrations.langchain.chat import ChatAntiphon
+
+Question = str | Mapping[str, Any]
+"""A question, or a mapping that has it under "question" (and whatever else a prompt template takes)."""
+
+
+def retrieval_chain(
+    chat: ChatAntiphon,
+    retriever: Runnable[str, list[Document]],
+    prompt: BasePromptTemplate[Any] | None = None,
+) -> Runnable[Question, dict[str, Any]]:
+    """A question to "question", "context" (the documents), "answer" (a message) and "citations" (of the answer).
+
+    ``prompt`` is a template of "context" and "question"; without it the prompt is the one that the model was made for,
+    of as many documents as fit its context window.
+    """
+    found = RunnableParallel(
+        question=RunnableLambda(_question),
+        context=RunnableLambda(_question) | retriever,
+        given=RunnablePassthrough(),
+    )
+    answered = found.assign(answer=RunnableLambda(partial(_asking, chat, prompt)))
+    cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
+    return cited.pick(["question", "context", "answer", "citations"])
+
+
+def _question(given: Question) -> str:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) and isinstance(question := given.get("question"), str):
+        return question
+    raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
+
+
+def _asking(chat: ChatAntiphon, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
+    """Who answers this question: LangChain runs what is returned, and streams it."""
+    question, documents = found["question"], found["context"]
+    if not documents:
+        raise ValueError(f"The search found no document for {question!r}; an answer needs at least one.")
+    if prompt is not None:
+        more = found["given"] if isinstance(found["given"], Mapping) else {}
+        context = "\n\n".join(document.page_content for document in documents)
+        values = {**more, "question": question, "context": context}
+        return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
+    messages, stop = _written(chat, prompt_format(chat.language_model), question, documents)
+    bound = chat.bind(references=documents, **({"stop": [*(chat.stop or ()), *stop]} if stop else {}))
+    return RunnableLambda(lambda _: messages) | bound
+
+
+def _written(
+    chat: ChatAntiphon, form: PromptFormat, question: str, documents: list[Document]
+) -> tuple[list[BaseMessage], tuple[str, ...]]:
+    passages = tuple(passages_of(documents, "documents"))
+    room = chat.max_tokens or Settings().max_new_tokens
+    prompt = fit(partial(form, question), passages, chat.language_model, room)[1]
+    if isinstance(prompt.content, str):
+        return convert_to_messages([("user", prompt.content)]), prompt.stop
+    return convert_to_messages([dict(turn) for turn in prompt.content]), prompt.stop
+
+
+def _citations(answer: AIMessage) -> list[Citation]:
+    found: list[Citation] = answer.additional_kwargs.get(CITATIONS, [])
+    return found

@@ -1,0 +1,226 @@
+"""Citations of LlamaIndex' engines, of the nodes that each response names as its own sources. Nothing is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.types import ChatMessage, CitationBlock
+from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, Response, StreamingResponse
+from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
+from llama_index.core.prompts.mixin import PromptMixinType
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from antiphon.integrations.llama_index.answers import citation_blocks
+from antiphon.integrations.llama_index.nodes import passage_of
+
+
+def citations_of(text: str, nodes: Sequence[NodeWithScore]) -> list[CitationBlock]:
+    """Which spans of a text stand verbatim in one of these nodes."""
+    return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None])
+
+
+@overload
+def with_citations(engine: BaseQueryEngine) -> CitingQueryEngine: ...
+@overload
+def with_citations(engine: BaseChatEngine) -> CitingChatEngine: ...
+def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngine | CitingChatEngine:
+    """The same engine, whose responses have ``citations`` of their own source nodes; a stream has them at its end.
+
+    Raises:
+        TypeError: it is neither a query engine nor a chat engine.
+    """
+    if isinstance(engine, BaseQueryEngine):
+        return CitingQueryEngine(engine)
+    if isinstance(engine, BaseChatEngine):
+        return CitingChatEngine(engine)
+    raise TypeError(f"The engine is {type(engine).__name__}; give a query engine or a chat engine of LlamaIndex.")
+
+
+@dataclass
+class CitedResponse(Response):
+    """A response that cites its source nodes."""
+
+    @property
+    def citations(self) -> list[CitationBlock]:
+        """Which spans of the response stand verbatim in which node."""
+        return citations_of(self.response or "", self.source_nodes)
+
+
+class _Growing:
+    """The text of a stream while it grows, and its citations once it has ended."""
+
+    def __init__(self, nodes: Sequence[NodeWithScore]) -> None:
+        self.nodes = nodes
+        self._pieces: list[str] = []
+        self._has_ended = False
+
+    def over(self, pieces: Any) -> Generator[str, None, None]:
+        """The same pieces."""
+        for piece in pieces:
+            self._pieces.append(piece)
+            yield piece
+        self._has_ended = True
+
+    async def aover(self, pieces: Any) -> AsyncGenerator[str, None]:
+        """The same pieces, from an event loop."""
+        async for piece in pieces:
+            self._pieces.append(piece)
+            yield piece
+        self._has_ended = True
+
+    @property
+    def citations(self) -> list[CitationBlock]:
+        if not self._has_ended:
+            raise RuntimeError("The stream has not ended; read it to its end for its citations.")
+        return citations_of("".join(self._pieces), self.nodes)
+
+
+class CitedStreamingResponse(StreamingResponse):
+    """A streaming response that cites its source nodes once it has ended."""
+
+    def __init__(self, response: StreamingResponse) -> None:
+        self._growing = _Growing(response.source_nodes)
+        pieces = self._growing.over(response.response_gen)
+        super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
+
+    @property
+    def citations(self) -> list[CitationBlock]:
+        """Which spans of the response stand verbatim in which node.
+
+        Raises:
+            RuntimeError: it has not ended yet.
+        """
+        return self._growing.citations
+
+
+class CitedAsyncStreamingResponse(AsyncStreamingResponse):
+    """The same for an event loop."""
+
+    def __init__(self, response: AsyncStreamingResponse) -> None:
+        self._growing = _Growing(response.source_nodes)
+        pieces = self._growing.aover(response.response_gen)
+        super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
+
+    @property
+    def citations(self) -> list[CitationBlock]:
+        """Which spans of the response stand verbatim in which node.
+
+        Raises:
+            RuntimeError: it has not ended yet.
+        """
+        return self._growing.citations
+
+
+class CitingQueryEngine(BaseQueryEngine):
+    """A query engine whose responses cite; everything else is the engine's that it was made of."""
+
+    def __init__(self, engine: BaseQueryEngine) -> None:
+        self.engine = engine
+        super().__init__(engine.callback_manager)
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """The nodes that the engine would answer from."""
+        return self.engine.retrieve(query_bundle)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {"engine": self.engine}
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return _cited(self.engine.query(query_bundle))
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return _cited(await self.engine.aquery(query_bundle))
+
+
+def _cited(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+    if isinstance(response, Response):
+        return CitedResponse(response.response, response.source_nodes, response.metadata)
+    if isinstance(response, StreamingResponse):
+        return CitedStreamingResponse(response)
+    if isinstance(response, AsyncStreamingResponse):
+        return CitedAsyncStreamingResponse(response)
+    return response  # an object of a class: its fields are no text
+
+
+@dataclass
+class CitedChatResponse(AgentChatResponse):
+    """A turn of a chat that cites its source nodes."""
+
+    @property
+    def citations(self) -> list[CitationBlock]:
+        """Which spans of the response stand verbatim in which node."""
+        return citations_of(self.response, self.source_nodes)
+
+
+class CitedChatStream:
+    """A turn of a chat that streams and cites its source nodes once it has ended; all else is the response's own."""
+
+    def __init__(self, response: StreamingAgentChatResponse) -> None:
+        self._response = response
+        self._growing = _Growing(response.source_nodes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
+
+    @property
+    def response_gen(self) -> Generator[str, None, None]:
+        """The pieces of the text."""
+        return self._growing.over(self._response.response_gen)
+
+    def async_response_gen(self) -> AsyncGenerator[str, None]:
+        """The same from an event loop."""
+        return self._growing.aover(self._response.async_response_gen())
+
+    @property
+    def citations(self) -> list[CitationBlock]:
+        """Which spans of the response stand verbatim in which node.
+
+        Raises:
+            RuntimeError: it has not ended yet.
+        """
+        return self._growing.citations
+
+
+class CitingChatEngine(BaseChatEngine):
+    """A chat engine whose responses cite; everything else is the engine's that it was made of."""
+
+    def __init__(self, engine: BaseChatEngine) -> None:
+        self.engine = engine
+
+    def reset(self) -> None:
+        """Forget what was said."""
+        self.engine.reset()
+
+    @property
+    def chat_history(self) -> list[ChatMessage]:
+        """What was said."""
+        return self.engine.chat_history
+
+    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
+        """A turn, with its citations."""
+        return _turn(self.engine.chat(message, chat_history))
+
+    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
+        """A turn, with its citations."""
+        return _turn(await self.engine.achat(message, chat_history))
+
+    def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
+        """A turn piece by piece, with its citations at the end."""
+        return CitedChatStream(self.engine.stream_chat(message, chat_history))
+
+    async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
+        """A turn piece by piece, with its citations at the end."""
+        return CitedChatStream(await self.engine.astream_chat(message, chat_history))
+
+
+def _turn(response: Any) -> CitedChatResponse:
+    return CitedChatResponse(
+        response=response.response,
+        sources=response.sources,
+        source_nodes=response.source_nodes,
+        is_dummy_stream=response.is_dummy_stream,
+        metadata=response.metadata,
+    )

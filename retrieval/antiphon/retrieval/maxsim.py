@@ -1,0 +1,86 @@
+"""Late interaction: passages reranked by the embedder's own token vectors. Needs no model beside the embedder."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.embed import TokenEmbedder, TokenVectors
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.rerank import ranked
+from antiphon.retrieval.vectors import Vectors
+
+
+class MaxSim:
+    """Late interaction: each token of the question looks for its best match in the passage; rare tokens weigh more.
+
+    The score is the one that a passage comes with plus ``weight`` times the IDF-weighted mean of those matches, each
+    in standard deviations from its mean over the candidates. It needs no further model, and reads a passage once:
+    token vectors of the last ``remembered`` passages are kept.
+    """
+
+    name = "maxsim"
+
+    def __init__(
+        self,
+        embedder: TokenEmbedder,
+        token_counts: NDArray[np.int64] | None = None,
+        passages: int = 0,
+        *,
+        depth: int = 20,
+        weight: float = 0.5,
+        remembered: int = 512,
+    ) -> None:
+        if depth < 1 or weight < 0:
+            raise ValueError(f"depth is {depth} and weight {weight}; depth is from 1, weight from 0.")
+        self.depth = depth
+        self._embedder = embedder
+        self._weight = weight
+        counts = np.zeros(embedder.vocabulary) if token_counts is None else token_counts
+        self._idf = np.log1p((passages - counts + 0.5) / (counts + 0.5)).astype(np.float32)
+        self._seen: OrderedDict[str, Vectors] = OrderedDict()
+        self._remembered = remembered
+        self._lock = threading.Lock()
+
+    def rerank(self, question: str, passages: Sequence[Passage]) -> list[Passage]:
+        """The passages in the order of their mixed score."""
+        query = self._embedder.token_vectors([question])[0]
+        weights = self._idf[query.ids]
+        total = float(weights.sum()) or 1.0
+        near = [float(weights @ self._best(query, vectors)) / total for vectors in self._read(passages)]
+        before = _standardized([passage.score or 0.0 for passage in passages])
+        scores = (before + self._weight * _standardized(near)).tolist()
+        return ranked(passages, scores, scores)
+
+    @staticmethod
+    def _best(query: TokenVectors, vectors: Vectors) -> Vectors:
+        if not len(vectors):
+            return np.zeros(len(query.ids), np.float32)
+        best: Vectors = (query.vectors @ vectors.T.astype(np.float32)).max(axis=1)
+        return best
+
+    def _read(self, passages: Sequence[Passage]) -> list[Vectors]:
+        """The token vectors of each passage, computed where they are not remembered."""
+        with self._lock:
+            known = {p.text: self._seen[p.text] for p in passages if p.text in self._seen}
+        new = [text for text in dict.fromkeys(p.text for p in passages) if text not in known]
+        read = dict(zip(new, (t.vectors.astype(np.float16) for t in self._embedder.token_vectors(new)), strict=True))
+        known |= read  # type: ignore[arg-type]
+        with self._lock:
+            for passage in passages:
+                self._seen[passage.text] = known[passage.text]
+                self._seen.move_to_end(passage.text)
+            while len(self._seen) > self._remembered:
+                self._seen.popitem(last=False)
+        return [known[passage.text] for passage in passages]
+
+
+def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:
+    """How many standard deviations each is from the mean; zeros where they do not differ."""
+    values = np.asarray(scores, np.float64)
+    spread = float(values.std()) if len(values) else 0.0
+    return (values - values.mean()) / spread if spread else np.zeros_like(values)

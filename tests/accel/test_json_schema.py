@@ -1,0 +1,158 @@
+"""Answers that follow a JSON schema: they always parse, however short the room, drafted and plain alike."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from antiphon.accel import Conversation, LanguageModel
+from antiphon.accel.decoding.grammar import JsonSchema
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+
+FLAT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "is_queen": {"type": "boolean"}},
+    "required": ["name", "age", "is_queen"],
+}
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["worker", "drone", "queen"]},
+        "hive": {
+            "type": "object",
+            "properties": {
+                "place": {"type": "string"},
+                "color": {"enum": ["red", "green"]},
+                "height": {"type": "number"},
+            },
+            "required": ["place", "color", "height"],
+        },
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    },
+    "required": ["kind", "hive", "note"],
+}
+LISTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"bees": {"type": "array", "items": {"$ref": "#/$defs/Bee"}}},
+    "required": ["bees"],
+    "$defs": {"Bee": FLAT},
+}
+SCHEMAS = {"flat": FLAT, "nested": NESTED, "list": LISTED}
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.0},
+    "cut": {"temperature": 2.0, "top_k": 4},
+}
+
+
+ROOM = {"flat": 41, "nested": 84, "list": 14}
+"""Bytes, and so tokens: enough for the shortest answer, and little more."""
+
+
+@cache
+def model(seed: int = 0) -> LanguageModel:
+    tiny = tiny_model(seed=seed, max_position_embeddings=4096)
+    return LanguageModel(tiny, byte_tokenizer(), name="tiny", rows=32, recycling=False)
+
+
+def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
+    """Whether a value is what these schemas ask for."""
+    if "$ref" in schema:
+        return follows(value, whole["$defs"]["Bee"], whole)
+    if "anyOf" in schema:
+        return any(follows(value, each, whole) for each in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    kind = schema["type"]
+    if kind == "object":
+        return list(value) == list(schema["properties"]) and all(
+            follows(value[name], each, whole) for name, each in schema["properties"].items()
+        )
+    if kind == "array":
+        return isinstance(value, list) and all(follows(each, schema["items"], whole) for each in value)
+    kinds: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+    return isinstance(value, kinds[kind])
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_hundred_of_a_hundred_answers_follow_the_schema(name: str) -> None:
+    """A random model never ends by itself: every answer is ended by the room that it has."""
+    for number in range(100):
+        completion = model(number % 5).generate(
+            f"Bee {number}: ",
+            json_schema=SCHEMAS[name],
+            max_new_tokens=ROOM[name] + number % 20,
+            seed=number,
+            temperature=number % 2,
+            rows=0,
+        )
+        assert follows(json.loads(completion.text), SCHEMAS[name], SCHEMAS[name]), completion.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_text_is_the_same_drafted_and_plain_and_batched(name: str, mode: str) -> None:
+    asked: dict[str, Any] = {"json_schema": SCHEMAS[name], "max_new_tokens": 160, "seed": 3, **MODES[mode]}
+    plain = model().generate("Which bees?", rows=0, **asked)
+    reference = plain.text.replace("a", "b", 1)
+    drafted = model().generate("Which bees?", references=[reference, plain.text], **asked)
+    assert drafted.text == plain.text
+    assert drafted.steps.steps < plain.steps.steps
+    assert [each.text for each in model().generate_batch(["Which bees?"] * 2, **asked)] == [plain.text] * 2
+
+
+def test_the_shortest_answer_fits_exactly_and_less_room_is_refused() -> None:
+    least = '{"name": "", "age": 0, "is_queen": true}'
+    text = model().generate("Bee: ", json_schema=FLAT, max_new_tokens=len(least)).text
+    assert follows(json.loads(text), FLAT, FLAT)
+    assert len(text) <= len(least)
+    with pytest.raises(
+        ValueError, match=f"may have {len(least) - 1} tokens, and the shortest .* has {len(least)}; raise"
+    ):
+        model().generate("Bee: ", json_schema=FLAT, max_new_tokens=len(least) - 1)
+
+
+def test_a_room_that_one_more_item_would_overflow_gets_no_more_items() -> None:
+    """An item of a list costs more than all that ends it: it is begun only where it can be finished."""
+    large = {"type": "object", "properties": {f"property {n}": {"type": "string"} for n in range(12)}}
+    large["required"] = list(large["properties"])
+    listed = {"type": "array", "items": large}
+    for room in range(40, 700, 66):
+        text = model(room % 5).generate("Bees: ", json_schema=listed, max_new_tokens=room, temperature=1.0, seed=1).text
+        assert all(list(each) == large["required"] for each in json.loads(text))
+
+
+def test_an_answer_that_was_begun_in_the_prompt_goes_on_from_there() -> None:
+    begun = '{"name": "Maya", "age": '
+    prompt = Conversation([{"role": "user", "content": "Which bee?"}], opening=f"Well: {begun}")
+    text = model().generate(prompt, json_schema=JsonSchema(FLAT, begun), max_new_tokens=60).text
+    assert json.loads(begun + text)["name"] == "Maya"
+    with pytest.raises(ValueError, match=r"No answer that begins with '\{\"other'"):
+        model().generate(prompt, json_schema=JsonSchema(FLAT, '{"other'), max_new_tokens=60)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "bee"}, "Invalid type: bee"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"$ref": "#/$defs/Bee"}, "does not exist"),
+    ],
+)
+def test_a_schema_that_no_grammar_can_say_is_refused(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"No answer can follow this JSON schema: .*{reason}"):
+        model().generate("Bee: ", json_schema=schema)
+    with pytest.raises(ValueError, match="json_schema is 'object'; it must be a mapping, or None"):
+        model().generate("Bee: ", json_schema="object")  # type: ignore[arg-type]
+
+
+def test_only_what_a_schema_names_is_in_an_object_unless_it_says_so() -> None:
+    opened = {**FLAT, "additionalProperties": {"type": "integer"}}
+    texts = [
+        model(seed).generate("Bee: ", json_schema=opened, max_new_tokens=200, temperature=2.0, seed=seed).text
+        for seed in range(8)
+    ]
+    assert any(len(json.loads(text)) > 3 for text in texts)

@@ -1,0 +1,147 @@
+"""Answers in a form, in both frameworks: they always parse, also where the chat template writes no tools."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+from llama_index.core.llms import ChatMessage
+from llama_index.core.program import FunctionCallingProgram
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.tools import FunctionTool
+from pydantic import BaseModel
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.integrations.langchain import ChatAntiphon
+from antiphon.integrations.llama_index import AntiphonLLM
+from tests.integrations.scripted import HERMES
+
+LLAMA = HERMES.replace("<tool_call>\n", "").replace("\n</tool_call>", "").replace('"arguments"', '"parameters"')
+MISTRAL = HERMES.replace("<tool_call>\n", "[TOOL_CALLS] [").replace("\n</tool_call>", "]")
+TEMPLATES = {"without tools": None, "Hermes": HERMES, "Llama": LLAMA, "Mistral": MISTRAL}
+
+
+class Kind(Enum):
+    """The kinds of bees."""
+
+    WORKER = "worker"
+    QUEEN = "queen"
+
+
+class Bee(BaseModel):
+    """A bee."""
+
+    name: str
+    age: int
+
+
+class Hive(BaseModel):
+    """A hive, nested with an enum."""
+
+    kind: Kind
+    queen: Bee
+
+
+class Hives(BaseModel):
+    """A list of objects."""
+
+    hives: list[Hive]
+
+
+CLASSES: list[Any] = [Bee, Hive, Hives]
+
+
+@tool
+def count(number: int) -> str:
+    """Count to a number."""
+    return str(number)
+
+
+@tool
+def describe(hive: Hive) -> str:
+    """Describe a hive."""
+    return str(hive)
+
+
+@cache
+def model(template: str, seed: int = 0) -> LanguageModel:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATES[template] or tokenizer.chat_template
+    return LanguageModel(tiny_model(seed=seed, max_position_embeddings=8192), tokenizer, name="tiny", recycling=False)
+
+
+def chat(template: str, weights: int = 0, **parameters: Any) -> ChatAntiphon:
+    return ChatAntiphon(language_model=model(template, weights), max_tokens=100, **parameters)
+
+
+def llm(template: str, weights: int = 0, **parameters: Any) -> AntiphonLLM:
+    return AntiphonLLM(language_model=model(template, weights), max_tokens=100, **parameters)
+
+
+@pytest.mark.parametrize("method", ["function_calling", "json_schema", "json_mode"])
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_langchains_structured_output_always_parses(template: str, method: str) -> None:
+    for wanted in CLASSES:
+        for number, temperature in enumerate((0.0, 1.0)):
+            asked = chat(template, number, temperature=temperature, seed=number)
+            chain = asked.with_structured_output(wanted, method=method)
+            assert isinstance(chain.invoke("Which bees?"), wanted)
+    whole = chat(template).with_structured_output(Bee, method=method, include_raw=True).invoke("Which bees?")
+    assert whole["parsing_error"] is None
+    pieces = list(chat(template).with_structured_output(Bee, method=method).stream("Which bees?"))
+    assert pieces[-1] == whole["parsed"]
+
+
+@pytest.mark.parametrize("choice", ["any", "describe"])
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_forced_choice_of_tools_is_always_a_call_of_one_of_them(template: str, choice: str) -> None:
+    for seed in range(4):
+        bound = chat(template, seed % 2, temperature=1.0, seed=seed).bind_tools([count, describe], tool_choice=choice)
+        answer: Any = bound.invoke("Which bees?")
+        assert (len(answer.tool_calls), len(answer.invalid_tool_calls), answer.content) == (1, 0, "")
+        call = answer.tool_calls[0]
+        assert call["name"] in {"count", "describe"} if choice == "any" else call["name"] == choice
+        (count if call["name"] == "count" else describe).invoke(call["args"])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+async def test_llama_indexs_structured_output_always_parses(template: str) -> None:
+    prompt = PromptTemplate("Which bees {what}?")
+    for wanted in CLASSES:
+        for number, temperature in enumerate((0.0, 1.0)):
+            asked = llm(template, number, temperature=temperature, seed=number)
+            structured = asked.as_structured_llm(wanted)
+            assert isinstance(structured.chat([ChatMessage("Which bees?")]).raw, wanted)
+            assert isinstance((await structured.achat([ChatMessage("Which bees?")])).raw, wanted)
+            assert isinstance(structured.complete("Which bees?").raw, wanted)
+            assert isinstance(list(structured.stream_chat([ChatMessage("Which bees?")]))[-1].raw, wanted)
+            found: Any = asked.structured_predict(wanted, prompt, what="dance")
+            assert found == await asked.astructured_predict(wanted, prompt, what="dance")
+            parts = [part async for part in await asked.astream_structured_predict(wanted, prompt, what="dance")]
+            assert parts[-1] == found
+    program = FunctionCallingProgram.from_defaults(Bee, prompt_template_str="Which?", llm=llm("Hermes"))
+    assert isinstance(program(), Bee)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_llama_indexs_required_tool_is_always_called(template: str) -> None:
+    def age(number: int) -> int:
+        return number
+
+    asked = llm(template, temperature=1.0, seed=5)
+    response = asked.chat_with_tools([FunctionTool.from_defaults(age)], "How old?", tool_required=True)
+    assert [call.tool_name for call in asked.get_tool_calls_from_response(response)] == ["age"]
+
+
+def test_the_words_for_the_length_of_an_answer_are_the_same_and_given_once() -> None:
+    asked: Any = ChatAntiphon(language_model=model("Hermes"), max_completion_tokens=5)  # type: ignore[call-arg]
+    assert asked.invoke("Which?").usage_metadata["output_tokens"] == 5
+    for word in ("max_tokens", "max_completion_tokens", "max_new_tokens"):
+        answer = asked.invoke("Which?", **{word: 7})
+        assert answer.usage_metadata["output_tokens"] == 7
+    with pytest.raises(TypeError, match="max_completion_tokens and max_tokens say the same; give one of them"):
+        asked.invoke("Which?", max_tokens=3, max_completion_tokens=4)

@@ -1,0 +1,133 @@
+"""A full disk: one sentence whichever file it runs out in, the index as it was, and nothing left over."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from antiphon.retrieval import HashEmbedder, IndexNotFound, Passage, index_passages, read_store, update_index
+from antiphon.retrieval.vectors import Vectors
+
+SENTENCE = r"There is no room for the index in .*: the disk is full, or a limit .* What was there is as it was; make"
+STEPS = 6
+
+
+def passages(count: int, version: int = 0) -> list[Passage]:
+    texts = (f"Passage {number}, version {version}, about bees, honey and wax." for number in range(count))
+    return [Passage.at("s", number, text) for number, text in enumerate(texts)]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 2 MB, outside of the folders that pytest clears."""
+    folder = Path(tempfile.mkdtemp(prefix="antiphon-small-disk-"))
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        folder.rmdir()
+        pytest.skip("no right to mount a small file system here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+        folder.rmdir()
+
+
+def fill(disk: Path, free: int) -> None:
+    """Leave so many bytes free."""
+    with (disk / "filling").open("wb") as file:
+        status = os.statvfs(disk)
+        file.write(b"\0" * (status.f_bavail * status.f_frsize - free))
+
+
+@pytest.mark.parametrize("setting", ["flat", "compact"])
+@pytest.mark.parametrize("before", [0, 40])
+def test_wherever_the_disk_is_full_the_old_index_stays_and_one_sentence_is_said(
+    small_disk: Path, setting: str, before: int
+) -> None:
+    """Space for a sixth more of what is written at each step: the disk is full in every file of the index once."""
+    index = small_disk / "index"
+    if before:
+        index_passages(passages(before), index, HashEmbedder())
+    files = sorted(index.rglob("*"))
+    full = 0
+    for step in range(STEPS):
+
+        def report(stage: str, done: int, total: int, step: int = step) -> None:
+            if (stage, done) == ("save", 0):
+                fill(small_disk, step * 96_000)
+
+        told = ""
+        try:
+            index_passages(passages(300, 1), index, HashEmbedder(), setting=setting, progress=report)
+        except OSError as error:
+            told = str(error)
+        if told:
+            full += 1
+            assert re.match(SENTENCE, told)
+            assert str(index) in told
+            left = sorted(path for path in index.rglob("*") if path.name != ".lock")
+            assert left == [path for path in files if path.name != ".lock"]
+            if before:
+                assert list(read_store(index).passages) == passages(before)
+            else:
+                with pytest.raises(IndexNotFound):
+                    read_store(index)
+        (small_disk / "filling").unlink()
+    assert full >= STEPS - 2, "most steps leave too little"
+    index_passages(passages(300, 1), index, HashEmbedder(), setting=setting)
+    assert len(read_store(index).passages) == 300
+
+
+def test_a_change_on_a_full_disk_changes_nothing(small_disk: Path) -> None:
+    index_passages(passages(40), small_disk / "index", HashEmbedder())
+    fill(small_disk, 30_000)
+    with pytest.raises(OSError, match=SENTENCE):
+        update_index(small_disk / "index", HashEmbedder(), put=passages(100, 2))
+    assert list(read_store(small_disk / "index").passages) == passages(40)
+
+
+def test_too_little_room_is_said_before_anything_is_embedded(small_disk: Path) -> None:
+    class Unused(HashEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            raise AssertionError("nothing is to be embedded")
+
+    with pytest.raises(OSError, match=r"needs at least 3\.\d MB, and \d\.\d MB are free at .* Nothing was written"):
+        index_passages(passages(3000), small_disk / "index", Unused())
+    assert not (small_disk / "index").exists()
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from antiphon.retrieval import HashEmbedder, index_passages
+from tests.retrieval.test_full_disk import passages
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    index_passages(passages(300, 1), Path(sys.argv[1]), HashEmbedder(), setting=sys.argv[3])
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
+@pytest.mark.parametrize("setting", ["flat", "compact"])
+@pytest.mark.parametrize("limit", [1_000, 40_000, 90_000])
+def test_a_limit_on_the_size_of_files_is_said_like_a_full_disk(tmp_path: Path, setting: str, limit: int) -> None:
+    index_passages(passages(10), tmp_path / "index", HashEmbedder())
+    here = [str(Path(__file__).parents[2]), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(here)}
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "index"), str(limit), setting]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert re.match(SENTENCE, told.stdout)
+    assert told.stderr == ""
+    assert list(read_store(tmp_path / "index").passages) == passages(10)
