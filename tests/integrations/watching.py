@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, TextModel
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -57,8 +57,9 @@ class Forward:
 
 
 @contextmanager
-def forwards(language_model: LanguageModel) -> Iterator[list[Forward]]:
+def forwards(language_model: TextModel) -> Iterator[list[Forward]]:
     """Every forward that the model runs meanwhile."""
+    assert isinstance(language_model, LanguageModel)
     seen: list[Forward] = []
 
     def note(module: object, positional: object, arguments: dict[str, Any]) -> None:

@@ -22,4 +22,7 @@ from .language_model import Conversation as Conversation
 from .language_model import LanguageModel as LanguageModel
 from .language_model import Stream as Stream
 from .language_model import Usage as Usage
+from .remote_language_model import RemoteError as RemoteError
+from .remote_language_model import RemoteLanguageModel as RemoteLanguageModel
 from .text.completion import Origin as Origin
+from .text.text_model import TextModel as TextModel

@@ -109,6 +109,16 @@ class LanguageModel:
         window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return window if isinstance(window, int) and window > 0 else None
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether messages can be written for the model: its tokenizer has a chat template."""
+        return self.tokenizer.chat_template is not None
+
+    @property
+    def prompt_format(self) -> str | None:
+        """The form of prompts that the model's configuration names; None where it names none."""
+        return getattr(self.model.config, "prompt_format", None)
+
     def generate(
         self,
         prompt: PromptInput,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.accel import Completion, LanguageModel, Stream
+from antiphon.accel import Completion, TextModel
+from antiphon.accel.text.completion import Pieces
 from antiphon.accel.text.messages import PromptInput
 from antiphon.integrations.reading import Timed
 from antiphon.integrations.tool_calls import Said, read, shown
@@ -22,7 +23,7 @@ class Call:
     already says so; ``tools`` are the names of those offered.
     """
 
-    language_model: LanguageModel
+    language_model: TextModel
     model: str
     prompt: PromptInput
     passages: tuple[Passage, ...]
@@ -31,7 +32,7 @@ class Call:
     tools: frozenset[str] = frozenset()
     opening: str = ""
 
-    def begin(self) -> Stream | Timed:
+    def begin(self) -> Pieces:
         """The stream of the answer; nothing is generated before its first piece is asked for."""
         references = passage_references(self.passages)
         stream = self.language_model.stream(self.prompt, references=references, **self.parameters)

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
 from antiphon.integrations.pickled import shared
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import READER_SYSTEM
@@ -51,10 +51,10 @@ _LOADING = Lock()  # two threads that want the same model wait for one of it
 class GenerationFields(BaseModel):
     """A language model and how it generates, unless a call says otherwise; what is None is as `Settings` has it.
 
-    Give the ``language_model``, or the ``model``'s name (a folder, a name on the hub, or an embedded model; by default
-    what the environment's ANTIPHON_MODEL says), which is then loaded with ``model_kwargs``. ``timeout`` is in seconds.
-    ``max_retries`` and ``api_key`` are taken because frameworks hand them to any model; a local one has nothing to
-    retry and asks for no key.
+    Give the ``language_model``, or the ``model``'s name (a folder, a name on the hub, an embedded model, or a server's
+    address; by default what the environment's ANTIPHON_MODEL says), which is then loaded with ``model_kwargs``.
+    ``timeout`` is in seconds. ``max_retries`` and ``api_key`` are taken because frameworks hand them to any model; a
+    local one has nothing to retry and asks for no key, and one on a server has its own.
 
     Raises:
         ValueError: no model was given, or there is no field of a name.
@@ -62,7 +62,7 @@ class GenerationFields(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    language_model: SkipValidation[LanguageModel] = Field(exclude=True, repr=False)
+    language_model: SkipValidation[TextModel] = Field(exclude=True, repr=False)
     model: str = ""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     max_tokens: int | None = None
@@ -79,7 +79,7 @@ class GenerationFields(BaseModel):
     max_retries: int | None = None
     api_key: SecretStr | None = None
 
-    _others: dict[str, LanguageModel] = PrivateAttr(default_factory=dict)
+    _others: dict[str, TextModel] = PrivateAttr(default_factory=dict)
     _is_loaded: bool = PrivateAttr(default=False)
     _has_warned: bool = PrivateAttr(default=False)
 
@@ -134,7 +134,7 @@ class GenerationFields(BaseModel):
             memo = shared(language_model, memo)
         return BaseModel.__deepcopy__(self, memo)
 
-    def named(self, model: str | None) -> LanguageModel:
+    def named(self, model: str | None) -> TextModel:
         """The language model of this name: this one's own, or another that is loaded when it is first asked for."""
         if model in (None, self.model):
             return self.language_model
@@ -145,7 +145,7 @@ class GenerationFields(BaseModel):
 
     def check_prompt(self, texts: Iterable[str]) -> None:
         """Warn, once, where a model that was made for one form of prompt is asked in another."""
-        form = getattr(self.language_model.model.config, "prompt_format", None)
+        form = self.language_model.prompt_format
         if form == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
             self._has_warned = True
             warnings.warn(
@@ -181,5 +181,8 @@ class GenerationFields(BaseModel):
         return named, timeout
 
 
-def _loaded(model: str, settings: Mapping[str, Any]) -> LanguageModel:
+def _loaded(model: str, settings: Mapping[str, Any]) -> TextModel:
+    if model.startswith(("http://", "https://")):
+        address, _, name = model.partition("#")
+        return RemoteLanguageModel(address, name or None, **settings)
     return LanguageModel.from_pretrained(resolve_model(model), **settings)

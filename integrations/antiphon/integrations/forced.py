@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.text.messages import Message
-from antiphon.integrations.tool_calls import FREE, NONE, Tool, names, offer, writes_tools
+from antiphon.integrations.tool_calls import FREE, MUST, NONE, Tool, names, offer, writes_tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,6 +20,7 @@ class Offer:
     """What a model is told of tools: the messages, those that its template writes, its first words, and a schema.
 
     ``names`` are those of all tools that it may call; ``schema`` is what its answer follows where it has to call one.
+    ``choice`` tells a server the same, which writes the prompt itself.
     """
 
     messages: Sequence[Message]
@@ -27,10 +28,11 @@ class Offer:
     opening: str = ""
     names: frozenset[str] = frozenset()
     schema: JsonSchema | None = None
+    choice: Any = None
 
 
 def offered(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
+    tokenizer: PreTrainedTokenizerBase | None, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
 ) -> Offer:
     """The offer of tools with a choice among them; a model whose template writes none is told of them in a message.
 
@@ -40,6 +42,9 @@ def offered(
     """
     wanted = choice["function"]["name"] if isinstance(choice, Mapping) else choice
     is_forced = bool(tools) and wanted not in FREE and wanted != NONE
+    if tokenizer is None:
+        heard = () if wanted == NONE else tools
+        return Offer(messages, heard, "", names(heard), choice=_chosen(wanted, heard) if is_forced else None)
     if is_forced and not writes_tools(tokenizer):
         chosen = [tool for tool in tools if wanted in (True, "any", "required", tool["function"]["name"])]
         if not chosen:
@@ -52,6 +57,15 @@ def offered(
         return Offer(messages, heard, opening, names(heard))
     opening = opening if "{" in opening else ""
     return Offer(messages, heard, opening, names(heard), calls_schema(heard, opening))
+
+
+def _chosen(wanted: Any, tools: Sequence[Tool]) -> Any:
+    """The choice in OpenAI's words: that some tool has to be called, or which."""
+    if wanted in MUST:
+        return "required"
+    if wanted not in names(tools):
+        raise ValueError(f"tool_choice is {wanted!r}, which is no tool's name; nor is it auto, none or any.")
+    return {"type": "function", "function": {"name": wanted}}
 
 
 def calls_schema(tools: Sequence[Tool], opening: str) -> JsonSchema:

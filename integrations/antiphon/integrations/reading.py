@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar
 
-from antiphon.accel import Completion, Stream
+from antiphon.accel import Completion
 from antiphon.accel.text.completion import Pieces
 
 Result = TypeVar("Result")
@@ -20,7 +20,7 @@ _THREADS = ThreadPoolExecutor(thread_name_prefix="antiphon")
 class Timed(Pieces):
     """A stream that has so many seconds: the piece that is asked for after them is an error instead."""
 
-    def __init__(self, stream: Stream, seconds: float) -> None:
+    def __init__(self, stream: Pieces, seconds: float) -> None:
         if seconds <= 0:
             raise ValueError(f"timeout is {seconds}; it must be above 0 seconds.")
         self._stream = stream
@@ -51,9 +51,9 @@ class AsyncReading:
     by a cancellation too, ends the generation: at most the forward under way is finished.
     """
 
-    def __init__(self, begin: Callable[[], Stream | Timed]) -> None:
+    def __init__(self, begin: Callable[[], Pieces]) -> None:
         self._begin = begin
-        self._stream: Stream | Timed | None = None
+        self._stream: Pieces | None = None
 
     async def __aenter__(self) -> AsyncReading:
         self._stream = await _in_thread(self._begin)

@@ -70,8 +70,10 @@ def offer(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Tool], choice: Any
     return chosen, call_opening(tokenizer, chosen, choice)
 
 
-def writes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the chat template tells the model of tools."""
+def writes_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
+    """Whether the model is told of tools: by its chat template, or by the server that it runs on."""
+    if tokenizer is None:
+        return True
     if tokenizer.chat_template is None:
         return False
     tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel import Completion, Origin, Stream, Summary, Usage
+from antiphon.accel import Completion, Origin, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Pieces
 from antiphon.pipelines.citations import Citation, cite
@@ -97,7 +97,7 @@ class AnswerStream(Pieces):
         question: str,
         passages: tuple[Passage, ...],
         prompt: Prompt,
-        stream: Stream,
+        stream: Pieces,
         then: Sequence[Callable[[Completion], None]] = (),
     ) -> None:
         self.question = question

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from antiphon.accel import Completion, LanguageModel, PrefixCache
-from antiphon.accel.text.messages import Message, TokenizedPrompt
+from antiphon.accel import Completion, PrefixCache, TextModel
+from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt
 from antiphon.pipelines.rag import MAX_NEW_TOKENS, Rag, fit
@@ -102,7 +102,9 @@ class Chat:
         turns = [(*turn.messages, {"role": "assistant", "content": turn.text}) for turn in self.turns[dropped:]]
         return Prompt((*instructions, *chain.from_iterable(turns), *asked), own.stop, own.answers)
 
-    def _dropping(self, question: str, found: tuple[Passage, ...], answer: int) -> tuple[int, TokenizedPrompt | None]:
+    def _dropping(
+        self, question: str, found: tuple[Passage, ...], answer: int
+    ) -> tuple[int, TokenizedPrompt | CountedPrompt | None]:
         """How many of the oldest turns to drop; where all do not fit, down to half of the window, to last a while.
 
         With it the prompt, where it had to be tokenized to find out.
@@ -111,12 +113,12 @@ class Chat:
         if window is None:
             return dropped, None
         room, tokenized = window, self._tokenized(question, dropped, found)
-        while dropped < len(self.turns) and len(tokenized.tokens) + answer > room:
+        while dropped < len(self.turns) and tokenized.count + answer > room:
             room, dropped = window // 2, dropped + 1
             tokenized = self._tokenized(question, dropped, found)
         return dropped, tokenized
 
-    def _tokenized(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> TokenizedPrompt:
+    def _tokenized(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> TokenizedPrompt | CountedPrompt:
         return self.rag.language_model.tokenize(self._prompt(question, dropped, passages).content)
 
     def _record(self, question: str, passages: tuple[Passage, ...], completion: Completion) -> None:
@@ -131,7 +133,7 @@ class Chat:
         return rewritten(self.rag.language_model, self.turns[-REMEMBERED:], question)
 
 
-def rewritten(language_model: LanguageModel, turns: Sequence[Turn], question: str) -> str:
+def rewritten(language_model: TextModel, turns: Sequence[Turn], question: str) -> str:
     """A question that follows these turns, rewritten by the model to be understood alone; itself if that says nothing.
 
     It takes a short greedy generation of its own.

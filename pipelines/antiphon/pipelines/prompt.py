@@ -11,7 +11,7 @@ from antiphon.pipelines.quotes import Quote, lines_of
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel
+    from antiphon.accel import TextModel
 
 SYSTEM = "You answer questions with one or two sentences quoted from the passages."
 
@@ -67,15 +67,15 @@ def check_text(question: str) -> None:
         ) from None
 
 
-def prompt_format(language_model: LanguageModel) -> PromptFormat:
+def prompt_format(language_model: TextModel) -> PromptFormat:
     """What the model's configuration names; else messages if its tokenizer has a chat template, plain text if not.
 
     Raises:
         ValueError: the configuration names a form that is not known.
     """
-    named = getattr(language_model.model.config, "prompt_format", None)
+    named = language_model.prompt_format
     if named is None:
-        return plain_prompt if language_model.tokenizer.chat_template is None else chat_prompt
+        return chat_prompt if language_model.takes_messages else plain_prompt
     if named != "reader":
         raise ValueError(
             f"The model {language_model.name!r} asks for the prompt format {named!r}; only 'reader' is known. "

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from antiphon.accel import Completion, LanguageModel, PrefixCache
-from antiphon.accel.text.messages import TokenizedPrompt
+from antiphon.accel import Completion, PrefixCache, TextModel
+from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
@@ -41,7 +41,7 @@ class Rag:
     def __init__(
         self,
         retriever: Searcher,
-        language_model: LanguageModel,
+        language_model: TextModel,
         *,
         k: int = 5,
         prompt: PromptFormat | None = None,
@@ -91,7 +91,7 @@ class Rag:
         question: str,
         passages: tuple[Passage, ...],
         prompt: Prompt,
-        tokenized: TokenizedPrompt,
+        tokenized: TokenizedPrompt | CountedPrompt,
         *,
         references: Sequence[str] = (),
         sessions: bool = True,
@@ -120,10 +120,10 @@ class Rag:
 def fit(
     make: Callable[[Sequence[Passage]], Prompt],
     found: tuple[Passage, ...],
-    language_model: LanguageModel,
+    language_model: TextModel,
     max_new_tokens: int,
-    known: TokenizedPrompt | None = None,
-) -> tuple[tuple[Passage, ...], Prompt, TokenizedPrompt]:
+    known: TokenizedPrompt | CountedPrompt | None = None,
+) -> tuple[tuple[Passage, ...], Prompt, TokenizedPrompt | CountedPrompt]:
     """As many of the best passages as leave room for ``max_new_tokens``, and the prompt that ``make`` makes of them.
 
     The prompt is tokenized for it, once; ``known`` is that of all passages, where somebody has done so before.
@@ -136,7 +136,7 @@ def fit(
         passages = found[:count]
         prompt = make(passages)
         tokenized = (known if count == len(found) else None) or language_model.tokenize(prompt.content)
-        needed = len(tokenized.tokens)
+        needed = tokenized.count
         if window is None or needed + max_new_tokens <= window:
             return passages, prompt, tokenized
     raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.accel.text.messages import TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
@@ -26,10 +26,15 @@ def passage_references(passages: Sequence[Passage]) -> list[str]:
     return list(dict.fromkeys(passage.text for passage in passages))
 
 
-def answer_references(answers: Sequence[str], prompt: TokenizedPrompt, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def answer_references(
+    answers: Sequence[str], prompt: TokenizedPrompt | CountedPrompt, tokenizer: PreTrainedTokenizerBase | None
+) -> list[str]:
     """Earlier answers as the turns that they would be after this prompt: its end, the answer, the end of sequence.
 
-    They come after the passages, which a drafter then prefers where both match equally well.
+    They come after the passages, which a drafter then prefers where both match equally well. Where only a server knows
+    the prompt's tokens, they are the answers alone.
     """
+    if tokenizer is None or isinstance(prompt, CountedPrompt):
+        return list(dict.fromkeys(answers))
     opening = tokenizer.decode(list(prompt.tokens[-OPENING:]))
     return [f"{opening}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]

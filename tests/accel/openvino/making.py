@@ -68,3 +68,8 @@ def expect_plain(model: Any, text: Sequence[int], draft: Draft, logits: Logits) 
 
 def close(logits: Tensor, truth: Tensor) -> None:
     torch.testing.assert_close(logits, truth, atol=ATOL, rtol=RTOL)
+
+
+def in_precision(model: Any, dtype: torch.dtype) -> Any:
+    """The model in another precision."""
+    return model.to(dtype)

@@ -17,7 +17,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from antiphon.accel.engines.openvino.conversion import Unconvertible, convert
 from antiphon.accel.engines.openvino.self_test import findings
-from tests.accel.openvino.making import engine_of, expect_plain, step, text_of
+from tests.accel.openvino.making import engine_of, expect_plain, in_precision, step, text_of
 
 STAY = {
     "gptj": "does not go through",
@@ -123,13 +123,13 @@ def test_windows_are_part_of_the_graph() -> None:
 
 
 def test_a_model_in_bfloat16_is_within_its_own_noise() -> None:
-    model = tiny_model("llama").to(dtype=torch.bfloat16)
+    model = in_precision(tiny_model("llama"), torch.bfloat16)
     engine = engine_of(model, precision="bf16")
     assert [str(each) for each in findings(engine, model, []) if not each.agrees] == []
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    model = tiny_model("mixtral").to(dtype=torch.bfloat16)
+    model = in_precision(tiny_model("mixtral"), torch.bfloat16)
     settings, weights = model.config.to_json_string(), [each.data_ptr() for each in model.parameters()]
     convert(model, declared(model))
     assert model.config.to_json_string() == settings

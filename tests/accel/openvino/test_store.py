@@ -174,13 +174,13 @@ def test_every_weight_and_every_setting_has_a_model_of_its_own() -> None:
     changed = tiny_model()
     with torch.no_grad():
         next(changed.parameters())[3, 3] += 1e-3
-    keys += [fingerprint(changed), fingerprint(tiny_model().to(dtype=torch.bfloat16))]
+    keys += [fingerprint(changed), fingerprint(in_precision(tiny_model(), torch.bfloat16))]
     assert len(set(keys)) == len(keys)
     assert fingerprint(tiny_model()) == keys[0]
 
 
 def test_weights_that_are_bfloat16_numbers_are_kept_in_half_the_bytes_and_exactly(tmp_path: Path) -> None:
-    model = tiny_model(hidden_size=128).to(dtype=torch.bfloat16).float()
+    model = in_precision(tiny_model(hidden_size=128), torch.bfloat16).float()
     other = tiny_model(hidden_size=128)
     sizes = []
     for name, each in (("half", model), ("whole", other)):
@@ -214,5 +214,7 @@ def test_a_family_that_stays_on_torch_says_why(family: str) -> None:
 
 
 def test_a_type_that_this_engine_does_not_compute_in_is_said() -> None:
-    assert obstacle_of(tiny_model().to(dtype=torch.float64)) == "This CPU does not compute in float64 under OpenVINO."
+    assert (
+        obstacle_of(in_precision(tiny_model(), torch.float64)) == "This CPU does not compute in float64 under OpenVINO."
+    )
     assert obstacle_of(tiny_model()) is None

@@ -78,6 +78,11 @@ class Pieces(Iterator[str]):
     def close(self) -> None:
         """Stop generating."""
 
+    @property
+    @abstractmethod
+    def completion(self) -> Completion:
+        """What was said, once the text has ended or is closed."""
+
     def to_end(self) -> Self:
         """Read all that is left, and close: then what was said is there whole."""
         with self:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Conversation", "Message", "PromptInput", "TokenizedPrompt", "call_opening", "prompt_tokens", "tokenize"]
+__all__ = [
+    "Conversation",
+    "CountedPrompt",
+    "Message",
+    "PromptInput",
+    "TokenizedPrompt",
+    "call_opening",
+    "prompt_tokens",
+    "tokenize",
+]
 
 Message = Mapping[str, Any]
 """One turn of a conversation: its "role" ("system", "user", "assistant", ...) and its "content", a text."""
@@ -19,12 +28,14 @@ Message = Mapping[str, Any]
 class Conversation:
     """Messages, the tools that the model may call, as JSON schemas, and the first words of its turn, if they are given.
 
-    The completion goes on from these first words and does not repeat them.
+    The completion goes on from these first words and does not repeat them. ``choice`` says to a server whether a tool
+    has to be called, and which, in OpenAI's words (``tool_choice``); a model that is run here is told by ``opening``.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     opening: str = ""
+    choice: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,11 @@ class TokenizedPrompt:
     tokens: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def count(self) -> int:
+        """How many tokens it has."""
+        return len(self.tokens)
+
     def tokens_of(self, reference: str) -> tuple[int, ...]:
         """The prompt's own tokens that lie whole in a text which stands in it; none where it does not."""
         start = self.text.find(reference) if reference and self.offsets else -1
@@ -49,7 +65,15 @@ class TokenizedPrompt:
         return self.tokens[inside[0] : inside[-1] + 1] if inside else ()
 
 
-PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt
+@dataclass(frozen=True, slots=True)
+class CountedPrompt:
+    """A prompt whose tokens only its server knows: what it says, and about how many they are."""
+
+    content: str | Sequence[Message] | Conversation
+    count: int
+
+
+PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | CountedPrompt
 """What a model is asked to continue or to answer."""
 
 
@@ -65,6 +89,8 @@ def tokenize(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> Tokeniz
     """
     if isinstance(prompt, TokenizedPrompt):
         return prompt
+    if isinstance(prompt, CountedPrompt):
+        prompt = prompt.content
     is_text = isinstance(prompt, str)
     text = prompt if isinstance(prompt, str) else _transcribe(prompt, tokenizer)
     says = tokenizer.is_fast

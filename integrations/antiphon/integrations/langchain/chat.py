@@ -18,7 +18,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.messages import prompt_tokens
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.forced import offered
 from antiphon.integrations.langchain.answers import last_chunk, message
@@ -87,7 +86,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
         """How many tokens the prompt of these messages has."""
         offered = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return len(prompt_tokens(Conversation(chat_messages(messages), offered), self.language_model.tokenizer))
+        return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
         return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
@@ -185,7 +184,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         parameters, timeout = self.parameters(stop, given)
         if offer.schema is not None:
             parameters["json_schema"] = offer.schema
-        prompt = Conversation(offer.messages, offer.tools, offer.opening)
+        prompt = Conversation(offer.messages, offer.tools, offer.opening, offer.choice)
         return Call(language_model, model, prompt, passages, parameters, timeout, offer.names, offer.opening)
 
 

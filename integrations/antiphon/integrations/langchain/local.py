@@ -19,5 +19,11 @@ class LocalModel(GenerationFields):
         return self.told()
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the model's own tokenizer."""
+        """The token ids of a text, by the model's own tokenizer.
+
+        Raises:
+            ValueError: the model runs on a server, and was given none.
+        """
+        if self.language_model.tokenizer is None:
+            raise ValueError(f"The model {self.model!r} runs on a server; give its RemoteLanguageModel a tokenizer=.")
         return list(self.language_model.tokenizer.encode(text, add_special_tokens=False))

@@ -248,7 +248,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         given["tools"] = offer.names
         if offer.schema is not None:
             given["json_schema"] = offer.schema
-        return Conversation(offer.messages, offer.tools, offer.opening)
+        return Conversation(offer.messages, offer.tools, offer.opening, offer.choice)
 
     def _text(self, prompt: str, formatted: bool) -> PromptInput:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
@@ -292,7 +292,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
 
     @property
     def _takes_messages(self) -> bool:
-        return self.language_model.tokenizer.chat_template is not None
+        return self.language_model.takes_messages
 
 
 class _Hiding:

@@ -7,12 +7,12 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.prompts import ChatPromptTemplate
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import TextModel
 from antiphon.pipelines.prompt import Prompt, prompt_format
 from antiphon.retrieval import Passage
 
 
-def prompt_template(language_model: LanguageModel) -> ChatPromptTemplate:
+def prompt_template(language_model: TextModel) -> ChatPromptTemplate:
     """A template of ``context_str`` and ``query_str``, for ``text_qa_template``: the context is one passage of it.
 
     Raises:

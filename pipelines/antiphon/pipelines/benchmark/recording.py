@@ -53,6 +53,8 @@ def _prompt_text(rag: Rag, stream: AnswerStream) -> str:
     content = stream.prompt.content
     if isinstance(content, str):
         return content
+    if tokenizer is None:
+        raise ValueError(f"The model {rag.language_model.name!r} runs on a server; record with one that runs here.")
     tokens = prompt_tokens(content, tokenizer)
     written = str(tokenizer.decode(tokens))
     # The tokenizer puts a beginning of sequence before any text, and the chat template may have written one.

@@ -9,9 +9,9 @@ import typer
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import (
+    ASKED_HELP,
     DEFAULT_MODEL,
     DRAFTER_HELP,
-    MODEL_HELP,
     Bita,
     Device,
     Index,
@@ -20,14 +20,14 @@ from antiphon.pipelines.cli.options import (
     Sessions,
     Window,
 )
-from antiphon.pipelines.cli.preparation import load_language_model, sessions_in
+from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
 from antiphon.pipelines.models.embedded import STOPS
 
 
 def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     index: Index,
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
@@ -49,6 +49,7 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Ask a question: the answer streams, then its citations and one line of what it cost."""
+    from antiphon.accel import LanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text
     from antiphon.pipelines.rag import Rag
@@ -60,8 +61,8 @@ def ask(
     factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    language_model = load_language_model(model, device=device, drafter=factory)
-    if factory == "auto":
+    language_model = open_language_model(model, device=device, drafter=factory)
+    if isinstance(language_model, LanguageModel) and factory == "auto":
         console.show_choice(language_model)
     rag = Rag(retriever, language_model, k=k, sessions=store)
     stream = rag.stream(

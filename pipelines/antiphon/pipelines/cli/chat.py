@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, Device, Index, MaxNewTokens, Sessions
-from antiphon.pipelines.cli.preparation import load_language_model, sessions_in
+from antiphon.pipelines.cli.options import ASKED_HELP, DEFAULT_MODEL, Device, Index, MaxNewTokens, Sessions
+from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
 from antiphon.pipelines.models.embedded import STOPS
 
 
 def chat(
     index: Index,
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
     max_new_tokens: MaxNewTokens = 256,
     rewrite: Annotated[
@@ -32,5 +32,5 @@ def chat(
     console.quiet_libraries()
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    rag = Rag(retriever, load_language_model(model, device=device), k=k, sessions=store)
+    rag = Rag(retriever, open_language_model(model, device=device), k=k, sessions=store)
     hold_conversation(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))

@@ -78,11 +78,13 @@ def show_choice(language_model: LanguageModel) -> None:
 
 def show_pieces(stream: AnswerStream | Stream) -> None:
     """Print a text while it grows."""
-    with stream:
-        for piece in stream:
-            out.print(Text(visible(piece)), end="")
-            out.file.flush()
-    out.print()
+    try:
+        with stream:
+            for piece in stream:
+                out.print(Text(visible(piece)), end="")
+                out.file.flush()
+    finally:  # what goes wrong is told on a line of its own
+        out.print()
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:

@@ -9,6 +9,7 @@ import typer
 
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
+ASKED_HELP = f"{MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
 DRAFTER_HELP = (
     "Who drafts: blend, trie, copying, recycling, lookahead, nothing; bita: its mask tokens alone; auto: what suits "
     "the model here, with the reason."

@@ -12,7 +12,7 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.rendering.visible import visible_line
 
 if TYPE_CHECKING:
-    from antiphon.accel import LanguageModel
+    from antiphon.accel import LanguageModel, TextModel
     from antiphon.pipelines.sessions import SessionStore
     from antiphon.retrieval import IndexReport, Retriever
 
@@ -68,7 +68,14 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
     """The language model that a user called ``name``, converted first if it is an embedded one and this has to be.
 
     ``settings`` go to `LanguageModel.from_pretrained`.
+
+    Raises:
+        ValueError: it is the address of a server: a model there cannot be looked into.
     """
+    if is_address(name):
+        raise ValueError(
+            f"{name} is the address of a server; this needs a model that runs here, by its folder or name."
+        )
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.models.embedded import resolve_model
 
@@ -77,6 +84,34 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
         place = resolve_model(name, progress=report)
     with console.err.status(f"Loading {name}"):
         return LanguageModel.from_pretrained(place, device=device, dtype=dtype, **settings)
+
+
+def is_address(name: str) -> bool:
+    """Whether a model is named by its server's address."""
+    return name.startswith(("http://", "https://"))
+
+
+def open_language_model(name: str, *, device: str | None = None, drafter: Any = "blend") -> TextModel:
+    """The language model to ask: one that runs here, or by an address ("http://host:8000/v1") one on a server.
+
+    Behind "#" stands the model's name there; without one it is the server's first.
+
+    Raises:
+        ValueError: nothing is called that, or a server was told how to draft.
+        RemoteError: the server cannot be asked, or has no such model.
+    """
+    if not is_address(name):
+        return load_language_model(name, device=device, drafter=drafter)
+    from antiphon.accel import RemoteLanguageModel
+    from antiphon.pipelines.models.drafters import resolve_drafter
+
+    if drafter not in ("blend", resolve_drafter("blend")):
+        raise ValueError("--drafter and --plain are for models that run here; how a server drafts it says itself.")
+    address, _, model = name.partition("#")
+    remote = RemoteLanguageModel(address, model or None)
+    with console.err.status(f"Asking {address}"):
+        remote.server  # noqa: B018  # now, not after the search
+    return remote
 
 
 def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -76,15 +77,24 @@ _CONVERTING = "Converting the language model, once"
 
 
 def _put_learned_beside(folder: Path) -> None:
-    """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there."""
-    from antiphon.accel.drafting.drafters import BITA_FILE
+    """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there.
+
+    That is not beside the weights, where earlier versions put it: vLLM would load it as a part of them.
+    """
+    from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
     from antiphon.accel.files import write
     from antiphon.pipelines.models.drafters import SHIPPED
 
-    target = folder / BITA_FILE
-    if target.exists():  # whoever put another one there knows why
+    earlier, shipped = folder / BITA_FILE, SHIPPED.read_bytes()
+    if earlier.exists():
+        if earlier.read_bytes() != shipped:  # whoever put another one there knows why
+            return
+        with suppress(OSError):
+            earlier.unlink()
+    target = folder / BITA_PLACES[0]
+    if target.exists():
         return
-    write(target, SHIPPED.read_bytes())  # a cache that cannot be written still has a model that can be read
+    write(target, shipped)  # a cache that cannot be written still has a model that can be read
 
 
 def _models(cache: Path | None) -> Path:

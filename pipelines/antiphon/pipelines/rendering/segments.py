@@ -49,8 +49,9 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
     prompt = usage.prompt_tokens
     unfinished = "; cut off by max_new_tokens" if finish_reason == "length" else ""
     read = f", {steps.prefill_tokens} of them read" if 0 < steps.prefill_tokens < prompt else ""
+    told = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
     return (
-        f"{usage.completion_tokens} tokens in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step, "
+        f"{usage.completion_tokens} tokens{told}, "
         f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}{unfinished}"
     )
 

@@ -31,6 +31,9 @@ BITA = "bita"
 BITA_FILE = "bita.safetensors"
 """What the file of BiTA's weights is called: in the folder of its model the drafter "auto" finds it."""
 
+BITA_PLACES = (f"antiphon/{BITA_FILE}", BITA_FILE)
+"""Where it looks there: first in a folder of our own, since vLLM takes every such file beside weights for weights."""
+
 
 def make_drafter(
     name: str = "blend", *, bita: MaskWeights | None = None, window: WindowSize | None = None, reads: bool = True
@@ -66,6 +69,7 @@ def make_drafter(
 __all__ = [
     "BITA",
     "BITA_FILE",
+    "BITA_PLACES",
     "DRAFTERS",
     "WINDOW",
     "Bita",

@@ -53,7 +53,7 @@ def fingerprint(model: PreTrainedModel) -> str:
     total.update(json.dumps([type(model).__name__, settings, versions], sort_keys=True, default=str).encode())
     for name, weights in (*model.named_parameters(), *model.named_buffers()):
         total.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
-        total.update(_bytes(weights))
+        total.update(_bytes(weights).tobytes())
     return total.hexdigest()[:32]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from antiphon.accel.drafting.drafters import BITA_FILE
+from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
 from antiphon.accel.files import write
 
 if TYPE_CHECKING:
@@ -177,12 +177,14 @@ def found_beside(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
     """What BiTA learned for this model, from the file in its folder or in the hub's cache; or None, and why."""
     from transformers.utils.hub import cached_file
 
-    try:
-        return BitaWeights.load(str(cached_file(str(model.config.name_or_path), BITA_FILE, local_files_only=True))), ""
-    except OSError:
-        return None, f"no {BITA_FILE} lies in the model's folder"
-    except ValueError as error:
-        return None, str(error).rstrip(".")
+    for place in BITA_PLACES:
+        try:
+            return BitaWeights.load(str(cached_file(str(model.config.name_or_path), place, local_files_only=True))), ""
+        except OSError:
+            continue
+        except ValueError as error:
+            return None, str(error).rstrip(".")
+    return None, f"no {BITA_FILE} lies in the model's folder"
 
 
 def embedded(model: PreTrainedModel, tokens: Sequence[int], weights: BitaWeights) -> Tensor:

