@@ -16,7 +16,7 @@ from tests.accel.oracles import ATOL, RTOL, plain_logits
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import convert, windows_of
+from antiphon.accel.engines.openvino.conversion import paged_model, windows_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.sequence import PagedSequence
@@ -31,7 +31,7 @@ MEMORY = 2**22
 def graph_of(model: Any) -> Any:
     """The converted model, as it comes back from a file."""
     with TemporaryDirectory() as folder:
-        return stored(Path(folder) / "model", lambda: convert(model, declared(model)))
+        return stored(Path(folder) / "model", lambda: paged_model(model, declared(model)))
 
 
 def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: str = "f32") -> OpenVINOEngine:

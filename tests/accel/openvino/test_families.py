@@ -15,7 +15,7 @@ from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import Unconvertible, convert
+from antiphon.accel.engines.openvino.conversion import Unconvertible
 from antiphon.accel.engines.openvino.self_test import findings
 from tests.accel.openvino.making import engine_of, expect_plain, in_precision, step, text_of
 
@@ -101,7 +101,7 @@ def test_drafts_that_branch_spell_the_greedy_text_of_torch(family: str) -> None:
 def test_what_cannot_be_converted_says_why(family: str) -> None:
     model = tiny_model(family)
     with pytest.raises(Unconvertible, match=STAY[family]):
-        convert(model, declared(model))
+        paged_model(model, declared(model))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral", "gpt_oss"])
@@ -131,7 +131,7 @@ def test_a_model_in_bfloat16_is_within_its_own_noise() -> None:
 def test_the_model_is_left_as_it_was() -> None:
     model = in_precision(tiny_model("mixtral"), torch.bfloat16)
     settings, weights = model.config.to_json_string(), [each.data_ptr() for each in model.parameters()]
-    convert(model, declared(model))
+    paged_model(model, declared(model))
     assert model.config.to_json_string() == settings
     assert [each.data_ptr() for each in model.parameters()] == weights
     assert model.dtype == torch.bfloat16

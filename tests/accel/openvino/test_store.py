@@ -17,22 +17,22 @@ from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import convert
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.opening import obstacle_of, open_engine
 from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, fingerprint, folder_of, keep, read, stored
+from tests.accel.openvino.making import in_precision
 
 MODEL = tiny_model()
 CONVERTING = """
 import sys, torch
 from pathlib import Path
-from antiphon.accel.engines.openvino.conversion import convert
+from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.store import stored
 from antiphon.accel.engines.torch.traits import declared
 from antiphon.accel.testing.tiny import tiny_model
 model = tiny_model()
 print("begun", flush=True)
-stored(Path(sys.argv[1]), lambda: convert(model, declared(model)))
+stored(Path(sys.argv[1]), lambda: paged_model(model, declared(model)))
 print("done", flush=True)
 """
 
@@ -46,7 +46,7 @@ class Converter:
 
     def __call__(self) -> Any:
         self.calls += 1
-        return convert(self.model, declared(self.model))
+        return paged_model(self.model, declared(self.model))
 
 
 def expect_whole(graph: Any) -> None:
@@ -150,12 +150,12 @@ def test_a_disk_that_is_full_leaves_no_half_model(tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys, tempfile\nfrom pathlib import Path\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from antiphon.accel.engines.openvino.conversion import convert\n"
+        "from antiphon.accel.engines.openvino.conversion import paged_model\n"
         "from antiphon.accel.engines.openvino.store import read, stored\n"
         "from antiphon.accel.engines.torch.traits import declared\n"
         "from antiphon.accel.testing.tiny import tiny_model\n"
         "model, folder = tiny_model(), Path(sys.argv[1])\n"
-        "graph = convert(model, declared(model))\n"
+        "graph = paged_model(model, declared(model))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
         "try:\n    stored(folder, lambda: graph)\n"
         "except OSError as error:\n    print('refused', read(folder), sorted(folder.parent.iterdir()))\n"

@@ -8,12 +8,9 @@ from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 from antiphon.integrations.vllm.admission import ADMITTED, admitted
-
-if TYPE_CHECKING:
-    from antiphon.integrations.vllm.proposer import Proposer
 
 log = logging.getLogger("vllm.antiphon")
 
@@ -27,6 +24,14 @@ RANK = "vllm.distributed.parallel_state:get_tensor_model_parallel_rank"
 
 MARK = "_antiphon"
 """Set on what stands in for a method of vLLM's, so that it stands there once."""
+
+
+@runtime_checkable
+class BatchDrafter(Protocol):
+    """A drafter of vLLM's that wants to know whose batch it drafts for: ours is the only one."""
+
+    def meet(self, runner: Any, scheduled: Any) -> None:
+        """Be told, before each step, the runner and how many rows each request has in it."""
 
 
 def installed() -> str:
@@ -60,8 +65,11 @@ def register() -> None:
 class Seam:
     """The worker's side: a proposer is told before each step whose batch it drafts for."""
 
-    def introduce(self, proposer: Proposer) -> None:
-        """Let vLLM's model runners tell the proposers that they hold; a line in the log says whether they do."""
+    def introduce(self, rows: int) -> None:
+        """Let vLLM's model runners tell the proposers that they hold; a line in the log says whether they do.
+
+        ``rows`` is how many tokens a proposer drafts in a step at most.
+        """
         try:
             runner = resolve_name(RUNNER)
             propose = getattr(runner, PROPOSE)
@@ -76,18 +84,16 @@ class Seam:
         tested = "" if found.startswith(TESTED) else f" (tested with {' and '.join(TESTED)})"
         log.info(
             "Antiphon drafts from prompts, references and predictions, up to %d tokens a step; vLLM %s%s.",
-            proposer.rows,
+            rows,
             found,
             tested,
         )
 
 
 def _telling(propose: Callable[..., Any]) -> Callable[..., Any]:
-    from antiphon.integrations.vllm.proposer import Proposer
-
     @wraps(propose)
     def propose_draft_token_ids(runner: Any, scheduler_output: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(runner.drafter, Proposer) and _is_first_rank():
+        if isinstance(runner.drafter, BatchDrafter) and _is_first_rank():
             runner.drafter.meet(runner, scheduler_output.num_scheduled_tokens)
         return propose(runner, scheduler_output, *arguments, **options)
 
@@ -126,16 +132,14 @@ def _admit(parameters: Any, tokenizer: Any) -> None:
 
 
 def _is_ours(speculative_config: Any) -> bool:
-    """Whether this engine drafts by a `Proposer`."""
+    """Whether this engine drafts by our proposer."""
     if getattr(speculative_config, "method", None) != "custom_class":
         return False
-    from antiphon.integrations.vllm.proposer import Proposer
-
     try:
         named = resolve_name(speculative_config.model)
     except (ImportError, AttributeError, ValueError):
         return False
-    return isinstance(named, type) and issubclass(named, Proposer)
+    return isinstance(named, type) and issubclass(named, BatchDrafter)
 
 
 def _is_first_rank() -> bool:

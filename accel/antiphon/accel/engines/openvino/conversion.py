@@ -42,7 +42,7 @@ class Unconvertible(ValueError):  # noqa: N818  # a verdict, which is told to th
 
 
 @torch.no_grad()
-def convert(model: PreTrainedModel, traits: Traits) -> openvino.Model:
+def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """The model as a graph, with inputs `INPUTS` and ``key_cache.i`` and ``value_cache.i`` for each layer.
 
     Its output is ``logits``, float32, of shape (1, rows asked for, vocab). Weights that are half-precision numbers stay

@@ -14,7 +14,7 @@ from antiphon.accel.drafting.draft import EMPTY, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.memory import Memory, bytes_of_block
+from antiphon.accel.engines.openvino.memory import BlockMemory, bytes_of_block
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
 from antiphon.accel.engines.torch.logits import TorchLogits
@@ -66,7 +66,7 @@ class OpenVINOEngine:
         self.lock = FairLock()
         self.loop: object | None = None
         self.pool = BlockPool(blocks)
-        memory_of_blocks = Memory(graph.heads, blocks, graph.precision)
+        memory_of_blocks = BlockMemory(graph.heads, blocks, graph.precision)
         self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), window, positions)
         graph.attach(self._room.memory)
         self._texts: WeakSet[PagedSequence] = WeakSet()

@@ -14,7 +14,7 @@ KINDS: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
 """How numpy holds a number of each precision; it has no bfloat16, and need not count with it."""
 
 
-class Memory:
+class BlockMemory:
     """``blocks`` blocks of `BLOCK` tokens for every layer.
 
     The system gives it page by page as blocks are first written to: what is not used takes no room.

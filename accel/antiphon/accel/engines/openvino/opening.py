@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.running_cost import RunningCost
-from antiphon.accel.engines.openvino.conversion import Unconvertible, convert, windows_of
+from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
@@ -57,7 +57,7 @@ def open_engine(model: PreTrainedModel, *, memory: int | None = None) -> Opened:
     folder = folder_of(key)
     try:
         graph = PagedGraph(
-            stored(folder, lambda: convert(model, traits)),
+            stored(folder, lambda: paged_model(model, traits)),
             precision=PRECISIONS[_name(model.dtype)],
             threads=torch.get_num_threads(),
         )

@@ -36,7 +36,7 @@ Plain = Callable[[Tokens], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SelfTestFinding:
     """How far one kind of forward was from the model's, and how far it may be; in standard deviations."""
 
     what: str
@@ -52,7 +52,7 @@ class Finding:
         return f"{self.what}: {self.apart:.2g} standard deviations apart, {self.allowed:.2g} allowed"
 
 
-def findings(engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int]) -> list[Finding]:
+def findings(engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int]) -> list[SelfTestFinding]:
     """Compare prefill, tree, chain, what was kept of them, and two texts in one forward with plain forwards.
 
     Every comparison is of a text shorter than every window, and of one that is longer than the largest. Whoever calls
@@ -62,10 +62,10 @@ def findings(engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[i
     allowed = SINGLE if model.dtype == torch.float32 else _noise(model, plain)
     far = LONG + min(max(windows, default=0), FARTHEST)
     texts = {name: _text(model, size) for name, size in (("a short text", SHORT), ("a long text", far))}
-    found: list[Finding] = []
+    found: list[SelfTestFinding] = []
     for name, text in texts.items():
-        found += [Finding(f"{what} of {name}", apart, allowed) for what, apart in _alone(engine, plain, text)]
-    found.append(Finding("two texts in one forward", _together(engine, plain, list(texts.values())), allowed))
+        found += [SelfTestFinding(f"{what} of {name}", apart, allowed) for what, apart in _alone(engine, plain, text)]
+    found.append(SelfTestFinding("two texts in one forward", _together(engine, plain, list(texts.values())), allowed))
     return found
 
 

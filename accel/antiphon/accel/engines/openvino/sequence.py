@@ -17,7 +17,7 @@ from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain,
 from antiphon.accel.drafting.tree import plant
 from antiphon.accel.engines.openvino.blocks import BlockPool
 from antiphon.accel.engines.openvino.graph import Share
-from antiphon.accel.engines.openvino.memory import Memory
+from antiphon.accel.engines.openvino.memory import BlockMemory
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Room:
     """
 
     pool: BlockPool
-    memory: Memory
+    memory: BlockMemory
     left: deque[list[int]]
     guard: RLock
     window: int | None = None
