@@ -15,7 +15,7 @@ from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import Unconvertible
+from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model
 from antiphon.accel.engines.openvino.self_test import findings
 from tests.accel.openvino.making import engine_of, expect_plain, in_precision, step, text_of
 

@@ -17,6 +17,7 @@ from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
+from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.opening import obstacle_of, open_engine
 from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, fingerprint, folder_of, keep, read, stored
