@@ -20,7 +20,7 @@ WIDTH = 8192
 class NoSeam:
     """Introduces nobody: the engine of the tests tells the proposer itself whose batch it is."""
 
-    def introduce(self, proposer: Proposer) -> None:
+    def introduce(self, rows: int) -> None:
         """Nothing."""
 
 

@@ -51,7 +51,7 @@ class Proposer:
         self._given: dict[str, int] = {}  # rows of the step under way, by request
         self._scheduled: Mapping[str, int] = {}
         self._ended = 0.0
-        (seam or Seam()).introduce(self)
+        (seam or Seam()).introduce(self.rows)
 
     @property
     def kept(self) -> int:

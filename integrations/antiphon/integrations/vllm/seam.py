@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 from antiphon.integrations.vllm.admission import ADMITTED, admitted
-
-if TYPE_CHECKING:
-    from antiphon.integrations.vllm.proposer import Proposer
 
 log = logging.getLogger("vllm.antiphon")
 
@@ -27,6 +24,14 @@ RANK = "vllm.distributed.parallel_state:get_tensor_model_parallel_rank"
 
 MARK = "_antiphon"
 """Set on what stands in for a method of vLLM's, so that it stands there once."""
+
+
+@runtime_checkable
+class Drafting(Protocol):
+    """A proposer of ours, by what no other one has."""
+
+    def meet(self, runner: Any, scheduled: Mapping[str, int]) -> None:
+        """Be told, before each step's drafts, whose batch it is, and how many rows each request had."""
 
 
 def installed() -> str:
@@ -60,8 +65,11 @@ def register() -> None:
 class Seam:
     """The worker's side: a proposer is told before each step whose batch it drafts for."""
 
-    def introduce(self, proposer: Proposer) -> None:
-        """Let vLLM's model runners tell the proposers that they hold; a line in the log says whether they do."""
+    def introduce(self, rows: int) -> None:
+        """Let vLLM's model runners tell the proposers that they hold; a line in the log says whether they do.
+
+        ``rows`` is how many a draft may have, for that line.
+        """
         try:
             runner = resolve_name(RUNNER)
             propose = getattr(runner, PROPOSE)
@@ -76,18 +84,16 @@ class Seam:
         tested = "" if found.startswith(TESTED) else f" (tested with {' and '.join(TESTED)})"
         log.info(
             "Antiphon drafts from prompts, references and predictions, up to %d tokens a step; vLLM %s%s.",
-            proposer.rows,
+            rows,
             found,
             tested,
         )
 
 
 def _telling(propose: Callable[..., Any]) -> Callable[..., Any]:
-    from antiphon.integrations.vllm.proposer import Proposer
-
     @wraps(propose)
     def propose_draft_token_ids(runner: Any, scheduler_output: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(runner.drafter, Proposer) and _is_first_rank():
+        if isinstance(runner.drafter, Drafting) and _is_first_rank():
             runner.drafter.meet(runner, scheduler_output.num_scheduled_tokens)
         return propose(runner, scheduler_output, *arguments, **options)
 
@@ -126,16 +132,14 @@ def _admit(parameters: Any, tokenizer: Any) -> None:
 
 
 def _is_ours(speculative_config: Any) -> bool:
-    """Whether this engine drafts by a `Proposer`."""
+    """Whether this engine drafts by a proposer of ours."""
     if getattr(speculative_config, "method", None) != "custom_class":
         return False
-    from antiphon.integrations.vllm.proposer import Proposer
-
     try:
         named = resolve_name(speculative_config.model)
     except (ImportError, AttributeError, ValueError):
         return False
-    return isinstance(named, type) and issubclass(named, Proposer)
+    return isinstance(named, type) and issubclass(named, Drafting)
 
 
 def _is_first_rank() -> bool:
