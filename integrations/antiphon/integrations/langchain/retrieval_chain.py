@@ -5,29 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.messages.content import Citation
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from pydantic import SkipValidation
 
+from antiphon.accel import LanguageModel
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.pipelines.prompt import PromptFormat, prompt_format
 from antiphon.pipelines.rag import fit
 
-if TYPE_CHECKING:
-    from antiphon.integrations.langchain.chat import ChatAntiphon
-
 Question = str | Mapping[str, Any]
 """A question, or a mapping that has it under "question" (and whatever else a prompt template takes)."""
 
 
+class Answering(Protocol):
+    """A chat model with a language model of Antiphon."""
+
+    language_model: SkipValidation[LanguageModel]
+    max_tokens: int | None
+    stop: list[str] | None
+
+    def bind(self, **given: Any) -> Runnable[Any, AIMessage]:
+        """The same model, with arguments for every call."""
+
+
 def retrieval_chain(
-    chat: ChatAntiphon,
+    chat: Answering,
     retriever: Runnable[str, list[Document]],
     prompt: BasePromptTemplate[Any] | None = None,
 ) -> Runnable[Question, dict[str, Any]]:
@@ -54,7 +64,7 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
 
 
-def _asking(chat: ChatAntiphon, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
+def _asking(chat: Answering, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
     """Who answers this question: LangChain runs what is returned, and streams it."""
     question, documents = found["question"], found["context"]
     if not documents:
@@ -70,7 +80,7 @@ def _asking(chat: ChatAntiphon, prompt: BasePromptTemplate[Any] | None, found: d
 
 
 def _written(
-    chat: ChatAntiphon, form: PromptFormat, question: str, documents: list[Document]
+    chat: Answering, form: PromptFormat, question: str, documents: list[Document]
 ) -> tuple[list[BaseMessage], tuple[str, ...]]:
     passages = tuple(passages_of(documents, "documents"))
     room = chat.max_tokens or Settings().max_new_tokens
