@@ -12,9 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.messages.content import Citation
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
-from pydantic import SkipValidation
 
-from antiphon.accel import LanguageModel
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
