@@ -23,6 +23,7 @@ from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, Togeth
 from antiphon.accel.engines.torch.attention import EXACT
 from antiphon.accel.engines.torch.determinism import bucket_of, settled
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
+from antiphon.accel.likelihood import log_probability
 from antiphon.accel.text.completion import Completion, Stream, Turns, Usage
 from antiphon.accel.text.messages import Conversation, Message, Prompt, encode
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
@@ -295,6 +296,15 @@ class LanguageModel:
             return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
 
         return self._turns.take(prove)
+
+    def log_probability(self, prompt: Prompt, completion: Completion) -> float:
+        """How likely the model finds a completion of this prompt: the log-probability of its tokens, in nats.
+
+        Raises:
+            ValueError: the completion has no token.
+        """
+        tokens = encode(prompt, self.tokenizer)
+        return self._turns.take(lambda: log_probability(self.model, [*tokens, *completion.tokens], len(tokens)))
 
     def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
         """The prompt as tensors; the mask says that a pad token in it is text."""

@@ -11,6 +11,7 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Pieces
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.drafting import Drafting
+from antiphon.pipelines.each import Said
 from antiphon.pipelines.prompt import Prompt
 from antiphon.retrieval import Passage
 
@@ -91,7 +92,7 @@ class AnswerStream(Pieces):
         question: str,
         passages: tuple[Passage, ...],
         prompt: Prompt,
-        stream: Stream,
+        stream: Stream | Said,
         then: Sequence[Callable[[Completion], None]] = (),
     ) -> None:
         self.question = question

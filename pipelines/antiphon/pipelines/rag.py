@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from antiphon.accel import Completion, LanguageModel, PrefixCache
 from antiphon.accel.text.messages import encode
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format
+from antiphon.pipelines.each import Said, ask_each, best
+from antiphon.pipelines.prompt import Prompt, PromptFormat, prompt_format, reader_prompt
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import Passage
@@ -29,7 +30,9 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents: what the search finds is the prompt's evidence and the drafter's references.
 
-    ``k`` passages are put into the prompt; where they do not fit the model's context window beside the answer's
+    ``k`` passages are read. The reader asks each of them by itself, and the answer that it is surest of is the answer;
+    its passage is then the first of the answer's. Any other model, and any prompt that is given, has them all in one
+    prompt; where they do not fit the model's context window beside the answer's
     ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt; by default its form follows the
     model: the one that its configuration names (``prompt_format``), else messages where its tokenizer has a chat
     template, plain text where it has none.
@@ -53,6 +56,7 @@ class Rag:
         self.language_model = language_model
         self.k = k
         self.prompt = prompt or prompt_format(language_model)
+        self.is_each_asked = prompt is None and self.prompt is reader_prompt
         self.sessions = sessions
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
@@ -71,6 +75,8 @@ class Rag:
         """
         found = self.find(question, k)
         generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        if self.is_each_asked:
+            return self._surest(question, found, sessions, generation)
         passages, prompt = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
         return self.begin(question, passages, prompt, sessions=sessions, **generation)
 
@@ -84,6 +90,29 @@ class Rag:
         if not found:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
         return tuple(found)
+
+    def _surest(
+        self, question: str, found: tuple[Passage, ...], sessions: bool, generation: dict[str, Any]
+    ) -> AnswerStream:
+        """The likeliest of the answers to each passage, which is then the first of the passages."""
+        fitting = partial(self.prompt, question)
+        asked = [
+            (passage, fit(fitting, (passage,), self.language_model, generation["max_new_tokens"])[1])
+            for passage in found
+        ]
+        store = self.sessions if sessions else None
+        earlier = _earlier(store, question) if store is not None else []
+        tokenizer = self.language_model.tokenizer
+        candidates = ask_each(
+            self.language_model,
+            asked,
+            lambda passage, prompt: [*prompt.answers, *answer_references(earlier, prompt, tokenizer)],
+            **generation,
+        )
+        chosen = best(candidates)
+        passages = (chosen.passage, *(passage for passage in found if passage is not chosen.passage))
+        then = [partial(_keep, store, question)] if store is not None else []
+        return AnswerStream(question, passages, chosen.prompt, Said(chosen.completion), then)
 
     def begin(
         self,

@@ -114,7 +114,7 @@ def index_passages(
     if times > 1:
         raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
     suited = prepared(setting, len(passages), embedder.dim)  # what cannot be done is said before hours of embedding
-    texts = [passage.text for passage in passages]
+    texts = [passage.read for passage in passages]
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
     vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
     report("save", 0, 1)
@@ -162,7 +162,7 @@ def update_index(
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
     _require_tokens(store, embedder)
     if vectors is None:
-        texts = [passage.text for passage in put]
+        texts = [passage.read for passage in put]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
     put, vectors = latest(put, vectors, embedder.dim)
     gone = {*remove, *(passage.id for passage in put)}
@@ -219,7 +219,7 @@ def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str,
 
 
 def _known(store: Store, wanted: set[str]) -> dict[str, Vectors]:
-    texts = {row: passage.text for row, passage in enumerate(store.passages) if passage.text in wanted}
+    texts = {row: passage.read for row, passage in enumerate(store.passages) if passage.read in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))
     return dict(zip(texts.values(), vectors, strict=True))
 
@@ -261,5 +261,5 @@ def _recounted(
     """The token counts after a change, where there are any."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
-    lost, new = ([passage.text for passage in passages] for passages in (gone, put))
+    lost, new = ([passage.read for passage in passages] for passages in (gone, put))
     return counts - _token_counts(lost, embedder) + _token_counts(new, embedder)

@@ -93,17 +93,17 @@ class MaxSim:
     def _read(self, passages: Sequence[Passage]) -> list[Vectors]:
         """The token vectors of each passage, computed where they are not remembered."""
         with self._lock:
-            known = {p.text: self._seen[p.text] for p in passages if p.text in self._seen}
-        new = [text for text in dict.fromkeys(p.text for p in passages) if text not in known]
+            known = {p.read: self._seen[p.read] for p in passages if p.read in self._seen}
+        new = [text for text in dict.fromkeys(p.read for p in passages) if text not in known]
         read = dict(zip(new, (t.vectors.astype(np.float16) for t in self._embedder.token_vectors(new)), strict=True))
         known |= read  # type: ignore[arg-type]
         with self._lock:
             for passage in passages:
-                self._seen[passage.text] = known[passage.text]
-                self._seen.move_to_end(passage.text)
+                self._seen[passage.read] = known[passage.read]
+                self._seen.move_to_end(passage.read)
             while len(self._seen) > self._remembered:
                 self._seen.popitem(last=False)
-        return [known[passage.text] for passage in passages]
+        return [known[passage.read] for passage in passages]
 
 
 class CrossEncoderReranker:
@@ -140,7 +140,7 @@ class CrossEncoderReranker:
         """The passages in the order of the model's logits."""
         if not passages:
             return []
-        pairs = [(question, passage.text) for passage in passages]
+        pairs = [(question, passage.read) for passage in passages]
         logits = self._model.predict(
             pairs,
             batch_size=batch_size(self._device),

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from antiphon.accel.drafting.drafters import DRAFTERS, drafter_named
 from antiphon.pipelines import console
-from antiphon.pipelines.benchmark import drafters_cli, index_cli, speed_cli
+from antiphon.pipelines.benchmark import answers_cli, drafters_cli, index_cli, speed_cli
 from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay as replay_samples
@@ -30,6 +30,7 @@ for command in (
     speed_cli.page,
     index_cli.index,
     drafters_cli.drafters,
+    answers_cli.answers,
 ):
     app.command()(command)
 

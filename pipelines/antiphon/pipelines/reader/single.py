@@ -48,7 +48,7 @@ class SinglePassageLessons:
             index for index, asked in self._structured.items() if any(one.kind in STRUCTURED for one in asked)
         ]
         self.near: Mapping[int, list[Asked]] = self._near_misses(random)
-        self._folders = self._many.folders
+        self.folders = self._many.folders
 
     def lesson(self, number: int, *, is_written: bool = False) -> Lesson:
         """Lesson ``number``, about a passage that people asked about where ``is_written``, else one with structure.
@@ -58,8 +58,8 @@ class SinglePassageLessons:
         """
         random = Random(f"{self.seed} {number} {is_written}")
         for _ in range(_TRIES):
-            if is_written and self._folders:
-                index = random.choice(random.choice(self._folders))
+            if is_written and self.folders:
+                index = random.choice(random.choice(self.folders))
             else:
                 index = random.choice(self.structured or range(len(self.passages)))
             if lesson := self._about(index, random):
