@@ -202,6 +202,7 @@ def _by_folder(passages: Sequence[Passage], anchors: Sequence[int]) -> list[list
 
 
 def lines_of_passage(passage: Passage) -> set[str]:
+    """What of a passage can be quoted, as it is said."""
     return {quote.sentence for quote in quotable_lines([passage])[0]}
 
 

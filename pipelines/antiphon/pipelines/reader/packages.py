@@ -1,8 +1,8 @@
 """What the shipped reader is taught on: documentation from Debian packages, everyday texts. Knows nothing of lessons.
 
 Both licences are permissive (PSF-2.0 and the PostgreSQL licence); each package's notice is kept beside its pages. The
-everyday texts (rules, recipes, histories) and manuals (of programs and houses, with code, tables and lists) were written for this
-and ship with it, in ``everyday.jsonl`` and ``manuals.jsonl``.
+everyday texts (rules, recipes, histories) and the manuals (of programs and houses, with code, tables and lists) were
+written for this and ship with it, in ``everyday.jsonl`` and ``manuals.jsonl``.
 """
 
 from __future__ import annotations
