@@ -11,7 +11,8 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Pieces
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.drafting import Drafting
-from antiphon.pipelines.each import Said
+from antiphon.pipelines.each import Said, is_refusal
+from antiphon.pipelines.nearest import Nearest, nearest
 from antiphon.pipelines.prompt import Prompt
 from antiphon.retrieval import Passage
 
@@ -39,6 +40,16 @@ class Answer:
     steps: Summary
     finish_reason: FinishReason
     origins: tuple[Origin, ...] = ()
+
+    @property
+    def is_declined(self) -> bool:
+        """Whether the answer is that the passages do not say."""
+        return is_refusal(self.text)
+
+    @property
+    def nearest(self) -> tuple[Nearest, ...]:
+        """Of an answer that is a refusal, the sentence of each passage that fits the question best; else none."""
+        return nearest(self.question, self.passages) if self.is_declined else ()
 
     @property
     def drafting(self) -> Drafting:
@@ -72,6 +83,7 @@ class Answer:
             "text": self.text,
             "citations": [asdict(citation) for citation in self.citations],
             "passages": passages,
+            "nearest": [asdict(each) for each in self.nearest],
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
             "steps": self.steps.as_dict(),
             "finish_reason": self.finish_reason,

@@ -161,7 +161,7 @@ def ask(
 def chat(
     index: Index,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
-    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Have the model rewrite follow-up questions for the search.")

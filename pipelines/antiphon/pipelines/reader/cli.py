@@ -129,7 +129,7 @@ def evaluate(
 
 
 @app.command()
-def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 3) -> None:
+def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 5) -> None:
     """Print, as Markdown, what the model says to forty questions about the demo's documents, with our own retrieval."""
     from antiphon.pipelines.reader.examination import examine
 

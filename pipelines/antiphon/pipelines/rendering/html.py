@@ -6,12 +6,24 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, READ, cited, cost, place, quoted, shown_source
+from antiphon.pipelines.rendering.segments import (
+    CITED,
+    NEAREST,
+    NOT_CITED,
+    READ,
+    cited,
+    cost,
+    place,
+    place_of,
+    quoted,
+    shown_source,
+)
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
     from antiphon.pipelines.citations import Citation
     from antiphon.pipelines.drafting import Drafting, Part
+    from antiphon.pipelines.nearest import Nearest
 
 COLORS = ("86,180,233", "230,159,0", "0,158,115", "204,121,167", "240,228,66", "0,114,178", "213,94,0")
 """Okabe and Ito's palette, which people of any colour vision can tell apart; a number stands beside every colour."""
@@ -40,6 +52,8 @@ def answer_html(answer: Answer) -> str:
     text = _text(cited(answer))
     notes = "".join(_note(citation) for citation in answer.citations)
     where = f"<small>{CITED}</small><ol>{notes}</ol>" if notes else f"<small>{NOT_CITED}</small>"
+    if answer.is_declined:
+        where = f"<small>{NEAREST}</small><ol>{''.join(map(_nearest, answer.nearest))}</ol>"
     passages = "".join(_passages(answer))
     read = f"<details><summary>{READ}: {len(answer.passages)}</summary>{passages}</details>" if passages else ""
     return _page(f"<b>{escape(answer.question)}</b>{text}{where}{read}<small>{escape(cost(answer))}</small>")
@@ -75,6 +89,12 @@ def _note(citation: Citation) -> str:
     quotation = escape(" ".join(citation.text.split()))
     number = f'<mark style="{_tint(citation.passage)}">[{citation.passage}]</mark>'
     return f"<li>{number} {escape(place(citation))}: “{quotation}”</li>"
+
+
+def _nearest(sentence: Nearest) -> str:
+    quotation = escape(" ".join(sentence.text.split()))
+    number = f'<mark style="{_tint(sentence.passage)}">[{sentence.passage}]</mark>'
+    return f"<li>{number} {escape(place_of(sentence))}: “{quotation}”</li>"
 
 
 def _passages(answer: Answer) -> Iterator[str]:

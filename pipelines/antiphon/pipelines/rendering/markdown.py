@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, cited, cost, place
+from antiphon.pipelines.rendering.segments import CITED, NEAREST, NOT_CITED, cited, cost, place, place_of
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
@@ -20,7 +20,17 @@ def answer_markdown(answer: Answer) -> str:
     notes = {citation: number for number, citation in enumerate(answer.citations, start=1)}
     text = "".join(_piece(piece, notes[citation] if citation else None) for piece, citation in cited(answer))
     footnotes = [f"[^{number}]: {CITED} [{each.passage}] {_plain(place(each))}" for each, number in notes.items()]
-    return "\n\n".join([_broken(text), *(footnotes or [f"*{NOT_CITED}*"]), f"*{_plain(cost(answer))}*"]) + "\n"
+    where = _nearest(answer) if answer.is_declined else footnotes or [f"*{NOT_CITED}*"]
+    return "\n\n".join([_broken(text), *where, f"*{_plain(cost(answer))}*"]) + "\n"
+
+
+def _nearest(answer: Answer) -> list[str]:
+    """What was found, with the sentence of each passage that fits the question best."""
+    found = [
+        f"- \\[{each.passage}\\] {_plain(place_of(each))}: “{_plain(' '.join(each.text.split()))}”"
+        for each in answer.nearest
+    ]
+    return [f"*{NEAREST}*", "\n".join(found)]
 
 
 def _piece(text: str, note: int | None) -> str:

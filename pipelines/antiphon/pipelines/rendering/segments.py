@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
     from antiphon.pipelines.citations import Citation
+    from antiphon.pipelines.nearest import Nearest
     from antiphon.retrieval import Passage
 
 NOT_CITED = "No six words of the answer stand verbatim in a passage."
 CITED = "Stands verbatim in"
 READ = "Passages that were read"
+NEAREST = "The documents that were searched come nearest in"
 
 
 CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
@@ -40,6 +42,11 @@ def shown_source(source: str, root: Path | None = None) -> str:
     """The source below ``root``, by default the working directory, or as it is."""
     path, root = Path(source), root or Path.cwd()
     return str(path.relative_to(root)) if path.is_relative_to(root) else source
+
+
+def place_of(sentence: Nearest, root: Path | None = None) -> str:
+    """Where a sentence stands: the source and the characters."""
+    return f"{shown_source(sentence.source, root)}, characters {sentence.start}-{sentence.end}"
 
 
 def place(citation: Citation, root: Path | None = None) -> str:

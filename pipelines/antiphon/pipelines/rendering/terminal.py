@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from antiphon.pipelines.rendering.segments import CITED, CONTROLS, NOT_CITED, cited, cost, place
+from antiphon.pipelines.rendering.segments import CITED, CONTROLS, NEAREST, NOT_CITED, cited, cost, place, place_of
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
     from antiphon.pipelines.citations import Citation
     from antiphon.pipelines.drafting import Drafting, Part
+    from antiphon.pipelines.nearest import Nearest
 
 COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
@@ -29,7 +30,12 @@ def answer_text(answer: Answer) -> RenderableType:
 
 
 def citation_lines(answer: Answer, root: Path | None = None) -> list[Text]:
-    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened."""
+    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened.
+
+    Of a refusal, one line for each passage: the sentence that fits the question best.
+    """
+    if answer.is_declined:
+        return [Text(NEAREST, style="dim"), *(_nearest(sentence, root) for sentence in answer.nearest)]
     if not answer.citations:
         return [Text(NOT_CITED, style="dim")]
     return [Text(CITED, style="dim"), *(_line(citation, root) for citation in answer.citations)]
@@ -62,5 +68,13 @@ def _line(citation: Citation, root: Path | None) -> Text:
     return line
 
 
-def _color(citation: Citation) -> str:
+def _nearest(sentence: Nearest, root: Path | None) -> Text:
+    line = Text()
+    line.append(f"  [{sentence.passage}] ", style=f"bold {_color(sentence)}")
+    line.append(place_of(sentence, root).translate(CONTROLS), style=_color(sentence))
+    line.append(f": “{' '.join(sentence.text.split()).translate(CONTROLS)}”")
+    return line
+
+
+def _color(citation: Citation | Nearest) -> str:
     return COLORS[(citation.passage - 1) % len(COLORS)]
