@@ -14,7 +14,7 @@ from antiphon.retrieval import Passage
 
 PASSAGES = (
     Passage.at("hive.md", 100, "Bees dance. A hive is opened in spring. The hive is heavy."),
-    Passage.at("build.md", 0, "To build:\n\n```sh\ncmake -B build -DHIVE=ON\nmake\n```"),
+    Passage.at("build.md", 0, "To build:\n\n```sh\ncmake -B build -D HIVE=ON\nmake\n```"),
     Passage.at("wax.md", 7, "Wax melts. It is yellow."),
 )
 QUESTION = "When are hives opened with HIVE=ON?"
@@ -27,7 +27,7 @@ def _answer(text: str) -> Answer:
 def test_the_sentence_with_the_rarest_words_of_the_question_is_marked() -> None:
     first, second, third = nearest(QUESTION, PASSAGES)
     assert first.text == "A hive is opened in spring."
-    assert second.text == "cmake -B build -DHIVE=ON"
+    assert second.text == "cmake -B build -D HIVE=ON"
     assert third.text == "Wax melts."  # none shares a word
     for each in (first, second, third):
         passage = PASSAGES[each.passage - 1]
