@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, Stream
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
@@ -176,6 +176,7 @@ def test_an_answer_that_failed_is_neither_a_turn_nor_a_session(
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
     chat = Chat(Rag(retriever, typist, k=1, sessions=store))
     stream = chat.stream(QUESTIONS[0])
+    assert isinstance(stream._stream, Stream)
     stream._stream._running = broken(stream._stream._running)
     with pytest.raises(RuntimeError, match="out of memory"):
         list(stream)

@@ -30,6 +30,12 @@ OPTIONS = Passage.at(
     "| Option | Type | Meaning |\n|---|---|---|\n| anchor | iron | Stops the boat in a storm |\n",
     {"title": "Boats > Options"},
 )
+SAILS = Passage.at(
+    "other/sails.md",
+    0,
+    "## Sails\n\n- `jib`: Sets the size of the jib. Default: 4\n- `main`: Removes the boom of the mast.\n",
+    {"title": "Rigging > Sails"},
+)
 PROSE = Passage.at("docs/history.md", 0, "A sloop is a boat with one mast. It was painted blue in the winter.")
 
 
@@ -52,8 +58,8 @@ def test_headings_lists_tables_and_code_give_questions_that_they_answer() -> Non
 
 def test_what_leads_to_code_says_what_the_code_does() -> None:
     asked = [one for seed in range(20) for one in ask_of_structure(BUILD, Random(seed)) if one.kind == "code"]
-    assert asked
-    assert all("test" in one.text and one.sentences == ("make tests",) for one in asked)
+    assert {one.sentences for one in asked} == {("make tests",)}
+    assert any("build the tests" in one.text for one in asked)
 
 
 def _lessons() -> SinglePassageLessons:
@@ -61,7 +67,7 @@ def _lessons() -> SinglePassageLessons:
         Passage.at(f"docs/{name}.md", 0, f"A {name} is a boat with {count} masts. The {name} mast is tall.")
         for name, count in (("ketch", "two"), ("schooner", "three"), ("clipper", "many"))
     ]
-    return SinglePassageLessons([BUILD, OPTIONS, PROSE, *others], seed=2)
+    return SinglePassageLessons([BUILD, OPTIONS, SAILS, PROSE, *others], seed=2)
 
 
 def test_a_lesson_has_one_passage_whose_lines_answer_and_declines_the_rest() -> None:
@@ -75,7 +81,7 @@ def test_a_lesson_has_one_passage_whose_lines_answer_and_declines_the_rest() -> 
             assert lines.issuperset(question.quotes)
             refused += not question.quotes
         assert any(question.quotes for question in lesson.questions)
-    assert refused > 10
+    assert refused > 5
     assert lessons.lesson(3) == _lessons().lesson(3)
 
 

@@ -78,25 +78,20 @@ def trace(
     traced = []
     for corpus in corpora_of(questions):
         with TemporaryDirectory() as beside:
-            retriever = _indexed(folder / corpus, Path(beside) / "index", embedder)
-            passages = _all(retriever)
+            retriever, passages = _indexed(folder / corpus, Path(beside) / "index", embedder)
             for asked in (one for one in questions if one.corpus == corpus):
                 traced.append(_trace(asked, passages, retriever, language_model, k, generation))
                 report(traced[-1])
     return traced
 
 
-def _indexed(documents: Path, out: Path, embedder: str) -> Retriever:
+def _indexed(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list[Passage]]:
+    """A search over the documents, and every passage of theirs."""
     from antiphon.retrieval import Retriever, build_index
 
-    build_index([documents], out, embedder=embedder)
-    return Retriever.open(out)
-
-
-def _all(retriever: Retriever) -> list[Passage]:
-    """Every passage of an index, which a search by vectors for all of them gives."""
-    vector = retriever.embedder.embed_queries(["everything"])[0]
-    return retriever.index.nearest(vector, len(retriever.index))
+    count = build_index([documents], out, embedder=embedder).passages
+    retriever = Retriever.open(out)
+    return retriever, retriever.index.nearest(retriever.embedder.embed_queries(["everything"])[0], count)
 
 
 def _trace(

@@ -87,7 +87,7 @@ def train(
     adapted = _fresh(model, plan, base) if start is None else further(model, start)
 
     def parts(adapted: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
-        for number in _numbers(step, plan, process, processes):
+        for number in lesson_numbers(step, plan, process, processes):
             loss = answer_loss(adapted, encode_lesson(lesson(number), tokenizer), model.device)
             yield loss / (plan.lessons * processes)
 
@@ -165,7 +165,7 @@ def _fresh(model: PreTrainedModel, plan: Plan, base: str) -> Any:
     return adapted
 
 
-def _numbers(step: int, plan: Plan, rank: int, processes: int) -> Iterator[int]:
+def lesson_numbers(step: int, plan: Plan, rank: int, processes: int) -> Iterator[int]:
     """The lessons of one update for one of several processes."""
     first = step * plan.lessons * processes + rank
     yield from range(first, first + plan.lessons * processes, processes)
