@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
 from antiphon.retrieval.blocks import Kind, blocks, code_lines, table_rows
+from antiphon.retrieval.markup import numbered_headings
 
 count = HashEmbedder().count_tokens
 LINES = st.sampled_from(["", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"])
@@ -54,3 +55,21 @@ def test_what_is_embedded_stands_under_its_headings_once() -> None:
     assert under.read == "Wax > Heat\nIt melts."
     assert Passage.at("a.md", 0, "## Heat\n\nIt melts.", {"title": "Wax > Heat"}).read == "Wax\n## Heat\n\nIt melts."
     assert Passage.at("a.md", 0, "It melts.").read == "It melts."
+
+
+def test_sections_of_a_paper_are_found_by_their_numbers_and_tables_are_none() -> None:
+    text = (
+        "Bees and Wax\nA. Keeper\nAbstract\nWax melts. It was weighed.\n1 Introduction\nMuch is known of\n"
+        "3 Greek authors who kept bees and wrote.\n2 Methods\n2.1 The hive\nA hive was opened.\nHives   Queens\n4   Two of them\n12\n"
+        "3. Results\nIt melts at 64 degrees.\nReferences\n"
+    )
+    found = [(heading.level, heading.title) for heading in numbered_headings(text)]
+    assert found == [
+        (1, "Abstract"),
+        (1, "1 Introduction"),
+        (1, "2 Methods"),
+        (2, "2.1 The hive"),
+        (1, "3. Results"),
+        (1, "References"),
+    ]
+    assert all(text[heading.start : heading.end] == heading.title for heading in numbered_headings(text))
