@@ -60,8 +60,8 @@ def test_what_is_embedded_stands_under_its_headings_once() -> None:
 def test_sections_of_a_paper_are_found_by_their_numbers_and_tables_are_none() -> None:
     text = (
         "Bees and Wax\nA. Keeper\nAbstract\nWax melts. It was weighed.\n1 Introduction\nMuch is known of\n"
-        "3 Greek authors who kept bees and wrote.\n2 Methods\n2.1 The hive\nA hive was opened.\nHives   Queens\n4   Two of them\n12\n"
-        "3. Results\nIt melts at 64 degrees.\nReferences\n"
+        "3 Greek authors who kept bees and wrote.\n2 Methods\n2.1 The hive\nA hive was opened.\n"
+        "Hives   Queens\n4   Two of them\n12\n3. Results\nIt melts at 64 degrees.\nReferences\n"
     )
     found = [(heading.level, heading.title) for heading in numbered_headings(text)]
     assert found == [
