@@ -44,6 +44,19 @@ def corpus(
 
 
 @app.command()
+def markdown(
+    out: Annotated[Path, typer.Argument(help="The folder to write; OUT/npm is for lessons, OUT-other for the watch.")],
+) -> None:
+    """Write the Markdown documentation (npm packages) of which lessons on code, lists and tables are made."""
+    from antiphon.pipelines.reader.markdown_docs import LESSONS, OTHER, fetch_markdown
+
+    other = out.with_name(f"{out.name}-other")
+    with console.err.status("Fetching the documentation"):
+        counts = fetch_markdown(LESSONS, out / "npm"), fetch_markdown(OTHER, other / "npm")
+    console.out.print(f"{counts[0]} pages: {out / 'npm'}; {counts[1]} pages: {other / 'npm'}", markup=False)
+
+
+@app.command()
 def train(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
