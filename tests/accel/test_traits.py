@@ -62,7 +62,7 @@ def test_a_model_that_ignores_positions_is_caught_by_the_numbers(dtype: torch.dt
     model.model.rotary_emb = Careless(model.model.rotary_emb)
     traits = traits_of(model)
     assert traits.level == "linear"
-    assert "numeric probe" in traits.reason
+    assert "self-test" in traits.reason
 
 
 def test_attention_that_takes_no_masks_verifies_chains() -> None:

@@ -90,7 +90,7 @@ def test_a_turn_inside_of_a_turn_waits_for_nobody() -> None:
     assert order == ["inner", "outer", "other"]
 
 
-@pytest.mark.parametrize("moment", ["_read", "_end", "_turns"])
+@pytest.mark.parametrize("moment", ["_read", "_end", "_lock"])
 def test_an_interrupted_stream_goes_on_nowhere_and_can_be_closed(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with forwards(tiny()) as seen:
         stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=3)
@@ -103,6 +103,6 @@ def test_an_interrupted_stream_goes_on_nowhere_and_can_be_closed(moment: str, mo
         assert len(seen) == 3
     stream.close()
     completion = stream.completion
-    assert completion.finish_reason == ("length" if moment == "_turns" else "cancelled")
+    assert completion.finish_reason == ("length" if moment == "_lock" else "cancelled")
     assert completion.text.startswith("".join(said))
     assert tiny().generate(PROMPT, max_new_tokens=3).text.startswith(completion.text)
