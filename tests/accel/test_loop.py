@@ -254,6 +254,27 @@ def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_o
         assert tokens == (expected[: len(tokens)] if number in caught else expected)
 
 
+def test_an_interrupt_in_a_forward_that_a_thread_runs_for_another_costs_that_one_no_words() -> None:
+    others: list[TableSequence] = []
+
+    def watch(feeds: Sequence[Feed]) -> None:
+        if others and any(feed.sequence is others[0] for feed in feeds):
+            others.clear()
+            raise KeyboardInterrupt
+
+    table = engine(shared_cost=STEEP, watch=watch)
+    prompts = [prompt_of(seed) for seed in range(2)]
+    texts = [text_of(prompt, 30) for prompt in prompts]
+    loop = loop_of(table)
+    for _ in range(3):
+        loop.advance(texts)
+    others.append(texts[1].sequence)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        loop.advance(texts)
+    list(loop.steps(texts[1]))  # the first one was the interrupted caller's own
+    assert texts[1].ending.tokens == truth(prompts[1], 30)
+
+
 def test_nobody_waits_for_a_text_whose_reader_has_gone_away() -> None:
     table = engine()
     idle = loop_of(table).steps(text_of(prompt_of(1), 30))

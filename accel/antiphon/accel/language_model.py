@@ -79,7 +79,6 @@ class LanguageModel:
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
         recycling: bool | RunnersUp = True,
-        model_kwargs: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -97,9 +96,7 @@ class LanguageModel:
         """
         options = take_options(arguments)
         check_drafter(options.drafter)  # an unknown one is refused before anything is loaded
-        model, tokenizer = load_pretrained(
-            name_or_path, device=device, dtype=dtype, device_map=device_map, **(model_kwargs or {}), **arguments
-        )
+        model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
         engine_of(model).own()
         return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, **options.keywords)
 

@@ -272,6 +272,10 @@ class Loop:
             ask.logits = logits if filled is ask.draft else logits.head(len(ask.draft))
         except Exception as error:  # noqa: BLE001 - as above
             ask.error = error
+        except BaseException:  # Ctrl-C, in the midst of what may be another thread's forward: it reads its text again
+            text.sequence.restart()
+            raise
+        ask.wake.set()
 
     def _together(self, group: Sequence[_Ask]) -> None:
         """One forward for all, or one for each where the curve of costs says that this is faster."""
@@ -307,9 +311,7 @@ class Loop:
         is_safe = current_thread() is not main_thread()
         for ask, logits in zip(group, found, strict=True):
             ask.forwarding, ask.is_shared = seconds, True
-            if (
-                is_safe
-            ):  # Ctrl-C never comes here: the rest is done for the others as well, sooner than by their threads
+            if is_safe:  # Ctrl-C never comes here: the rest is done for others too, sooner than by their threads
                 ask.result = self._finished(ask, logits)
             ask.logits = logits
             ask.wake.set()
@@ -355,8 +357,12 @@ class Loop:
 
 def loop_of(engine: Engine) -> Loop:
     """The loop of this engine: there is one, so that all texts of its model can share forwards."""
+
+    def make() -> None:
+        engine.loop = engine.loop or Loop(engine)
+
     if engine.loop is None:
-        engine.loop = Loop(engine)
+        engine.lock.take(make)
     return cast(Loop, engine.loop)
 
 

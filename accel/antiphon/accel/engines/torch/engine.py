@@ -158,7 +158,8 @@ class TorchEngine:
     @property
     def shared_cost(self) -> Cost | None:
         """Seconds of forwards over several texts; None where there are none."""
-        return None if self.sharing is None or self.experience is None else self.experience.shared_cost
+        experience = None if self.sharing is None else self.experience
+        return None if experience is None else experience.shared_cost
 
     def budget(self, drafter: Drafter, rows: int | None, cost: StepCost | None = None) -> Budget:
         """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost.
@@ -260,7 +261,7 @@ class TorchEngine:
         if len(feeds) > 1:
             fed: Any = [(feed.sequence, feed.pending, feed.draft) for feed in feeds]
             assert self.sharing is not None
-            return [TorchLogits(rows) for rows in forward_together(fed, self.sharing, self.prepacked)]
+            return [TorchLogits(rows) for rows in forward_together(fed, self.sharing)]
         return [self._alone(feeds[0])]
 
     def cache_of(self, sequence: CachedSequence) -> Cache:

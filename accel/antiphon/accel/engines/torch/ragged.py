@@ -20,7 +20,7 @@ from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.tree import plant
 from antiphon.accel.engines.torch.attention import Attention, accepts, implementation_of, lent
 from antiphon.accel.engines.torch.packed import RAGGED, packed_attention
-from antiphon.accel.engines.torch.sequence import TorchSequence, Weights
+from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Traits
 
 Sharing: TypeAlias = Literal["ragged", "concatenated"]
@@ -102,9 +102,7 @@ def sharings(model: PreTrainedModel) -> tuple[Sharing, ...]:
     return ("concatenated",)
 
 
-def forward_together(
-    fed: Sequence[tuple[TorchSequence, Tokens, Draft]], sharing: Sharing, weights: Weights
-) -> list[Tensor]:
+def forward_together(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], sharing: Sharing) -> list[Tensor]:
     """For each text the logits after its last pending token and every row of its draft, of shape (1 + rows, vocab).
 
     All are texts of one model that verifies trees. A text that has not been read yet is fed its whole prompt.
@@ -122,7 +120,7 @@ def forward_together(
     if traits.keeps_logits:
         arguments["logits_to_keep"] = wanted
     attention = RAGGED if sharing == "ragged" else implementation_of(model)
-    with torch.inference_mode(False), torch.no_grad(), weights.applied(), lent(model, attention):
+    with torch.inference_mode(False), torch.no_grad(), fed[0][0].applied(), lent(model, attention):
         outputs = model(
             input_ids=torch.tensor([tokens], device=model.device),
             position_ids=torch.cat(positions)[None].to(model.device),

@@ -140,7 +140,7 @@ class SelfTest:
         errors: list[float] = []
         for _ in range(2):
             fed = [(each, text[each.length :], d) for each, text, d in zip(sequences, texts, drafts, strict=True)]
-            found = forward_together(fed, sharing, self.weights)
+            found = forward_together(fed, sharing)
             for sequence, text, draft, logits in zip(sequences, texts, drafts, found, strict=True):
                 errors += self._errors(traits, text, draft, logits.float())
                 path = path_to(draft, len(draft) - 1)
