@@ -1,19 +1,24 @@
 """The loop: draft, weigh, one forward, walk, keep; for one text, and for all that threads decode at once on an engine.
 
-Whoever wants a step of a text asks for it. The thread that has asked first serves: it takes the engine's lock and runs
-one forward for all that ask at that moment, while the others wait until their step is done or it is their turn to serve
-(flat combining: Hendler et al. 2010). So texts join and leave between any two forwards, an error stays with the text
-that caused it, and no thread works for texts that nobody reads. Knows engines by their protocol alone.
+Whoever wants a step of a text asks for it. The thread that has asked first has one forward run for all that ask at that
+moment, while the others wait until their step is done or it is their turn (flat combining: Hendler et al. 2010). So
+texts join and leave between any two forwards, an error stays with the text that caused it, and nothing runs for texts
+that nobody reads. Knows engines by their protocol alone.
+
+A text that is decoded by itself is computed in its reader's thread. Where several share forwards, one thread of the
+loop's computes for all: threads that take turns would each have threads of torch's beside them, which slow each other
+down; and Ctrl-C, which comes to the main thread, never finds a forward of somebody else half-done.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from threading import Event, current_thread, get_ident, main_thread
+from threading import Event, get_ident
 from time import perf_counter, sleep
 from typing import Protocol, cast
 from weakref import ref
@@ -116,6 +121,7 @@ class Loop:
         self._asks: dict[_Ask, None] = {}  # in the order of asking
         self._server: dict[int, _Ask] = {}  # whose thread serves, under 0: taken and left in one operation of a dict
         self._running: dict[Text, None] = {}
+        self._worker: ThreadPoolExecutor | None = None
 
     @property
     def engine(self) -> Engine:
@@ -206,8 +212,8 @@ class Loop:
     def _serve_or_wait(self, ask: _Ask) -> None:
         """Serve, where nobody does and nobody has asked before; else wait for the step or for one's turn."""
         try:
-            if ask is self._oldest() and self._server.setdefault(0, ask) is ask:
-                self.engine.lock.take(partial(self._serve, ask))
+            if self.engine.lock.is_mine or (ask is self._oldest() and self._server.setdefault(0, ask) is ask):
+                self._serve(ask)
             else:
                 ask.wake.wait(PATIENCE)
                 ask.wake.clear()
@@ -225,12 +231,18 @@ class Loop:
 
     def _serve(self, own: _Ask) -> None:
         """Run one forward for an ask of this thread, and for all others that can share it."""
-        if len(self._running) == 1 or not self._can_share(own):
-            self._alone(own)
+        lock = self.engine.lock
+        is_nested = lock.is_mine  # a processor or drafter of another text asks for a text of its own
+        if is_nested or len(self._running) == 1 or not lock.take(partial(self._can_share, own)):
+            lock.take(partial(self._alone, own))
             return
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "antiphon-forwards")
+        self._worker.submit(lock.take, partial(self._for_all, own)).result()
+
+    def _for_all(self, own: _Ask) -> None:
         self._wait(own)
-        group = [ask for ask in list(self._asks) if not ask.is_done and self._can_share(ask)]
-        self._together(group)
+        self._together([ask for ask in list(self._asks) if not ask.is_done and self._can_share(ask)])
 
     def _can_share(self, ask: _Ask) -> bool:
         text = ask.text
@@ -242,16 +254,16 @@ class Loop:
         cost = self.engine.shared_cost
         grace = 0.0 if cost is None else GRACE * cost.seconds(ask.text.sequence.length, 1)[0]
         until = perf_counter() + grace
-        while missing := self._missing(grace):
+        while missing := self._missing(grace, ask.text.thread):
             if perf_counter() > until:
                 for text in missing:
                     text.absence = inf
                 return
             sleep(TICK)
 
-    def _missing(self, grace: float) -> list[Text]:
+    def _missing(self, grace: float, own: int) -> list[Text]:
         """The texts that do not ask yet, and whose readers have come back so soon before."""
-        asking, own = {ask.text for ask in list(self._asks)}, get_ident()
+        asking = {ask.text for ask in list(self._asks)}
         others = [text for text in list(self._running) if text.thread != own and text not in asking]
         return [text for text in others if text.absence < grace]
 
@@ -308,11 +320,9 @@ class Loop:
         seconds = perf_counter() - begun
         if cost is not None:
             cost.observe(sum(rows), sum(lengths) // len(lengths), seconds)
-        is_safe = current_thread() is not main_thread()
         for ask, logits in zip(group, found, strict=True):
             ask.forwarding, ask.is_shared = seconds, True
-            if is_safe:  # Ctrl-C never comes here: the rest is done for others too, sooner than by their threads
-                ask.result = self._finished(ask, logits)
+            ask.result = self._finished(ask, logits)
             ask.logits = logits
             ask.wake.set()
 
