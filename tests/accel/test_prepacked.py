@@ -98,11 +98,11 @@ def test_a_product_is_torchs_own(dtype: torch.dtype, bias: bool, rows: int) -> N
     assert 0 < errors[0] < (1e-6 if dtype == torch.float32 else 5e-3)
 
 
-class Shapes(TorchDispatchMode):
+class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
     """Notes how many rows every call of the kernel has; for each number that it has not met it keeps memory."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rows: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
