@@ -1,4 +1,4 @@
-"""One text that is being decoded, and who has a say in it. Knows nothing of what runs its forwards, nor of other texts."""
+"""One text that is being decoded, and who has a say in it. Knows nothing of what runs its forwards, or of other texts."""
 
 from __future__ import annotations
 
