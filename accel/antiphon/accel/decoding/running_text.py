@@ -1,4 +1,4 @@
-"""One text that is being decoded, and who has a say in it. Knows nothing of what runs its forwards, or of other texts."""
+"""One text that is being decoded, and who has a say in it. Knows nothing of what runs its forwards, or of others."""
 
 from __future__ import annotations
 
