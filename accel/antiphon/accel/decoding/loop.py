@@ -33,7 +33,8 @@ from antiphon.accel.drafting.verify import walk
 from antiphon.accel.engines.protocol import Engine, Feed
 
 GRACE = 1.0
-"""So many plain steps a forward waits at most for texts whose readers come back as soon as this: sharing saves more."""
+"""In units of a plain step: the longest that a shared forward waits for a text whose reader has come back sooner than
+that before."""
 
 TICK = 1e-4
 """Seconds between two looks at who has come meanwhile."""
@@ -74,9 +75,9 @@ class Loop:
     """Decodes texts on one engine; see `loop_of`."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = ref(engine)  # which has this loop: with its model it has to end at once, and not in a circle
+        self._engine = ref(engine)  # weak: the engine owns its loop, and is freed with its model
         self._asks: dict[_Ask, None] = {}  # in the order of asking
-        self._server: dict[int, _Ask] = {}  # whose thread serves, under 0: taken and left in one operation of a dict
+        self._server: dict[int, _Ask] = {}  # key 0: whose thread serves; `setdefault` and `del` are atomic
         self._running: dict[Text, None] = {}
         self._worker: ThreadPoolExecutor | None = None
 
