@@ -110,9 +110,10 @@ class Prepacking:
 class Prepacked:
     """What stands in for a model's linear layers in the forwards that it is `applied` to.
 
-    ``reason`` says why nothing does (``declined``, where they are not ``wanted``), and is empty otherwise. ``size`` is how many bytes the weights take that
-    are copied. In a model that is ``owned``, whose weights nobody else changes, the layers keep the copies for good
-    and choose by who calls; in a borrowed one they have them for the length of each forward.
+    ``reason`` says why nothing does (``declined``, where they are not ``wanted``), and is empty otherwise. ``size`` is
+    how many bytes the weights take that are copied. In a model that is ``owned``, whose weights nobody else changes,
+    the layers keep the copies for good and choose by who calls; in a borrowed one they have them for the length of
+    each forward.
     """
 
     @torch.no_grad()
