@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.text.detokenize import Detokenizer, StopStrings
+from antiphon.accel.text.detokenize import Detokenizer
+from antiphon.accel.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

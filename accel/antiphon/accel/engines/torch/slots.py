@@ -148,7 +148,7 @@ class Memory:
             return self._steps[rows](model)
 
     def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
-        """The step in its final form, which has just given what it gives as it is."""
+        """The step, compiled or captured, whose output has just been compared with that of the step as it is."""
         step: CompiledStep = self._step(rows)
         expected, _ = step(model)
         if self._compiles:
