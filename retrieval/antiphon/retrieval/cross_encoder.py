@@ -54,7 +54,7 @@ class CrossEncoderReranker:
         """The passages in the order of the model's logits."""
         if not passages:
             return []
-        pairs = [(question, passage.text) for passage in passages]
+        pairs = [(question, passage.text_with_headings) for passage in passages]
         logits = self._model.predict(
             pairs,
             batch_size=batch_size(self._device),
