@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from antiphon.retrieval.durable import replace_file
 from antiphon.retrieval.vectors import Vectors
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+    from antiphon.retrieval.encoder_graph import GraphEncoder
 
 Engine = Literal["auto", "torch", "openvino"]
 """What runs an encoder: ``auto`` is OpenVINO where it is installed and agrees with torch, and torch elsewhere."""
@@ -20,7 +27,7 @@ Engine = Literal["auto", "torch", "openvino"]
 ENGINES = ("auto", "torch", "openvino")
 
 CLOSE = 1e-4
-"""How far two vectors of one text may be apart, in cosine, to be called equal."""
+"""How far a vector may be from torch's in float32, in cosine, or as far as torch's own in the precision at hand is."""
 
 PROBES = (
     "The harbour office opens at nine, except on public holidays.",
@@ -51,8 +58,9 @@ def choose_engine(
 ) -> tuple[Any, EngineChoice]:
     """What computes the ``output`` of an encoder from now on: the model itself, or its graph; and why.
 
-    ``vectors`` gives what is made of `PROBES` with one or the other, one line for each; they are compared line by line.
-    A graph whose vectors are further than `CLOSE` from torch's is never taken.
+    ``vectors`` gives what is made of `PROBES` with one or the other, one line for each; they are compared line by line
+    with those in float32. A graph whose vectors are further away than `CLOSE`, and than torch's own, is never taken.
+    The comparison is made once for each graph and kept beside it.
 
     Raises:
         ValueError: ``wanted`` is no engine, or it is "openvino", which does not do here.
@@ -86,13 +94,39 @@ def _agreeing_graph(
         return None, obstacle
     try:
         graph = GraphEncoder(model, output, key=key, dtype=dtype)
-        distance = apart(vectors(model), vectors(graph))
+        found = _kept(graph.verdict) or _compared(model, graph, vectors)
     except Exception as error:  # noqa: BLE001  # whatever cannot be converted stays on torch, and says why
         first = str(error).strip().partition("\n")[0]
         return None, f"the model cannot be converted ({type(error).__name__}: {first[:200]})"
-    if not distance <= CLOSE:
-        return None, f"its vectors are {distance:.1e} from torch's in cosine, and {CLOSE:.0e} is allowed"
-    return graph, f"its vectors are torch's to {distance:.1e} in cosine"
+    said = f"its vectors are {found.graph:.1e} from torch's in float32, in cosine"
+    if not found.graph <= max(CLOSE, found.torch):
+        return None, f"{said}, and {max(CLOSE, found.torch):.1e} is allowed"
+    return graph, said
+
+
+@dataclass(frozen=True, slots=True)
+class _Distances:
+    """How far the graph's vectors are from torch's in float32, and torch's own in the precision at hand."""
+
+    graph: float
+    torch: float
+
+
+def _compared(model: PreTrainedModel, graph: GraphEncoder, vectors: Callable[[Any], Vectors]) -> _Distances:
+    """What a comparison says; written down for the next time where that can be done."""
+    exact = vectors(copy.deepcopy(model).float())
+    found = _Distances(graph=apart(exact, vectors(graph)), torch=apart(exact, vectors(model)))
+    with suppress(OSError):
+        replace_file(graph.verdict, json.dumps(asdict(found)).encode())
+    return found
+
+
+def _kept(verdict: Path) -> _Distances | None:
+    """What a comparison said before; None where there was none, or its file is damaged."""
+    try:
+        return _Distances(**{name: float(each) for name, each in json.loads(verdict.read_bytes()).items()})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
 
 
 def apart(one: Vectors, other: Vectors) -> float:

@@ -81,7 +81,11 @@ class GraphEncoder(nn.Module):
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         }
-        compiled = _core().compile_model(_stored(model, output, key), "CPU", options)
+        core, folder = _core(), graph_folder(model, output, key)
+        compiled = core.compile_model(_stored(model, output, folder), "CPU", options)
+        described = f"{core.get_property('CPU', 'FULL_DEVICE_NAME')} {PRECISIONS[dtype]}"
+        self.verdict = folder.with_suffix(f".{hashlib.sha256(described.encode()).hexdigest()[:8]}.json")
+        """The file that says, for this CPU and precision, how its output compares with torch's."""
         self._request: Any = compiled.create_infer_request()
         self._lock = Lock()
 
@@ -152,15 +156,14 @@ def _converted(model: PreTrainedModel, output: str) -> openvino.Model:
     return graph
 
 
-def _stored(model: PreTrainedModel, output: str, key: str) -> openvino.Model:
+def _stored(model: PreTrainedModel, output: str, folder: Path) -> openvino.Model:
     """The graph that is kept for these weights; made and kept first where there is none, or a damaged one."""
-    folder = graph_folder(model, output, key)
     with suppress(OSError, IndexCorrupt, IndexMismatch, RuntimeError):
         return _core().read_model(read_generation(folder).folder / GRAPH)
     graph = _converted(model, output)
     with suppress(OSError, ValueError):  # what cannot be kept is converted again by the next process
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_generation(folder, lambda beside: _save(graph, beside), {"key": key, "output": output})
+        write_generation(folder, lambda beside: _save(graph, beside), {"model": type(model).__name__, "output": output})
     return graph
 
 

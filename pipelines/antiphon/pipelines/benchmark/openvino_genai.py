@@ -101,9 +101,10 @@ def _config(language_model: LanguageModel, limit: int, guessed: int) -> Any:
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = limit
     config.do_sample = False
-    ends = language_model.model.generation_config.eos_token_id
-    if ends is not None:
-        config.stop_token_ids = set(ends if isinstance(ends, list) else [ends])
+    told = language_model.model.generation_config.eos_token_id
+    ends = {end for end in (told if isinstance(told, list) else [told]) if end is not None and end >= 0}
+    never = language_model.model.config.get_text_config(decoder=True).vocab_size  # without an end it asks a tokenizer
+    config.eos_token_id, config.stop_token_ids = min(ends, default=never), ends or {never}
     if guessed:
         config.num_assistant_tokens, config.max_ngram_size = guessed, NGRAM
     return config

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STATEFUL = "antiphon_stateful"
 """The name under which transformers knows the attention that a model is exported with."""
 
-PASSED, PRESENT = "past_key_values", "present"
+PAST, PRESENT = "past_key_values", "present"
 """What names of states begin with, as GenAI and the transformations look for them."""
 
 UNSUPPORTED = ("softcap", "position_bias", "s_aux")
@@ -79,10 +79,10 @@ def stateful_model(model: PreTrainedModel) -> openvino.Model:
         raise Unconvertible(f"{type(model).__name__} cannot be exported for OpenVINO GenAI: {obstacle}.")
     traced = copy.deepcopy(model).float().eval()
     traced.set_attn_implementation(STATEFUL)
-    graph, layers = _translated(traced)
-    _name(graph, layers)
+    graph, past = _translated(traced)
+    _name(graph, past)
     _halve(graph)
-    return _with_states(graph, layers)
+    return _with_states(graph, len(past) // 2)
 
 
 class _Step(torch.nn.Module):
@@ -98,8 +98,9 @@ class _Step(torch.nn.Module):
         return logits, *text.present
 
 
-def _translated(model: PreTrainedModel) -> tuple[openvino.Model, int]:
-    """The traced model as a graph, and how many layers attend in it."""
+def _translated(model: PreTrainedModel) -> tuple[openvino.Model, list[Tensor]]:
+    """The traced model as a graph, and keys and values of each layer as it was traced with."""
+    from openvino._offline_transformations import apply_moc_transformations
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -114,23 +115,29 @@ def _translated(model: PreTrainedModel) -> tuple[openvino.Model, int]:
         )
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(traced)  # has to live until all is converted
-        return frontend.convert(frontend.load(decoder)), len(past) // 2
+        graph: openvino.Model = frontend.convert(frontend.load(decoder))
+        apply_moc_transformations(graph, cf=False)  # as the tool that converts models does: patterns stand plain then
+    return graph, past
 
 
-def _name(graph: openvino.Model, layers: int) -> None:
+def _name(graph: openvino.Model, past: Sequence[Tensor]) -> None:
     """Names and shapes of all inputs and outputs."""
     import openvino
 
-    states = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
-    for given, name in zip(graph.inputs, ("input_ids", "position_ids", *(f"{PASSED}.{s}" for s in states)), strict=True):
+    states = _states(len(past) // 2)
+    shapes = [[-1, -1], [-1, -1], *([-1, each.shape[1], -1, each.shape[3]] for each in past)]
+    names = ("input_ids", "position_ids", *(f"{PAST}.{state}" for state in states))
+    for given, name, shape in zip(graph.inputs, names, shapes, strict=True):
         given.get_tensor().set_names({name})
         given.get_node().set_friendly_name(name)
-        shape = list(given.get_partial_shape())
-        free = [-1, -1] if len(shape) != 4 else [-1, shape[1], -1, shape[3]]
-        given.get_node().set_partial_shape(openvino.PartialShape(free))
+        given.get_node().set_partial_shape(openvino.PartialShape(shape))
     for result, name in zip(graph.outputs, ("logits", *(f"{PRESENT}.{state}" for state in states)), strict=True):
         result.get_tensor().set_names({name})
     graph.validate_nodes_and_infer_types()
+
+
+def _states(layers: int) -> list[str]:
+    return [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
 
 
 def _halve(graph: openvino.Model) -> None:
@@ -163,15 +170,15 @@ def _with_states(graph: openvino.Model, layers: int) -> openvino.Model:
     beams = opset13.parameter([-1], dtype=np.int32, name="beam_idx")
     beams.output(0).get_tensor().set_names({"beam_idx"})
     graph.add_parameters([beams])
-    names = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
+    names = _states(layers)
     for name in names:
-        past = graph.input(f"{PASSED}.{name}")
+        past = graph.input(f"{PAST}.{name}")
         readers = list(past.get_target_inputs())
         chosen = opset13.gather(past, beams, opset13.constant(np.int64(0)))
         for reader in readers:
             reader.replace_source_output(chosen.output(0))
     graph.validate_nodes_and_infer_types()
-    apply_make_stateful_transformation(graph, {f"{PASSED}.{name}": f"{PRESENT}.{name}" for name in names})
+    apply_make_stateful_transformation(graph, {f"{PAST}.{name}": f"{PRESENT}.{name}" for name in names})
     ids = graph.input("input_ids")
     texts = opset13.gather(opset13.shape_of(ids, "i64"), opset13.constant([0]), opset13.constant(np.int64(0)))
     for operation in graph.get_ops():
@@ -210,18 +217,18 @@ def _attend(
     if text.past:
         key, value = (torch.cat([text.past[layer + at], each], dim=2) for at, each in enumerate((key, value)))
     text.present += [key, value]
-    keys, values = (_repeated(each, query.shape[1] // each.shape[1]) for each in (key, value))
-    mask = torch.zeros((query.shape[0], 1, query.shape[2], keys.shape[2]))
+    keys, values = (_repeated(each, int(query.shape[1]) // int(each.shape[1])) for each in (key, value))
+    mask = torch.zeros((query.shape[0], 1, query.shape[2], key.shape[2]))
     attended = scaled_dot_product_attention(query, keys, values, mask, scale=options.get("scaling"))
     return attended.transpose(1, 2), None
 
 
 def _repeated(states: Tensor, times: int) -> Tensor:
-    """Heads that several queries share, once for each."""
+    """Heads that several queries share, once for each; all lengths but that of the text are numbers in the trace."""
     if times == 1:
         return states
-    texts, heads, slots, size = states.shape
-    return states[:, :, None].expand(texts, heads, times, slots, size).reshape(texts, heads * times, slots, size)
+    heads, size = int(states.shape[1]), int(states.shape[3])
+    return states.unsqueeze(2).expand(-1, -1, times, -1, -1).reshape(-1, heads * times, states.shape[2], size)
 
 
 def _no_mask(*arguments: Any, **options: Any) -> None:
