@@ -98,9 +98,7 @@ class MiniLMEmbedder:
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         return self._tokenizer.encode_batch(list(checked_texts(texts)))
 
-    def _forward(
-        self, model: Any, texts: Sequence[str]
-    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    def _forward(self, model: Any, texts: Sequence[str]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
         """Batches of texts of nearly the same length, so that hardly anything is computed for padding.
 
         Yields their places, the last layer's states (texts, tokens, dim) and the mask (texts, tokens).

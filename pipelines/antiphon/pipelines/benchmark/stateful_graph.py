@@ -163,7 +163,6 @@ def _halve(graph: openvino.Model) -> None:
 def _with_states(graph: openvino.Model, layers: int) -> openvino.Model:
     """Turn past and present into states of the graph, which begin empty; texts may change places by ``beam_idx``."""
     import numpy as np
-    import openvino
     from openvino import opset13
     from openvino._offline_transformations import apply_make_stateful_transformation
 
