@@ -1,4 +1,4 @@
-"""Which engine runs an encoder: torch, or OpenVINO where it says the same. Knows no text but the ones it compares by."""
+"""Which engine runs an encoder: torch, or OpenVINO where it says the same. Knows the texts it compares by alone."""
 
 from __future__ import annotations
 

@@ -207,9 +207,8 @@ def _show_speed(facts: dict[str, Any]) -> None:
 def best_other(methods: Iterable[Mapping[str, Any]]) -> str:
     """Which of the other programs was the best, without and with the prefill."""
     peers = [each for each in methods if each["is_peer"]]
-    decoding, whole = (
-        max(peers, key=lambda each: each[key])["method"] for key in ("speedup_best", "speedup_best_whole")
-    )
+    decoding = max(peers, key=lambda each: each["speedup_best"])["method"]
+    whole = max(peers, key=lambda each: each["speedup_best_whole"])["method"]
     return f"the best other: {decoding}" if decoding == whole else f"the best other: {decoding}; prefill in: {whole}"
 
 
