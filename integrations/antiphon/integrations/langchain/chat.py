@@ -27,8 +27,8 @@ from antiphon.integrations.langchain.messages import chat_messages
 from antiphon.integrations.langchain.references import gathered, hidden, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import as_json
+from antiphon.integrations.opaque_references import REFERENCES
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.unseen import REFERENCES
 
 
 class ChatAntiphon(LocalModel, BaseChatModel):
