@@ -150,17 +150,55 @@ class LanguageModel:
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
         settings = Settings(**parameters)
         each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        streams = self._batch(prompts, references, each, batch_size=batch_size)
+        return [stream.to_end().completion for stream in streams]
+
+    def stream_batch(
+        self,
+        prompts: Sequence[PromptInput],
+        *,
+        references: Sequence[Sequence[str]] = (),
+        prefixes: Sequence[PrefixCache] = (),
+        **parameters: Unpack[Parameters],
+    ) -> list[Stream]:
+        """The completions of several prompts piece by piece: whoever asks one for a piece has a forward run for all.
+
+        Each knows its `Stream.log_probability` all the way, and one that is closed costs nothing any more. ``prefixes``
+        is one for each prompt, as in `stream`.
+
+        Raises:
+            ValueError, TypeError: as `generate_batch`.
+        """
+        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
+        each = [Settings(**parameters)] * len(prompts)
+        return self._batch(prompts, references, each, prefixes, is_weighed=True)
+
+    def _batch(
+        self,
+        prompts: Sequence[PromptInput],
+        references: Sequence[Sequence[str]],
+        settings: Sequence[Settings],
+        prefixes: Sequence[PrefixCache] = (),
+        *,
+        batch_size: int | None = None,
+        is_weighed: bool = False,
+    ) -> list[Stream]:
+        """Streams that share forwards, one for each prompt."""
         shares = list(references) or [()] * len(prompts)
-        for name, given in (("references", shares), ("seeds", each)):
+        kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
+        for name, given in (("references", shares), ("seeds", settings), ("prefixes", kept)):
             count = f"{len(prompts)}, one for each prompt"
             check(f"The number of {name}", len(given), len(given) == len(prompts), count)
 
         def begin() -> list[TextGeneration]:
-            return [self._generation(*one) for one in zip(prompts, shares, each, strict=True)]
+            return [self._generation(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
 
         generations = self.engine.lock.take(begin)
-        running = zip(generations, steps_of(self.engine, generations, batch_size), strict=True)
-        return [self._stream(each, steps, settings).to_end().completion for each, steps in running]
+        running = steps_of(self.engine, generations, batch_size)
+        if is_weighed:
+            for generation in generations:
+                generation.chooser.weigh()
+        return [self._stream(*one) for one in zip(generations, running, settings, kept, strict=True)]
 
     def stream(
         self,
@@ -184,8 +222,7 @@ class LanguageModel:
         """
         settings = Settings(**parameters)
         generation = self.engine.lock.take(lambda: self._generation(prompt, references, settings, prefix))
-        steps = generation.steps()
-        return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
+        return self._stream(generation, generation.steps(), settings, prefix)
 
     def _generation(
         self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
@@ -248,13 +285,20 @@ class LanguageModel:
             )
         return table
 
-    def _stream(self, generation: TextGeneration, steps: Iterator[Step], settings: Settings) -> Stream:
+    def _stream(
+        self,
+        generation: TextGeneration,
+        steps: Iterator[Step],
+        settings: Settings,
+        prefix: PrefixCache | None = None,
+    ) -> Stream:
         return Stream(
-            steps,
+            steps if prefix is None else prefix.keeping(generation, steps),
             self.tokenizer,
             prompt_tokens=generation.request.input_ids.shape[1],
             stop=settings.stops,
             chosen=(settings.temperature, settings.repetition_penalty),
+            likelihood=lambda: generation.chooser.log_probability,
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:

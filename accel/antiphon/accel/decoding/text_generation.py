@@ -14,9 +14,10 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.decoding.choice import factory_of
-from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.loop import loop_of
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import Reference, Request, reference_tokens
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.stopping import Stop

@@ -19,7 +19,7 @@ from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
 from antiphon.integrations.call import Call, Showing
-from antiphon.integrations.forced import offered
+from antiphon.integrations.forced_tool_calls import offered
 from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.cache_keys import keyed
 from antiphon.integrations.langchain.local import LocalModel

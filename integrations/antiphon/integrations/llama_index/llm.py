@@ -29,7 +29,7 @@ from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
-from antiphon.integrations.forced import offered
+from antiphon.integrations.forced_tool_calls import offered
 from antiphon.integrations.llama_index.answers import (
     INVALID,
     chat_piece,

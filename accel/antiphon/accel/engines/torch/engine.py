@@ -109,8 +109,13 @@ class TorchEngine:
             if self._prepacked is not None:
                 self._prepacked.remove()
                 self._prepacked = None  # the copies of what is no more go before others come
-            wanted = self._prepack_wanted if self.is_owned or self._is_prepack_asked else False
-            self._prepacked = Prepacked(model, wanted=wanted, owned=self.is_owned, prepacking=self.prepacking)
+            if self.is_owned or self._is_prepack_asked:
+                wanted, declined = self._prepack_wanted, "it was declined"
+            else:
+                wanted, declined = False, "the model is borrowed; antiphon.accel.prepack(model) asks for it"
+            self._prepacked = Prepacked(
+                model, wanted=wanted, owned=self.is_owned, declined=declined, prepacking=self.prepacking
+            )
         return self._prepacked
 
     def prepack(self, wanted: bool | None = None) -> Prepacked:
