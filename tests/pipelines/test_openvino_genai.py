@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.prepacked import Prepacking
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark.methods import methods_named
 from antiphon.pipelines.benchmark.openvino_genai import GENAI, guessed_tokens
@@ -38,6 +40,18 @@ def test_it_says_what_plain_decoding_says_and_prompt_lookup_takes_fewer_steps(ge
         for run in figures.rounds[0]:
             assert 0 < run.first < run.seconds
             assert run.drafted is None
+
+
+def test_a_model_whose_layers_are_prepacked_is_exported_all_the_same() -> None:
+    model: Any = tiny_model(hidden_size=256, intermediate_size=512)
+    language_model = LanguageModel(model, byte_tokenizer(), name="packed")
+    engine = engine_of(model)
+    engine.prepacking = Prepacking(seconds=lambda multiply, input: 1.0)  # whatever the clock says
+    engine.lock.take(engine.own)
+    assert len(engine.lock.take(lambda: engine.prepacked)) > 0
+    greedy, genai = methods_named([GENAI], None)
+    plain, found = (each(language_model, Job(PROMPT), 8) for each in (greedy, genai))
+    assert found.tokens == plain.tokens
 
 
 def test_the_methods_of_one_command_share_their_pipelines() -> None:

@@ -77,12 +77,18 @@ def stateful_model(model: PreTrainedModel) -> openvino.Model:
         obstacle = "it has sliding windows"
     if obstacle is not None:
         raise Unconvertible(f"{type(model).__name__} cannot be exported for OpenVINO GenAI: {obstacle}.")
-    traced = copy.deepcopy(model).float().eval()
-    traced.set_attn_implementation(STATEFUL)
-    graph, past = _translated(traced)
+    graph, past = _translated(_of_its_own(model))
     _name(graph, past)
     _halve(graph)
     return _with_states(graph, len(past) // 2)
+
+
+def _of_its_own(model: PreTrainedModel) -> PreTrainedModel:
+    """The model in float32, with the attention that can be exported; what stands in for its layers stays behind."""
+    made: PreTrainedModel = type(model)(copy.deepcopy(model.config)).float().eval()
+    made.load_state_dict({name: weights.float() for name, weights in model.state_dict().items()})
+    made.set_attn_implementation(STATEFUL)
+    return made
 
 
 class _Step(torch.nn.Module):
