@@ -21,6 +21,7 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.text_generation import TextGeneration, steps_of
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
+from antiphon.accel.engines.selection import Selected, select
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
@@ -29,6 +30,9 @@ from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from antiphon.accel.engines.openvino.opening import Report
+    from antiphon.accel.engines.protocol import ModelEngine
 
 __all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
@@ -44,7 +48,11 @@ class LanguageModel:
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
     instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
-    tenants that must not learn of each other tables of their own, here or with each request.
+    tenants that must not learn of each other tables of their own, here or with each request. With a table goes what
+    an engine with memory for all texts (OpenVINO's) has read: prompts that begin alike are read once for each table.
+
+    On such an engine keys and values take ``memory`` bytes at most; without it, a quarter of what is free, and 1 GiB
+    at most. ``report`` is told where the model is converted at its first start.
     """
 
     def __init__(
@@ -54,6 +62,8 @@ class LanguageModel:
         *,
         name: str | None = None,
         recycling: bool | RunnersUp = True,
+        memory: int | None = None,
+        report: Report | None = None,
         **options: Unpack[DecodingKeywords],
     ) -> None:
         self.model = model
@@ -62,13 +72,14 @@ class LanguageModel:
         check_causal(model, self.name)
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
-        self.engine = engine_of(model)
+        select(model, self.options.runs_on, memory=memory, report=report)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         end = self._ends()["eos_token_id"]
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
         self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
-            self.engine.lock.take(lambda: self.engine.deterministic_traits(self.options.fixed_rows))
+            engine = engine_of(model)
+            engine.lock.take(lambda: engine.deterministic_traits(self.options.fixed_rows))
 
     @classmethod
     def from_pretrained(
@@ -79,6 +90,8 @@ class LanguageModel:
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
         recycling: bool | RunnersUp = True,
+        memory: int | None = None,
+        report: Report | None = None,
         **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -90,15 +103,28 @@ class LanguageModel:
         The weights of a model that was loaded here are the language model's own: whoever changes them afterwards (an
         adapter that is merged, a layer that is exchanged) calls `antiphon.accel.prepack` with the model.
 
+        The ``engine`` is "auto" here: on x86 CPUs OpenVINO, where it is installed, agrees with torch and is faster.
+
         Raises:
-            ValueError: what lies there is no causal language model, or the device or drafter is unknown.
+            ValueError: what lies there is no causal language model, the device, drafter or engine is unknown, or the
+                engine that was asked for cannot run the model.
             OSError: nothing lies there, or the hub cannot be reached.
         """
-        options = take_options(arguments)
+        options = take_options({"engine": "auto"} | arguments)
         check_drafter(options.drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
         engine_of(model).own()
-        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, **options.keywords)
+        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, memory=memory, report=report, **options.keywords)
+
+    @property
+    def selected(self) -> Selected:
+        """The engine, and why it is this one."""
+        return select(self.model, self.options.runs_on)
+
+    @property
+    def engine(self) -> ModelEngine:
+        """Who runs the model's forwards."""
+        return self.selected.engine
 
     @property
     def context_window(self) -> int | None:
@@ -157,7 +183,7 @@ class LanguageModel:
             return [self._generation(*one) for one in zip(prompts, shares, each, strict=True)]
 
         generations = self.engine.lock.take(begin)
-        running = zip(generations, steps_of(self.engine, generations, batch_size), strict=True)
+        running = zip(generations, steps_of(generations, batch_size), strict=True)
         return [self._stream(each, steps, settings).to_end().completion for each, steps in running]
 
     def stream(
@@ -208,12 +234,17 @@ class LanguageModel:
         options = self.options.with_rows(settings.rows)
         if settings.drafter is not None:
             options = replace(options, drafter=settings.drafter)
-        options = replace(options, drafter=self._factory(options, settings.recycling))
-        return TextGeneration(request, sources, self.tokenizer, generator, options)
+        table = self._table(settings.recycling)
+        options = replace(options, drafter=self._factory(options, table))
+        tenant = table if prefix is None else prefix.tenant
+        return TextGeneration(request, sources, self.tokenizer, generator, options, tenant)
 
-    def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
-        """The request's drafter, with the runners-up that it may use."""
-        table = self.runners_up if given is None or given is True else self._own(given)
+    def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
+        """The runners-up that a request may use."""
+        return self.runners_up if given is None or given is True else self._own(given)
+
+    def _factory(self, asked: DecodingOptions, table: RunnersUp | None) -> DrafterFactory:
+        """The request's drafter, with its runners-up."""
         factory = factory_of(asked, self.engine)
         if factory is Recycling:
             return partial(Recycling, table)

@@ -14,6 +14,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RunnersUp, make_drafter
+from antiphon.accel.engines.selection import EngineName, engine_named
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter, window_size
 
@@ -118,6 +119,7 @@ class Ours:
     name: str
     drafter: DrafterFactory | Literal["auto"]
     rows: int | None
+    engine: EngineName = "torch"
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; every step says itself what it took."""
@@ -133,10 +135,12 @@ class Ours:
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
-        factory = choose_drafter(model).drafter if self.drafter == "auto" else self.drafter
+        factory = choose_drafter(model, engine=self.engine).drafter if self.drafter == "auto" else self.drafter
         drafter = factory if job.answer is None else lambda: _WithoutLogits(factory())
         options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
-        with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
+        options["engine"] = self.engine
+        is_watched = self.engine == "torch" and model.device.type == "cpu"
+        with _Watch(model) if is_watched else nullcontext() as watch:
             started = perf_counter()
             generate(model, **inputs, references=job.references, on_step=note, **options)
             seconds = perf_counter() - started
@@ -149,9 +153,14 @@ class Ours:
             drafted=sum(step.drafted for step in later),
             reading=steps[0].draft_seconds,
             drafting=sum(step.draft_seconds for step in later),
-            forward=None if watch is None else watch.seconds_after(times[0]),
+            forward=self._forwards(later) if watch is None else watch.seconds_after(times[0]),
             looping=sum(step.seconds - step.forward_seconds for step in later),
         )
+
+
+    def _forwards(self, steps: Sequence[Step]) -> float | None:
+        """Seconds of forwards as the steps say themselves; None on a device that works on when they return."""
+        return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
 
 
 class Warm:
@@ -160,10 +169,10 @@ class Warm:
     Every round begins with nothing, so that no text is drafted from itself: a job that comes again begins one.
     """
 
-    def __init__(self, name: str, rows: int | None) -> None:
+    def __init__(self, name: str, rows: int | None, engine: EngineName = "torch") -> None:
         self.name = name
         self._table = RunnersUp()
-        self._ours = Ours(name, partial(Blend, recycling=self._table), rows)
+        self._ours = Ours(name, partial(Blend, recycling=self._table), rows, engine)
         self._met: set[Job] = set()
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
@@ -190,11 +199,11 @@ COMBINED: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
-    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
-    ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests.
+    A drafter's name may be followed by an engine (``blend@openvino``; torch without one), and by rows of its own:
+    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests.
 
     Raises:
-        ValueError: there is no method of a name, or its rows are no number.
+        ValueError: there is no method or engine of a name, or its rows are no number.
     """
     return tuple(_method(name, rows) for name in dict.fromkeys((GREEDY, *names)))
 
@@ -225,20 +234,22 @@ def rows_named(rows: str) -> int | None:
 
 
 def _method(name: str, rows: int | None) -> Method:
-    base, _, own = name.partition(":")
-    if base in PEERS and not own:
+    head, _, own = name.partition(":")
+    if head in PEERS and not own:
         return HuggingFace(name)
-    if base == WARM:
-        return Warm(name, rows_named(own) if own else rows)
+    base, _, asked = head.partition("@")
+    engine = engine_named(asked or "torch")
     own_rows = rows_named(own) if own else rows
+    if base == WARM:
+        return Warm(name, own_rows, engine)
     if base == "auto":
-        return Ours(name, "auto", own_rows)
+        return Ours(name, "auto", own_rows, engine)
     if base in COMBINED:
-        return Ours(name, COMBINED[base](), own_rows)
+        return Ours(name, COMBINED[base](), own_rows, engine)
     if base not in DRAFTERS:
         known = ", ".join((*NAMES, *COMBINED, WARM, "auto"))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
-    return Ours(name, DRAFTERS[base], own_rows)
+    return Ours(name, DRAFTERS[base], own_rows, engine)
 
 
 def lookaheads(sizes: Sequence[str], *, unread: bool = False) -> tuple[Method, ...]:
