@@ -114,7 +114,8 @@ class LanguageModel:
         check_drafter(options.drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
         engine_of(model).own()
-        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, memory=memory, report=report, **options.keywords)
+        more: Any = {"recycling": recycling, "memory": memory, "report": report} | options.keywords
+        return cls(model, tokenizer, name=str(name_or_path), **more)
 
     @property
     def selected(self) -> Selected:

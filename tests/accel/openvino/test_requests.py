@@ -128,7 +128,7 @@ def test_threads_get_the_texts_that_they_get_alone(paged: LanguageModel, plain: 
 
 def prefilled(language_model: LanguageModel, prompt: Any, **settings: Any) -> int:
     """How many tokens of a prompt were read for its request."""
-    return language_model.generate(prompt, max_new_tokens=2, **settings).steps.prefilled_tokens
+    return language_model.generate(prompt, max_new_tokens=2, **settings).steps.prefill_tokens
 
 
 def test_a_conversation_is_read_from_where_it_goes_on(paged: LanguageModel, plain: LanguageModel) -> None:
@@ -170,7 +170,7 @@ def test_what_only_torch_offers_is_decoded_by_torch(what: str) -> None:
     truth = model.generate(ids, **(settings | {"past_key_values": None}))
     seen: list[int] = []
     hook = model.register_forward_pre_hook(lambda *_: seen.append(1))
-    output = generate(model, ids, **options, **settings)
+    output: Any = generate(model, ids, **options, **settings)
     hook.remove()
     model.eval()
     assert seen
@@ -186,15 +186,17 @@ def test_texts_that_go_to_several_engines_are_decoded_side_by_side() -> None:
     mask = torch.ones_like(ids)
     mask[1, :4] = 0
     settings: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
-    assert generate(model, ids, engine="openvino", **settings).tolist() == model.generate(ids, **settings).tolist()
+    output: Any = generate(model, ids, engine="openvino", **settings)
+    assert output.tolist() == model.generate(ids, **settings).tolist()
 
 
 def test_other_weights_are_another_graph() -> None:
     model: Any = model_of("llama", seed=2)
-    prompt, settings = text_of(20), {"max_new_tokens": 6, "do_sample": False}
-    before = generate(model, prompt, engine="openvino", **settings).tolist()
+    prompt = text_of(20)
+    settings: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
+    before: Any = generate(model, prompt, engine="openvino", **settings)
     with torch.no_grad():
         model.lm_head.weight.copy_(model.lm_head.weight.roll(1, 0))
-    after = generate(model, prompt, engine="openvino", **settings).tolist()
-    assert after == model.generate(torch.tensor([prompt]), **settings).tolist()
-    assert after != before
+    after: Any = generate(model, prompt, engine="openvino", **settings)
+    assert after.tolist() == model.generate(torch.tensor([prompt]), **settings).tolist()
+    assert after.tolist() != before.tolist()

@@ -18,6 +18,7 @@ from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, finge
 from antiphon.accel.engines.openvino.verdicts import Verdict, keep_verdict, verdict_on
 from tests.accel.openvino.making import graph_of, model_of
 
+
 def setting() -> str:
     """What verdicts depend on beside the model."""
     return f"f32-{torch.get_num_threads()}"

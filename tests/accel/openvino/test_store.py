@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -114,16 +115,18 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path, name: str, damage: str) -
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
-def test_of_processes_that_convert_at_once_those_that_are_not_killed_have_the_model(tmp_path: Path) -> None:
+def test_a_conversion_that_is_killed_leaves_no_model_to_those_that_convert_at_the_same_time(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    killed, *others = [converting(folder) for _ in range(3)]
+    killed = converting(folder)
     assert killed.stdout is not None
     assert killed.stdout.readline() == "begun\n"
-    killed.kill()
-    killed.communicate()
-    for process in others:
-        output, errors = process.communicate(timeout=240)
-        assert output == "begun\ndone\n", errors
+    converters = [Converter() for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(stored, folder, each) for each in converters]
+        killed.kill()
+        killed.communicate()
+        for other in others:
+            expect_whole(other.result())
     expect_whole(read(folder))
     left = [each.name for each in tmp_path.iterdir() if each.name != "model"]
     assert len(left) <= 1, "of the one that was killed"

@@ -14,8 +14,8 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import WINDOW, Bita, Blend, make_drafter
 from antiphon.accel.drafting.drafters.bita import acceptance
 from antiphon.accel.drafting.drafters.window import window_rows
-from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.selection import EngineName, select
+from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import TorchEngine
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from antiphon.accel.decoding.transcript import Transcript
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters.runners_up import runners_up_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.protocol import CachedSequence, ModelEngine
+from antiphon.accel.engines.protocol import CachedSequence
 from antiphon.accel.engines.selection import select
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of

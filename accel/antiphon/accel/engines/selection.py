@@ -1,4 +1,4 @@
-"""Which engine runs a model: the one that was asked for, or by itself the fastest that says the same. Knows no texts."""
+"""Which engine runs a model: the one that is asked for, or the fastest that says the same. Knows no texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
 """What can be asked for: "auto" is OpenVINO where it can run the model, agrees with torch and is faster, else torch."""
 
 SMALL = 10_000_000
-"""Models of fewer parameters are decoded before they would be converted: by itself nothing else than torch runs them."""
+"""Models of fewer parameters are decoded before they would be converted: unless asked, only torch runs them."""
 
 Weights: TypeAlias = tuple[tuple[int, int], ...]
 """Where every weight lies, and how often torch has seen it change."""

@@ -157,7 +157,6 @@ class Ours:
             looping=sum(step.seconds - step.forward_seconds for step in later),
         )
 
-
     def _forwards(self, steps: Sequence[Step]) -> float | None:
         """Seconds of forwards as the steps say themselves; None on a device that works on when they return."""
         return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
@@ -200,7 +199,8 @@ def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
     A drafter's name may be followed by an engine (``blend@openvino``; torch without one), and by rows of its own:
-    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests.
+    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as a
+    `LanguageModel` has it, which remembers earlier requests.
 
     Raises:
         ValueError: there is no method or engine of a name, or its rows are no number.

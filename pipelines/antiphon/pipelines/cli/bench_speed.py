@@ -26,9 +26,9 @@ TokenizerName = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (so many rows), blend@openvino (on "
-        "that engine), ...; blend-warm, which "
-        "remembers the requests before it in a round, as a program does that keeps its model.",
+        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (so many rows), blend@openvino (by "
+        "that engine), ...; blend-warm, which remembers the requests before it in a round, as a program does "
+        "that keeps its model.",
         show_default="all",
     ),
 ]

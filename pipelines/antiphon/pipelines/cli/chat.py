@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import ASKED_HELP, DEFAULT_MODEL, Device, EngineOption, Index, MaxNewTokens, Sessions
+from antiphon.pipelines.cli.options import (
+    ASKED_HELP,
+    DEFAULT_MODEL,
+    Device,
+    EngineOption,
+    Index,
+    MaxNewTokens,
+    Sessions,
+)
 from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
 from antiphon.pipelines.models.embedded import STOPS
 

@@ -22,7 +22,8 @@ Bita = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
 EngineOption = Annotated[
-    str, typer.Option("--engine", help="Who runs the model here: torch, openvino, or auto: the faster that says the same.")
+    str,
+    typer.Option("--engine", help="Who runs the model: torch, openvino, or auto: the faster that says the same."),
 ]
 Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")]
 Limit = Annotated[int | None, typer.Option(help="Only so many samples.")]

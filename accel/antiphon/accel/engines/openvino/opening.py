@@ -154,8 +154,8 @@ def _compiled(model: PreTrainedModel, key: str, memory: int | None, report: Repo
         asked = known()
         return None if asked is None else bigrams.find(asked, forward)
 
-    windows = [window for window in windows_of(traits) if window]
     stored_graph = stored(folder_of(key), convert)
+    windows = [window for window in windows_of(traits) if window]
     graph = PagedGraph(stored_graph, precision=PRECISIONS[_name(model.dtype)], threads=torch.get_num_threads())
     engine = OpenVINOEngine(
         graph,

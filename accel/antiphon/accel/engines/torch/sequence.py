@@ -25,7 +25,6 @@ from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone
 from antiphon.accel.engines.torch.traits import TREE_LAYERS, Traits
 
-
 CACHES = ("past_key_values", "cache_params")
 """What models call the argument that takes their cache."""
 
