@@ -110,7 +110,8 @@ class LanguageModel:
                 engine that was asked for cannot run the model.
             OSError: nothing lies there, or the hub cannot be reached.
         """
-        options = take_options({"engine": "auto"} | arguments)
+        arguments.setdefault("engine", "auto")
+        options = take_options(arguments)
         check_drafter(options.drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
         engine_of(model).own()

@@ -199,8 +199,8 @@ def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
     A drafter's name may be followed by an engine (``blend@openvino``; torch without one), and by rows of its own:
-    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as a
-    `LanguageModel` has it, which remembers earlier requests.
+    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as
+    a `LanguageModel` has it, which remembers earlier requests.
 
     Raises:
         ValueError: there is no method or engine of a name, or its rows are no number.

@@ -148,6 +148,7 @@ def _compiled(model: PreTrainedModel, key: str, memory: int | None, report: Repo
     def convert() -> openvino.Model:
         made.set()
         report(STAGE, 0, STAGES)
+        engine_of(model).rest()  # what stands in for its layers there cannot be traced
         return paged_model(model, traits)
 
     def ask(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
