@@ -14,7 +14,10 @@ from tests.imports import MODULES, PARTS, ROOT, imports_of, part_of, room_of
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- drawn by make architecture -->\n", "<!-- end of what is drawn -->\n"
 ROOMS: Mapping[str, tuple[str, ...]] = {
-    "accel": ("files", "text", "drafting", "engines/protocol", "engines/torch", "decoding", ".", "testing"),
+    "accel": (
+        *("files", "text", "drafting", "engines/protocol", "engines/torch", "engines/openvino", "engines/selection"),
+        *("decoding", ".", "testing"),
+    ),
     "retrieval": (),
     "pipelines": ("citations", "progress", "data", "models", "rendering", ".", "training", "benchmark", "cli"),
     "integrations": ("langchain", "llama_index"),
