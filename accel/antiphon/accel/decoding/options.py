@@ -25,6 +25,7 @@ class DecodingKeywords(TypedDict, total=False):
     compiled: bool | None
     cost: StepCost | None
     engine: EngineName
+    reproducible: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,14 @@ class DecodingOptions:
     ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, where they have
     been tried and are faster, False never, and True on any device, out of code that `torch.compile` has made.
 
-    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock:
-    the rows of a request depend on its text alone.
+    With ``reproducible`` a repeated request gives the same text in half precision too: what is drafted and how many
+    rows are verified depend on the request alone, neither on the clock nor on what other requests have taught, and no
+    forward is shared with another text. It is cheaper than ``deterministic``, and promises less: the text may part
+    from plain decoding's where rounding decides, but always in the same way. (What was measured of the model, once,
+    is part of it: another machine may choose other rows.)
+
+    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock;
+    and drafts are calibrated anew for each request.
 
     The ``engine`` runs the forwards: "torch", "openvino", or with "auto" the faster of the two where both say the same
     (see `antiphon.accel.engines.selection.select`). What OpenVINO does not offer runs on torch all the same: prompts
@@ -65,6 +72,7 @@ class DecodingOptions:
     compiled: bool | None = None
     cost: StepCost | None = None
     engine: EngineName = "torch"
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         engine_named(self.engine)

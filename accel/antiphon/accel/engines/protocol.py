@@ -94,7 +94,7 @@ class Engine(Protocol):
         """Held during every forward, and by whoever changes what the engine knows."""
 
     loop: object | None
-    """Whoever decodes on this engine, for those who come later: at first nobody."""
+    """The loop that decodes on this engine; None before the first text."""
 
     @property
     def shared_cost(self) -> Cost | None:
@@ -121,8 +121,13 @@ class ModelEngine(Engine, Protocol):
     def step_cost(self, *, anew: bool = False) -> StepCost:
         """What a forward costs by its rows, as it was measured once, or ``anew``."""
 
-    def budget(self, drafter: Drafter, rows: int | None, cost: StepCost | None = None) -> Budget:
-        """A budget for one request: of ``rows`` rows, or where that is None by what forwards cost, or by ``cost``."""
+    def budget(
+        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+    ) -> Budget:
+        """A budget for one request: of ``rows`` rows, or where that is None by what forwards cost, or by ``cost``.
+
+        A ``reproducible`` one learns neither from the clock nor from other requests.
+        """
 
     def release(self, sequence: CachedSequence) -> None:
         """Give the memory of a text that has ended to others."""

@@ -120,8 +120,15 @@ class OpenVINOEngine:
             self.experience = beginning(self._cost)
         return self._cost
 
-    def budget(self, drafter: Drafter, rows: int | None, cost: StepCost | None = None) -> Budget:
-        """A budget for one request, as `antiphon.accel.drafting.experience.budget_of` makes it."""
+    def budget(
+        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+    ) -> Budget:
+        """A budget for one request, as `antiphon.accel.drafting.experience.budget_of` makes it.
+
+        A ``reproducible`` one takes what was measured of the model for its cost.
+        """
+        if cost is None and rows is None and reproducible:
+            cost = self.step_cost()
         return budget_of(drafter, rows, cost, lambda: self.experience)
 
     @property
@@ -141,9 +148,13 @@ class OpenVINOEngine:
         """How many tokens the memory holds, of all texts together."""
         return self.pool.blocks * BLOCK
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
-        """The memory of one more text, which already holds what is known of its beginning to this ``tenant``."""
+    def sequence(self, text: Tokens = (), *, tenant: Hashable = None, shared: bool = True) -> PagedSequence:
+        """The memory of one more text, which already holds what is known of its beginning to this ``tenant``.
+
+        Unless it may be ``shared`` its forwards are its own.
+        """
         sequence = PagedSequence(self._room, tenant)
+        sequence.is_shareable = shared
         with self._room.guard:
             self._collect()
             sequence.adopt(text)

@@ -110,9 +110,10 @@ class Prepacking:
 class Prepacked:
     """What stands in for a model's linear layers in the forwards that it is `applied` to.
 
-    ``reason`` says why nothing does, and is empty otherwise. ``size`` is how many bytes the weights take that
-    are copied. In a model that is ``owned``, whose weights nobody else changes, the layers keep the copies for good
-    and choose by who calls; in a borrowed one they have them for the length of each forward.
+    ``reason`` says why nothing does (``declined``, where they are not ``wanted``), and is empty otherwise. ``size`` is
+    how many bytes the weights take that are copied. In a model that is ``owned``, whose weights nobody else changes,
+    the layers keep the copies for good and choose by who calls; in a borrowed one they have them for the length of
+    each forward.
     """
 
     @torch.no_grad()
@@ -122,13 +123,14 @@ class Prepacked:
         *,
         wanted: bool | None = None,
         owned: bool = False,
+        declined: str = "it was declined",
         prepacking: Prepacking | None = None,
     ) -> None:
         self._owner = object()
         self._prepacking = prepacking or Prepacking()
         self._modules = _linear_layers(model, self._prepacking.least)
         self._products: list[tuple[nn.Linear, Product]] = []
-        self.reason = "it was declined"
+        self.reason = declined
         if wanted is not False:
             self.reason = _why_not(model, self._modules, self._prepacking, forced=bool(wanted))
         if not self.reason:
