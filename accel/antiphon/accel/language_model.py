@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -16,11 +15,11 @@ from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.prefix import PrefixCache
+from antiphon.accel.decoding.remembered import own_table, with_table
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.text_generation import TextGeneration, steps_of
-from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
+from antiphon.accel.drafting.drafters import RunnersUp
 from antiphon.accel.engines.selection import Selected, select
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
@@ -74,7 +73,6 @@ class LanguageModel:
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
         select(model, self.options.runs_on, memory=memory, report=report)
-        self._check_forgets(recycling)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         end = self._ends()["eos_token_id"]
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
@@ -276,48 +274,17 @@ class LanguageModel:
         if settings.drafter is not None:
             options = replace(options, drafter=settings.drafter)
         table = self._table(settings.recycling)
-        options = replace(options, drafter=self._factory(options, table))
-        private = None if options.reproducible else table  # what others have read changes how a forward rounds
-        tenant = private if prefix is None else prefix.tenant
+        own = RunnersUp(self.name) if table is not None and options.reproducible else table  # what it teaches itself
+        options = replace(options, drafter=with_table(factory_of(options, self.engine), own))
+        tenant = own if prefix is None else prefix.tenant
         return TextGeneration(request, sources, self.tokenizer, generator, options, tenant)
 
     def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
         """The runners-up that a request may use."""
-        self._check_forgets(given)
         return self.runners_up if given is None or given is True else self._own(given)
 
-    def _factory(self, asked: DecodingOptions, table: RunnersUp | None) -> DrafterFactory:
-        """The request's drafter, with its runners-up."""
-        if table is not None and asked.reproducible:
-            table = RunnersUp(self.name)  # what the request itself teaches
-        factory = factory_of(asked, self.engine)
-        if factory is Recycling:
-            return partial(Recycling, table)
-        options = factory.keywords if isinstance(factory, partial) else dict[str, Any]()
-        made = factory.func if isinstance(factory, partial) else factory
-        if made is not Blend or {"drafter", "recycling"} & options.keys():
-            return factory
-        recycled: Any = {"recycling": False if table is None else table}
-        return partial(factory, **recycled)
-
-    def _check_forgets(self, table: object) -> None:
-        """Refuse a table that remembers other requests where none of them may change what is drafted."""
-        if self.options.reproducible and isinstance(table, RunnersUp):
-            raise ValueError(
-                "recycling is a table that remembers other requests, on which a reproducible request must not depend; "
-                "leave recycling out, or reproducible."
-            )
-
-    def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
-        """The same table, unless it is another model's; None for False."""
-        if table is False:
-            return None
-        if table.model not in ("", self.name):
-            raise ValueError(
-                f"recycling is a table of runners-up of {table.model!r}, and this is {self.name!r}; give each model a "
-                "table of its own."
-            )
-        return table
+    def _own(self, given: RunnersUp | Literal[False]) -> RunnersUp | None:
+        return own_table(given, self.name, reproducible=self.options.reproducible)
 
     def _stream(
         self,
