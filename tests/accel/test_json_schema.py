@@ -167,7 +167,7 @@ def test_the_embedded_model_follows_a_schema_and_says_what_it_was_told() -> None
         folder = resolve_model("smollm2")
     except ImportError as error:
         pytest.skip(f"the embedded language model is not installed: {error}")
-    embedded = LanguageModel.from_pretrained(folder, recycling=False)
+    embedded = LanguageModel.from_pretrained(folder, recycling=False, engine="torch")
     for name, schema in SCHEMAS.items():
         asked = [{"role": "user", "content": f"A bee of the name Maya. JSON of this schema: {json.dumps(schema)}"}]
         for temperature in (0.0, 1.0):

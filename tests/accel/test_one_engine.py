@@ -151,7 +151,7 @@ def test_a_model_that_was_loaded_here_keeps_its_prepacked_weights_and_a_plain_fo
     made.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     owned = LanguageModel.from_pretrained(tmp_path, dtype="float32")
-    copies = owned.engine.prepacked
+    copies = engine_of(owned.model).prepacked
     if copies.reason:
         pytest.skip(f"no weights are prepacked here: {copies.reason}")
     owned.generate(PROMPTS[0], max_new_tokens=4)
@@ -160,7 +160,7 @@ def test_a_model_that_was_loaded_here_keeps_its_prepacked_weights_and_a_plain_fo
         assert torch.equal(owned.model(ids(PROMPTS[0])).logits, made(ids(PROMPTS[0])).logits)
     loaded: Any = owned.model
     loaded.to(torch.bfloat16)
-    assert owned.engine.prepacked is not copies, "weights that have moved are copied anew"
+    assert engine_of(owned.model).prepacked is not copies, "weights that have moved are copied anew"
 
 
 def test_two_language_models_of_one_model_share_its_engine() -> None:

@@ -62,4 +62,4 @@ def reader_folder(smollm2_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_folder: Path) -> LanguageModel:
-    return LanguageModel.from_pretrained(smollm2_folder, dtype=torch.float32)
+    return LanguageModel.from_pretrained(smollm2_folder, dtype=torch.float32, engine="torch")

@@ -29,7 +29,8 @@ def test_the_demo_answers_cites_and_compares(
     some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = ("What is garbage collection?", "What is a virtual environment?")
-    assert demo.run_demo("smollm2", paths=some_documents, folder=tmp_path / "index", questions=questions)
+    folder = tmp_path / "index"
+    assert demo.run_demo("smollm2", paths=some_documents, folder=folder, questions=questions, engine="torch")
     shown = capsys.readouterr().out
     assert "small language model" in shown
     assert "antiphon demo --model some/hub-model" in shown
@@ -45,7 +46,7 @@ def test_the_reader_answers_by_quoting(
     some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = ("What is garbage collection?",)
-    assert demo.run_demo("reader", paths=some_documents, folder=tmp_path / "index", questions=questions)
+    assert demo.run_demo("reader", paths=some_documents, folder=tmp_path / "index", questions=questions, engine="torch")
     shown = capsys.readouterr().out
     assert "was taught to quote" in shown
     assert "Stands verbatim in" in shown

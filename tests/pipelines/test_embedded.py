@@ -52,7 +52,7 @@ def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
 
 
 def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: list[Passage]) -> None:
-    reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32)
+    reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
     prompt = reader_prompt("How long does honey keep?", passages)
     completion = reader.generate(prompt.content, max_new_tokens=60)
     quotes = quotes_of(completion.text)

@@ -171,7 +171,7 @@ def test_the_embedded_model_is_deterministic_and_certified_in_half_precision(smo
     from antiphon.accel.drafting.drafters import Nothing
     from antiphon.accel.testing.adversary import Liar, Oracle, Thicket
 
-    language_model = LanguageModel.from_pretrained(smollm2_folder, dtype=torch.bfloat16)
+    language_model = LanguageModel.from_pretrained(smollm2_folder, dtype=torch.bfloat16, engine="torch")
     model = language_model.model
     prompt = language_model.tokenizer("The history of bees is long.", return_tensors="pt").input_ids
     options: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "attention_mask": torch.ones_like(prompt)}

@@ -144,7 +144,7 @@ def _finish(
         return [TextGeneration(part, own, tokenizer, None, options) for part, own in parts]
 
     generations = engine.lock.take(begin)
-    for steps in steps_of(engine, generations):
+    for steps in steps_of(generations):
         for step in steps:
             if on_step is not None:
                 on_step(step)

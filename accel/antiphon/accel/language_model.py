@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -16,11 +15,12 @@ from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
 from antiphon.accel.decoding.prefix import PrefixCache
+from antiphon.accel.decoding.remembered import own_table, with_table
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.text_generation import TextGeneration, steps_of
-from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp
+from antiphon.accel.drafting.drafters import RunnersUp
+from antiphon.accel.engines.selection import Selected, select
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
@@ -29,6 +29,9 @@ from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from antiphon.accel.engines.openvino.opening import Report
+    from antiphon.accel.engines.protocol import ModelEngine
 
 __all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
@@ -45,7 +48,11 @@ class LanguageModel:
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
     instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
-    tenants that must not learn of each other tables of their own, here or with each request.
+    tenants that must not learn of each other tables of their own, here or with each request. With a table goes what
+    an engine with memory for all texts (OpenVINO's) has read: prompts that begin alike are read once for each table.
+
+    On such an engine keys and values take ``memory`` bytes at most; without it, a quarter of what is free, and 1 GiB
+    at most. ``report`` is told where the model is converted at its first start.
     """
 
     def __init__(
@@ -55,6 +62,8 @@ class LanguageModel:
         *,
         name: str | None = None,
         recycling: bool | RunnersUp = True,
+        memory: int | None = None,
+        report: Report | None = None,
         **options: Unpack[DecodingKeywords],
     ) -> None:
         self.model = model
@@ -63,14 +72,14 @@ class LanguageModel:
         check_causal(model, self.name)
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
-        self.engine = engine_of(model)
-        self._check_forgets(recycling)
+        select(model, self.options.runs_on, memory=memory, report=report)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         end = self._ends()["eos_token_id"]
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
         self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
-            self.engine.lock.take(lambda: self.engine.deterministic_traits(self.options.fixed_rows))
+            engine = engine_of(model)
+            engine.lock.take(lambda: engine.deterministic_traits(self.options.fixed_rows))
 
     @classmethod
     def from_pretrained(
@@ -81,6 +90,8 @@ class LanguageModel:
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
         recycling: bool | RunnersUp = True,
+        memory: int | None = None,
+        report: Report | None = None,
         **arguments: Any,
     ) -> LanguageModel:
         """Load a causal model of transformers, from a folder or the hub.
@@ -92,15 +103,30 @@ class LanguageModel:
         The weights of a model that was loaded here are the language model's own: whoever changes them afterwards (an
         adapter that is merged, a layer that is exchanged) calls `antiphon.accel.prepack` with the model.
 
+        The ``engine`` is "auto" here: on x86 CPUs OpenVINO, where it is installed, agrees with torch and is faster.
+
         Raises:
-            ValueError: what lies there is no causal language model, or the device or drafter is unknown.
+            ValueError: what lies there is no causal language model, the device, drafter or engine is unknown, or the
+                engine that was asked for cannot run the model.
             OSError: nothing lies there, or the hub cannot be reached.
         """
+        arguments.setdefault("engine", "auto")
         options = take_options(arguments)
         check_drafter(options.drafter)  # an unknown one is refused before anything is loaded
         model, tokenizer = load_pretrained(name_or_path, device=device, dtype=dtype, device_map=device_map, **arguments)
         engine_of(model).own()
-        return cls(model, tokenizer, name=str(name_or_path), recycling=recycling, **options.keywords)
+        more: Any = {"recycling": recycling, "memory": memory, "report": report} | options.keywords
+        return cls(model, tokenizer, name=str(name_or_path), **more)
+
+    @property
+    def selected(self) -> Selected:
+        """The engine, and why it is this one."""
+        return select(self.model, self.options.runs_on)
+
+    @property
+    def engine(self) -> ModelEngine:
+        """Who runs the model's forwards."""
+        return self.selected.engine
 
     @property
     def context_window(self) -> int | None:
@@ -194,7 +220,7 @@ class LanguageModel:
             return [self._generation(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
 
         generations = self.engine.lock.take(begin)
-        running = steps_of(self.engine, generations, batch_size)
+        running = steps_of(generations, batch_size)
         if is_weighed:
             for generation in generations:
                 generation.chooser.weigh()
@@ -247,43 +273,18 @@ class LanguageModel:
         options = self.options.with_rows(settings.rows)
         if settings.drafter is not None:
             options = replace(options, drafter=settings.drafter)
-        options = replace(options, drafter=self._factory(options, settings.recycling))
-        return TextGeneration(request, sources, self.tokenizer, generator, options)
+        table = self._table(settings.recycling)
+        own = RunnersUp(self.name) if table is not None and options.reproducible else table  # what it teaches itself
+        options = replace(options, drafter=with_table(factory_of(options, self.engine), own))
+        tenant = own if prefix is None else prefix.tenant
+        return TextGeneration(request, sources, self.tokenizer, generator, options, tenant)
 
-    def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
-        """The request's drafter, with the runners-up that it may use."""
-        self._check_forgets(given)
-        table = self.runners_up if given is None or given is True else self._own(given)
-        if table is not None and asked.reproducible:
-            table = RunnersUp(self.name)  # what the request itself teaches
-        factory = factory_of(asked, self.engine)
-        if factory is Recycling:
-            return partial(Recycling, table)
-        options = factory.keywords if isinstance(factory, partial) else dict[str, Any]()
-        made = factory.func if isinstance(factory, partial) else factory
-        if made is not Blend or {"drafter", "recycling"} & options.keys():
-            return factory
-        recycled: Any = {"recycling": False if table is None else table}
-        return partial(factory, **recycled)
+    def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
+        """The runners-up that a request may use."""
+        return self.runners_up if given is None or given is True else self._own(given)
 
-    def _check_forgets(self, table: object) -> None:
-        """Refuse a table that remembers other requests where none of them may change what is drafted."""
-        if self.options.reproducible and isinstance(table, RunnersUp):
-            raise ValueError(
-                "recycling is a table that remembers other requests, on which a reproducible request must not depend; "
-                "leave recycling out, or reproducible."
-            )
-
-    def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
-        """The same table, unless it is another model's; None for False."""
-        if table is False:
-            return None
-        if table.model not in ("", self.name):
-            raise ValueError(
-                f"recycling is a table of runners-up of {table.model!r}, and this is {self.name!r}; give each model a "
-                "table of its own."
-            )
-        return table
+    def _own(self, given: RunnersUp | Literal[False]) -> RunnersUp | None:
+        return own_table(given, self.name, reproducible=self.options.reproducible)
 
     def _stream(
         self,

@@ -1,6 +1,7 @@
 """Engines of tiny models, and what their forwards are held against. Knows torch alone as the truth."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Logits, path_to
 from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -28,8 +30,15 @@ BRANCHES = (ROOT, ROOT, 1, 0, 2)
 MEMORY = 2**22
 
 
+@cache
+def model_of(family: str = "llama", seed: int = 0) -> Any:
+    """A tiny model, the same one for all tests that leave it as it is."""
+    return tiny_model(family, seed=seed)
+
+
+@cache
 def graph_of(model: Any) -> Any:
-    """The converted model, as it comes back from a file."""
+    """The converted model, as it comes back from a file; converted once."""
     with TemporaryDirectory() as folder:
         return stored(Path(folder) / "model", lambda: paged_model(model, declared(model)))
 

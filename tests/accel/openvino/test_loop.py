@@ -10,20 +10,21 @@ from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.decoding.loop import loop_of
 from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.drafting.budget import Fixed
+from antiphon.accel.drafting.experience import Experience
 from antiphon.accel.drafting.running_cost import FixedCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.protocol import Engine
 from antiphon.accel.testing.adversary import Thicket
 from antiphon.accel.testing.table_engine import Greedy, TableEnding
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCABULARY
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.memory import bytes_of_block
-from tests.accel.openvino.making import engine_of, text_of
+from tests.accel.openvino.making import engine_of, model_of, text_of
 
-MODEL: Any = tiny_model()
+MODEL: Any = model_of()
 NEW = 30
 FLAT = FixedCost(StepCost({64: {1: 1.0, 64: 1.1}}))
 """Rows cost next to nothing: sharing always pays."""
@@ -42,7 +43,9 @@ def truth_of(prompt: list[int]) -> list[int]:
 
 
 def engine_on(graph: Any, blocks: int) -> OpenVINOEngine:
-    return OpenVINOEngine(graph, memory=blocks * bytes_of_block(graph.heads, "f32"), shared_cost=FLAT)
+    engine = OpenVINOEngine(graph, memory=blocks * bytes_of_block(graph.heads, "f32"))
+    engine.experience = Experience(FLAT, FLAT)
+    return engine
 
 
 def decoded(engine: OpenVINOEngine, truth: list[int], seed: int) -> Text:

@@ -1,6 +1,7 @@
 """Texts that share forwards, blocks and a bounded memory: each says what it would say alone in torch."""
 
 import gc
+from functools import cache
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from antiphon.accel.engines.openvino.blocks import OutOfBlocks
 from antiphon.accel.engines.openvino.engine import BESIDE, OpenVINOEngine
+from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.memory import bytes_of_block
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
-from tests.accel.openvino.making import engine_of, expect_plain, step, text_of, tree_of
+from tests.accel.openvino.making import engine_of, expect_plain, model_of, step, text_of, tree_of
 
-MODEL = tiny_model()
+MODEL = model_of()
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +27,16 @@ def shared() -> OpenVINOEngine:
     return engine_of(MODEL)
 
 
+@cache
+def compiled() -> PagedGraph:
+    """The graph of the engines that live for one test: each lends it its own memory."""
+    return engine_of(MODEL).graph
+
+
 def small(blocks: int) -> OpenVINOEngine:
     """An engine with memory for so many blocks."""
-    engine = engine_of(MODEL)
-    return OpenVINOEngine(engine.graph, memory=blocks * bytes_of_block(engine.graph.heads, "f32"))
+    graph = compiled()
+    return OpenVINOEngine(graph, memory=blocks * bytes_of_block(graph.heads, "f32"))
 
 
 def test_texts_of_different_lengths_with_a_tree_a_chain_no_draft_and_a_prompt_share_a_forward(
@@ -154,7 +162,7 @@ def test_a_text_that_does_not_fit_is_refused_in_a_sentence_and_others_go_on() ->
 
 def test_memory_that_holds_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="memory is 100 bytes, and a block of 32 tokens takes"):
-        OpenVINOEngine(engine_of(MODEL).graph, memory=100)
+        OpenVINOEngine(compiled(), memory=100)
 
 
 def test_a_text_that_nobody_has_any_more_gives_its_blocks_back() -> None:

@@ -1,10 +1,14 @@
 """Converted models in the user's cache: whole or not at all, whatever happens in the middle."""
 
 import os
-import signal
+import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,20 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.opening import obstacle_of, open_engine
-from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS, fingerprint, folder_of, keep, read, stored
-from tests.accel.openvino.making import in_precision
+from antiphon.accel.engines.openvino.store import (
+    GRAPH,
+    RECEIPT,
+    UNFINISHED,
+    WEIGHTS,
+    fingerprint,
+    folder_of,
+    keep,
+    read,
+    stored,
+)
+from tests.accel.openvino.making import in_precision, model_of
 
-MODEL = tiny_model()
+MODEL = model_of()
 CONVERTING = """
 import sys, torch
 from pathlib import Path
@@ -38,8 +52,13 @@ print("done", flush=True)
 """
 
 
+@cache
+def converted(model: Any) -> Any:
+    return paged_model(model, declared(model))
+
+
 class Converter:
-    """Converts the model, and counts how often."""
+    """Converts the model, and counts how often it is asked to."""
 
     def __init__(self, model: Any = MODEL) -> None:
         self.model = model
@@ -47,7 +66,7 @@ class Converter:
 
     def __call__(self) -> Any:
         self.calls += 1
-        return paged_model(self.model, declared(self.model))
+        return converted(self.model)
 
 
 def expect_whole(graph: Any) -> None:
@@ -96,18 +115,22 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path, name: str, damage: str) -
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_conversion_that_is_killed_leaves_no_model_and_the_next_one_succeeds(tmp_path: Path) -> None:
+def test_a_conversion_that_is_killed_leaves_no_model_to_those_that_convert_at_the_same_time(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    for pause in (0.0, 0.5):
-        process = converting(folder)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(pause)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert read(folder) is None or folder.is_dir()
-    expect_whole(stored(folder, Converter()))
-    assert read(folder) is not None
+    killed = converting(folder)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "begun\n"
+    converters = [Converter() for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(stored, folder, each) for each in converters]
+        killed.kill()
+        killed.communicate()
+        for other in others:
+            expect_whole(other.result())
+    expect_whole(read(folder))
+    left = [each.name for each in tmp_path.iterdir() if each.name != "model"]
+    assert len(left) <= 1, "of the one that was killed"
+    assert all(name.startswith(UNFINISHED) for name in left)
 
 
 def test_what_a_killed_conversion_left_is_removed_an_hour_later(tmp_path: Path) -> None:
@@ -119,15 +142,6 @@ def test_what_a_killed_conversion_left_is_removed_an_hour_later(tmp_path: Path) 
     stored(tmp_path / "model", Converter())
     assert fresh.exists()
     assert not old.exists()
-
-
-def test_two_processes_that_convert_at_once_both_have_the_model(tmp_path: Path) -> None:
-    processes = [converting(tmp_path / "model") for _ in range(2)]
-    for process in processes:
-        output, errors = process.communicate(timeout=240)
-        assert output == "begun\ndone\n", errors
-    expect_whole(read(tmp_path / "model"))
-    assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_folder_that_somebody_else_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
@@ -146,28 +160,27 @@ def test_where_nothing_can_be_written_the_model_is_converted_for_this_process(tm
     assert [each.name for each in tmp_path.iterdir()] == ["cache"]
 
 
-def test_a_disk_that_is_full_leaves_no_half_model(tmp_path: Path) -> None:
-    """A limit on the size of files is what a full disk looks like to who writes; in a process of its own."""
-    script = (
-        "import resource, signal, sys, tempfile\nfrom pathlib import Path\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from antiphon.accel.engines.openvino.conversion import paged_model\n"
-        "from antiphon.accel.engines.openvino.store import read, stored\n"
-        "from antiphon.accel.engines.torch.traits import declared\n"
-        "from antiphon.accel.testing.tiny import tiny_model\n"
-        "model, folder = tiny_model(), Path(sys.argv[1])\n"
-        "graph = paged_model(model, declared(model))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
-        "try:\n    stored(folder, lambda: graph)\n"
-        "except OSError as error:\n    print('refused', read(folder), sorted(folder.parent.iterdir()))\n"
-    )
-    root = Path(__file__).parents[3]
-    environment = os.environ | {"PYTHONPATH": str(root / "accel"), "TMPDIR": str(tmp_path / "elsewhere")}
-    (tmp_path / "elsewhere").mkdir()
-    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "cache" / "model")]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert run.stdout == "refused None []\n", run.stderr[-2000:]
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A limit on the size of files: what a full disk looks like to who writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_leaves_no_half_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "cache" / "model"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    converter = Converter()
+    with largest_file(200_000), pytest.raises(OSError, match="converted model"):
+        stored(folder, converter)
+    assert read(folder) is None
+    assert list(folder.parent.iterdir()) == []
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_every_weight_and_every_setting_has_a_model_of_its_own() -> None:
@@ -190,24 +203,16 @@ def test_weights_that_are_bfloat16_numbers_are_kept_in_half_the_bytes_and_exactl
     assert sizes[0] < 0.6 * sizes[1]
 
 
-def test_an_engine_is_opened_from_what_was_kept_and_a_wrong_one_is_never_used() -> None:
+def test_an_engine_is_opened_from_what_was_kept() -> None:
     opened = open_engine(MODEL, memory=2**22)
     assert opened.engine is not None
-    assert "with trees" in opened.reason
+    assert "agrees with torch" in opened.reason
     assert opened.engine.shared_cost is not None
     assert np.isfinite(opened.engine.shared_cost.seconds(64, 16)).all()
-    folder = folder_of(fingerprint(MODEL))
-    (folder / "self-test-f32.json").unlink()
-    keep(folder.parent / "other", Converter(tiny_model(seed=1))())
-    for name in (GRAPH, WEIGHTS, RECEIPT):
-        (folder / name).write_bytes((folder.parent / "other" / name).read_bytes())
-    refused = open_engine(MODEL, memory=2**22)
-    assert refused.engine is None
-    assert "does not say what this model says; the prefill of a short text" in refused.reason
-    (folder / RECEIPT).unlink()
+    assert read(folder_of(fingerprint(MODEL))) is not None
 
 
-@pytest.mark.parametrize("family", ["bloom", "gemma2", "mamba2"])
+@pytest.mark.parametrize("family", ["bloom", "mamba2"])
 def test_a_family_that_stays_on_torch_says_why(family: str) -> None:
     opened = open_engine(tiny_model(family))
     assert opened.engine is None

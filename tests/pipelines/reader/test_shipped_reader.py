@@ -20,7 +20,7 @@ HONEY = "Honey keeps for years because it holds little water."
 
 @pytest.fixture(scope="module")
 def reader(reader_folder: Path) -> LanguageModel:
-    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32)
+    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import WINDOW, Bita, Blend, make_drafter
 from antiphon.accel.drafting.drafters.bita import acceptance
 from antiphon.accel.drafting.drafters.window import window_rows
+from antiphon.accel.engines.selection import EngineName, select
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
-from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
+from antiphon.accel.engines.torch.engine import TorchEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from antiphon.accel.drafting.step_cost import StepCost
+    from antiphon.accel.engines.protocol import ModelEngine
 
 AUTO = "auto"
 """The name of the drafter that suits a model where it runs."""
@@ -45,7 +47,11 @@ class Choice:
 
 
 def choose_drafter(
-    model: PreTrainedModel, cost: StepCost | None = None, *, deterministic: bool | int = False
+    model: PreTrainedModel,
+    cost: StepCost | None = None,
+    *,
+    deterministic: bool | int = False,
+    engine: EngineName = "torch",
 ) -> Choice:
     """`Blend`, with BiTA's masks beside it where they were learned for this model and pay on this device.
 
@@ -53,10 +59,11 @@ def choose_drafter(
     leave most masks out, and asking costs time. On a GPU whose steps would be compiled they are not chosen: masks
     forfeit that. `Lookahead` is never chosen, neither alone nor in one tree: the runners-up that `Blend` keeps make
     longer steps of the same rows, and its window added a few hundredths to these; the reason says what it would cost.
-    ``cost`` is what forwards cost, where it is not to be measured. Masks are not decoded ``deterministic``-ally.
+    ``cost`` is what forwards cost, where it is not to be measured. Masks are not decoded ``deterministic``-ally, and
+    only by the ``engine`` of torch.
     """
-    engine, options = engine_of(model), DecodingOptions(cost=cost, deterministic=deterministic)
-    return engine.lock.take(lambda: _chosen(engine, options))
+    runs, options = select(model, engine).engine, DecodingOptions(cost=cost, deterministic=deterministic)
+    return runs.lock.take(lambda: _chosen(runs, options))
 
 
 def check_drafter(drafter: str | DrafterFactory) -> None:
@@ -69,7 +76,7 @@ def check_drafter(drafter: str | DrafterFactory) -> None:
         make_drafter(drafter)
 
 
-def factory_of(options: DecodingOptions, engine: TorchEngine) -> DrafterFactory:
+def factory_of(options: DecodingOptions, engine: ModelEngine) -> DrafterFactory:
     """What makes the drafters of a name, and for `AUTO` those that suit the engine's model and the other options.
 
     Raises:
@@ -81,7 +88,9 @@ def factory_of(options: DecodingOptions, engine: TorchEngine) -> DrafterFactory:
     return _chosen(engine, options).drafter if drafter == AUTO else make_drafter(drafter)
 
 
-def _chosen(engine: TorchEngine, options: DecodingOptions) -> Choice:
+def _chosen(engine: ModelEngine, options: DecodingOptions) -> Choice:
+    if not isinstance(engine, TorchEngine):
+        return Choice(Blend, "blend", f"BiTA's masks are not verified by the engine {engine.name}")
     if engine.traits.level == "plain":
         return Choice(Blend, "blend", f"drafts do not help this model: {engine.traits.reason}")
     weights, lack = engine.own_bita

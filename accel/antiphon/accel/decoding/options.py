@@ -7,6 +7,7 @@ from typing import Any, TypedDict, cast
 
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.engines.selection import EngineName, engine_named
 
 GRAIN = 8
 """Forwards of a fixed number of rows have a multiple of so many."""
@@ -23,6 +24,7 @@ class DecodingKeywords(TypedDict, total=False):
     deterministic: bool | int
     compiled: bool | None
     cost: StepCost | None
+    engine: EngineName
     reproducible: bool
 
 
@@ -55,8 +57,13 @@ class DecodingOptions:
     A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock;
     and drafts are calibrated anew for each request.
 
+    The ``engine`` runs the forwards: "torch", "openvino", or with "auto" the faster of the two where both say the same
+    (see `antiphon.accel.engines.selection.select`). What OpenVINO does not offer runs on torch all the same: prompts
+    with left padding, a cache of the caller's, ``deterministic`` forwards, compiled steps, and BiTA.
+
     Raises:
-        ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward.
+        ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward; or there is
+            no such engine.
     """
 
     drafter: str | DrafterFactory = "blend"
@@ -64,9 +71,11 @@ class DecodingOptions:
     deterministic: bool | int = False
     compiled: bool | None = None
     cost: StepCost | None = None
+    engine: EngineName = "torch"
     reproducible: bool = False
 
     def __post_init__(self) -> None:
+        engine_named(self.engine)
         if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):
             raise ValueError(f"rows is {self.rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
         if self.rows is not None and not isinstance(self.deterministic, bool) and 0 < self.deterministic <= self.rows:
@@ -86,6 +95,11 @@ class DecodingOptions:
             return self.deterministic
         largest = DETERMINISTIC_ROWS if self.rows is None else self.rows
         return -(-(1 + largest) // GRAIN) * GRAIN if self.deterministic else 0
+
+    @property
+    def runs_on(self) -> EngineName:
+        """The engine that is asked for: torch, where forwards are asked for that only it has."""
+        return "torch" if self.fixed_rows or self.compiled else self.engine
 
     @property
     def draft_rows(self) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing import GrowingLayer
 from antiphon.accel.engines.torch.sequence import held
 from antiphon.accel.engines.torch.traits import DUMMY
@@ -30,20 +31,24 @@ class PrefixCache:
     of the text reuses nothing, nor does one that can only be decoded plainly.
 
     Rounding aside, which depends on how many tokens a forward reads, nothing that is said changes.
+
+    An engine with memory of its own for all texts (OpenVINO's) keeps there what it has read for a ``tenant``: for this
+    cache alone, in whole blocks of tokens, for any number of requests at a time, and as long as it has room.
     """
 
     def __init__(self) -> None:
+        self.tenant = object()
         self._kept: tuple[PreTrainedModel, list[int], Cache] | None = None
         self._taking = Lock()
 
     @property
     def size(self) -> int:
-        """How many tokens are held. It is no ``len``, so that an empty one does not pass for none."""
+        """How many tokens are held in here. It is no ``len``, so that an empty one does not pass for none."""
         return 0 if self._kept is None else len(self._kept[1])
 
     def clear(self) -> None:
         """Forget everything, and free its memory."""
-        self._kept = None
+        self._kept, self.tenant = None, object()
 
     def take(self, model: PreTrainedModel, tokens: Tokens) -> Cache | None:
         """The cache of what these tokens and the last text have in common, all but one token at most; or None."""
@@ -69,7 +74,10 @@ class PrefixCache:
         self._keep(generation)
 
     def _keep(self, generation: TextGeneration) -> None:
-        cache, traits = generation.cache, generation.engine.traits
+        cache = generation.cache
+        if cache is None:  # the engine finds again what it has read for this tenant
+            return
+        traits = traits_of(generation.request.model)
         # Plain ones (Jamba) may begin their recurrence anew wherever several tokens are read at once.
         if generation.text.is_begun and held(cache) and traits.rope is None and traits.level != "plain":
             self._kept = (generation.request.model, generation.transcript.tokens[: held(cache)], cache)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import (
+    Cache,
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
@@ -18,7 +19,7 @@ from transformers import (
     StopStringCriteria,
 )
 
-from antiphon.accel.engines.torch.sequence import cache_of, held
+from antiphon.accel.engines.torch.sequence import CACHES, cache_of, held
 
 Reference = str | Sequence[int]
 """A text that the answer may quote, or its token ids."""
@@ -40,7 +41,10 @@ KNOWN = frozenset({"past_key_values", "cache_params", "attention_mask", "positio
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `generate` makes of its arguments, ready to be decoded."""
+    """What `generate` makes of its arguments, ready to be decoded.
+
+    ``is_cache_given`` says that the caller has named a cache, which is to be filled even where it is empty.
+    """
 
     model: PreTrainedModel
     input_ids: Tensor
@@ -48,6 +52,18 @@ class Request:
     criteria: StoppingCriteriaList
     config: GenerationConfig
     arguments: Mapping[str, Any]
+    is_cache_given: bool = False
+
+    @property
+    def cache(self) -> Cache | None:
+        """The cache that was prepared, or given."""
+        return cache_of(self.model, dict(self.arguments))
+
+    @property
+    def has_own_cache(self) -> bool:
+        """Whether a certain cache is to be read or filled, and not any that an engine may have."""
+        cache = self.cache
+        return cache is not None and (self.is_cache_given or type(cache) is not DynamicCache or held(cache) > 0)
 
     @property
     def padding(self) -> int:
@@ -95,7 +111,8 @@ def prepare(
     generate: Any = model.generate  # the stubs of transformers leave it out of PreTrainedModel
     request: Request = generate(input_ids, stopping_criteria=criteria, custom_generate=capture, **arguments)
     refuse(request)
-    return request
+    is_given = any(arguments.get(name) is not None for name in CACHES)
+    return replace(request, is_cache_given=is_given) if is_given else request
 
 
 def reference_tokens(
@@ -130,7 +147,7 @@ def refuse(request: Request) -> None:
     """Name the first option that this decoder does not offer, before anything is decoded."""
     config, arguments = request.config, request.arguments
     batch, length = request.input_ids.shape
-    cache = cache_of(request.model, dict(arguments))
+    cache = request.cache
     kind = type(cache).__name__
     contrastive = bool(config.penalty_alpha) and not config.do_sample
     reasons = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -22,14 +22,20 @@ from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.stopping import Stop
 from antiphon.accel.decoding.transcript import Transcript
+from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters.runners_up import runners_up_of
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.protocol import CachedSequence
+from antiphon.accel.engines.selection import select
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
-from antiphon.accel.engines.torch.sequence import cache_of
 
 
 class TextGeneration:
     """The parts of a request put together, ready for the loop. Whoever makes one holds the engine's lock.
+
+    Engines whose texts share memory read a beginning once for all requests of one ``tenant``; without one this request
+    shares nothing with others.
 
     Raises:
         ValueError, TypeError: a reference is no text, or has tokens that the model does not know; the model cannot be
@@ -43,14 +49,17 @@ class TextGeneration:
         tokenizer: PreTrainedTokenizerBase | None = None,
         generator: torch.Generator | None = None,
         options: DecodingOptions | None = None,
+        tenant: Hashable = None,
     ) -> None:
         options = options or DecodingOptions()
-        config, engine = request.config, engine_of(request.model)
+        config, engine = request.config, select(request.model, options.runs_on).engine
         detailed = bool(config.return_dict_in_generate)
         vocabulary = request.model.config.get_text_config(decoder=True).vocab_size
         self.request = request
-        self.engine = engine
         drafter = factory_of(options, engine)()
+        if _needs_torch(request, drafter):
+            engine = engine_of(request.model)
+        self.engine = engine
         table = runners_up_of(drafter)
         if table is not None and options.draft_rows != 0:
             table.prior = engine.bigrams
@@ -64,14 +73,7 @@ class TextGeneration:
             keep_logits=detailed and bool(config.output_logits),
         )
         self.stop = Stop(self.transcript, request.criteria, lambda: _tuple(self.chooser.scores))
-        sequence = engine.sequence(
-            cache_of(request.model, dict(request.arguments)),
-            padding=request.padding,
-            fixed_rows=options.fixed_rows,
-            bita=bita_weights_of(drafter),
-            compiled=options.compiled,
-            shared=not options.reproducible,
-        )
+        sequence = self._sequence(options, drafter, object() if tenant is None else tenant)
         self.text = Text(
             sequence,
             drafter,
@@ -90,10 +92,24 @@ class TextGeneration:
         finally:
             self.engine.release(self.text.sequence)
 
+    def _sequence(self, options: DecodingOptions, drafter: Drafter, tenant: Hashable) -> CachedSequence:
+        """The memory of the text, on the engine that decodes it."""
+        request, engine = self.request, self.engine
+        if isinstance(engine, OpenVINOEngine):
+            return engine.sequence(self.transcript.tokens, tenant=tenant, shared=not options.reproducible)
+        return engine_of(request.model).sequence(
+            request.cache,
+            padding=request.padding,
+            fixed_rows=options.fixed_rows,
+            bita=bita_weights_of(drafter),
+            compiled=options.compiled,
+            shared=not options.reproducible,
+        )
+
     @property
-    def cache(self) -> Cache:
-        """What the model has read of the text."""
-        return self.engine.cache_of(self.text.sequence)
+    def cache(self) -> Cache | None:
+        """What the model has read of the text; None on an engine that has no cache of transformers."""
+        return self.engine.cache_of(self.text.sequence) if isinstance(self.engine, TorchEngine) else None
 
     def output(self) -> Tensor | GenerateDecoderOnlyOutput:
         """What `generate` returns, once every step is done."""
@@ -108,12 +124,23 @@ class TextGeneration:
         return GenerateDecoderOnlyOutput(**fields)
 
 
-def steps_of(
-    engine: TorchEngine, generations: Sequence[TextGeneration], size: int | None = None
-) -> list[Iterator[Step]]:
+def _needs_torch(request: Request, drafter: Drafter) -> bool:
+    """Whether something is asked for that no other engine has; see `DecodingOptions`."""
+    return bool(
+        request.padding
+        or request.has_own_cache
+        or request.model.training
+        or torch.is_autocast_enabled(request.model.device.type)
+        or bita_weights_of(drafter) is not None
+    )
+
+
+def steps_of(generations: Sequence[TextGeneration], size: int | None = None) -> list[Iterator[Step]]:
     """The steps of each text: from forwards that ``size`` texts (all) share where the model allows it."""
     texts = [generation.text for generation in generations]
-    if len(texts) == 1 or not engine.lock.take(lambda: all(text.sequence.is_shareable for text in texts)):
+    engines = {generation.engine for generation in generations}
+    engine = engines.pop() if len(engines) == 1 and len(texts) > 1 else None
+    if engine is None or not engine.lock.take(lambda: all(text.sequence.is_shareable for text in texts)):
         return [generation.steps() for generation in generations]
     batch = Batch(loop_of(engine), size=size or len(texts))
     return [_no_grad(batch.add(text)) for text in texts]

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 
 if TYPE_CHECKING:
+    from antiphon.accel.drafting.budget import Budget
+    from antiphon.accel.drafting.draft import Drafter
+    from antiphon.accel.drafting.drafters.runners_up import Bigrams
     from antiphon.accel.drafting.running_cost import Cost
+    from antiphon.accel.drafting.step_cost import StepCost
     from antiphon.accel.engines.fair_lock import FairLock
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -101,3 +105,29 @@ class Engine(Protocol):
 
         For each of them the logits after its last pending token and after every row of its draft.
         """
+
+
+class ModelEngine(Engine, Protocol):
+    """An engine that knows its model: what a request asks of it beside forwards, whoever computes them."""
+
+    @property
+    def name(self) -> str:
+        """What it is called where engines are chosen."""
+
+    @property
+    def bigrams(self) -> Bigrams | None:
+        """The model's best tokens after each frequent token; None where it cannot be asked."""
+
+    def step_cost(self, *, anew: bool = False) -> StepCost:
+        """What a forward costs by its rows, as it was measured once, or ``anew``."""
+
+    def budget(
+        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+    ) -> Budget:
+        """A budget for one request: of ``rows`` rows, or where that is None by what forwards cost, or by ``cost``.
+
+        A ``reproducible`` one learns neither from the clock nor from other requests.
+        """
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the memory of a text that has ended to others."""

@@ -13,6 +13,7 @@ from antiphon.accel.decoding.choice import choose_drafter
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.protocol import Level
+from antiphon.accel.engines.selection import EngineName, Selected, select
 from antiphon.accel.engines.torch.attention import HALF
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
@@ -40,8 +41,9 @@ class Diagnosis:
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
     head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
     draft's mask, and is empty where they are; ``prepacking`` says the same of weights, of which ``prepacked`` bytes are
-    copied, and ``compiling`` of compiled steps. ``positions`` is where its context ends, in tokens. ``auto`` is the
-    drafter of that name, and why.
+    copied, and ``compiling`` of compiled steps. ``positions`` is where its context ends, in tokens. ``engine`` runs the
+    model here, and why; what is said of masks, packing and weights is said of torch, and ``cost`` of this engine.
+    ``auto`` is the drafter of that name, and why.
     """
 
     model: str
@@ -49,6 +51,7 @@ class Diagnosis:
     parameters: int
     dtype: str
     device: str
+    engine: str
     level: Level
     reason: str
     attention: str
@@ -70,20 +73,21 @@ class Diagnosis:
         return asdict(self) | {"cost": self.cost.as_dict()}
 
 
-def diagnose(model: PreTrainedModel) -> Diagnosis:
+def diagnose(model: PreTrainedModel, *, engine: EngineName = "torch") -> Diagnosis:
     """Probe the model, measure its steps anew (the figures replace those that were kept), and say what follows.
 
     Raises:
-        ValueError: the model is not a causal language model with a key-value cache.
+        ValueError: the model is not a causal language model with a key-value cache, or the engine cannot run it.
     """
-    engine = engine_of(model)
-    return engine.lock.take(lambda: _diagnose(engine))
+    selected = select(model, engine)
+    return selected.engine.lock.take(lambda: _diagnose(engine_of(model), selected, engine))
 
 
-def _diagnose(engine: TorchEngine) -> Diagnosis:
+def _diagnose(engine: TorchEngine, selected: Selected, asked: EngineName) -> Diagnosis:
     model, traits, weights = engine.model, engine.traits, engine.prepacked
-    cost = engine.step_cost(anew=True)
+    cost = selected.engine.step_cost(anew=True)
     return Diagnosis(
+        engine=f"{selected.engine.name}: {selected.reason}",
         model=type(model).__name__,
         family=model.config.model_type,
         parameters=model.num_parameters(),
@@ -102,7 +106,7 @@ def _diagnose(engine: TorchEngine) -> Diagnosis:
         prepacked=weights.size,
         compiling=engine.why_not_compiled(),
         cost=cost,
-        auto=str(choose_drafter(model)),
+        auto=str(choose_drafter(model, engine=asked)),
         advice=tuple(_advice(model, traits)),
     )
 

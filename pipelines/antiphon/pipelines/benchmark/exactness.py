@@ -114,8 +114,9 @@ def measure_exactness(
 def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     """Why the model cannot be decoded deterministically, if it cannot."""
     from antiphon.accel.decoding.options import DecodingOptions
+    from antiphon.accel.engines.torch.engine import engine_of
 
-    engine, fixed_rows = language_model.engine, DecodingOptions(rows=rows, deterministic=True).fixed_rows
+    engine, fixed_rows = engine_of(language_model.model), DecodingOptions(rows=rows, deterministic=True).fixed_rows
     try:
         engine.lock.take(lambda: engine.deterministic_traits(fixed_rows))
     except ValueError as error:

@@ -57,6 +57,7 @@ def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> Langua
     import torch
 
     from antiphon.accel import LanguageModel
+    from antiphon.accel.engines.torch.engine import engine_of
     from antiphon.accel.engines.torch.loading import choose_device, choose_dtype
 
     place = choose_device(device)
@@ -64,5 +65,6 @@ def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> Langua
         chosen = choose_dtype(torch.bfloat16, place)
         dtype = torch.bfloat16 if chosen == "auto" else chosen
     language_model = LanguageModel(shaped(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)
-    language_model.engine.lock.take(language_model.engine.own)  # nobody else has this model
+    engine = engine_of(language_model.model)
+    engine.lock.take(engine.own)  # nobody else has this model
     return language_model

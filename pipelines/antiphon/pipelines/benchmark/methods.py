@@ -14,6 +14,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RunnersUp, make_drafter
+from antiphon.accel.engines.selection import EngineName, engine_named
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.openvino_genai import (
     GENAI,
@@ -80,6 +81,7 @@ class Ours:
     name: str
     drafter: DrafterFactory | Literal["auto"]
     rows: int | None
+    engine: EngineName = "torch"
 
     @property
     def is_peer(self) -> bool:
@@ -100,10 +102,12 @@ class Ours:
 
         model: Any = language_model.model
         inputs = _inputs(model, job, limit)
-        factory = choose_drafter(model).drafter if self.drafter == "auto" else self.drafter
+        factory = choose_drafter(model, engine=self.engine).drafter if self.drafter == "auto" else self.drafter
         drafter = factory if job.answer is None else lambda: _WithoutLogits(factory())
         options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
-        with _Watch(model) if model.device.type == "cpu" else nullcontext() as watch:
+        options["engine"] = self.engine
+        is_watched = self.engine == "torch" and model.device.type == "cpu"
+        with _Watch(model) if is_watched else nullcontext() as watch:
             started = perf_counter()
             generate(model, **inputs, references=job.references, on_step=note, **options)
             seconds = perf_counter() - started
@@ -116,9 +120,13 @@ class Ours:
             drafted=sum(step.drafted for step in later),
             reading=steps[0].draft_seconds,
             drafting=sum(step.draft_seconds for step in later),
-            forward=None if watch is None else watch.seconds_after(times[0]),
+            forward=self._forwards(later) if watch is None else watch.seconds_after(times[0]),
             looping=sum(step.seconds - step.forward_seconds for step in later),
         )
+
+    def _forwards(self, steps: Sequence[Step]) -> float | None:
+        """Seconds of forwards as the steps say themselves; None on a device that works on when they return."""
+        return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
 
 
 class Warm:
@@ -129,10 +137,10 @@ class Warm:
 
     is_peer = False
 
-    def __init__(self, name: str, rows: int | None) -> None:
+    def __init__(self, name: str, rows: int | None, engine: EngineName = "torch") -> None:
         self.name = name
         self._table = RunnersUp()
-        self._ours = Ours(name, partial(Blend, recycling=self._table), rows)
+        self._ours = Ours(name, partial(Blend, recycling=self._table), rows, engine)
         self._met: set[Job] = set()
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
@@ -159,12 +167,13 @@ COMBINED: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
 def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
     """The methods of those names, plain decoding by transformers before all others, each once.
 
-    A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
-    ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests.
+    A drafter's name may be followed by an engine (``blend@openvino``; torch without one), and by rows of its own:
+    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as
+    a `LanguageModel` has it, which remembers earlier requests.
     ``openvino-genai`` and ``openvino-genai-lookup:8`` are another program on the same weights.
 
     Raises:
-        ValueError: there is no method of a name, or its rows are no number.
+        ValueError: there is no method or engine of a name, or its rows are no number.
     """
     pipelines = GenAIPipelines()
     return tuple(_method(name, rows, pipelines) for name in dict.fromkeys((GREEDY, *names)))
@@ -196,24 +205,26 @@ def rows_named(rows: str) -> int | None:
 
 
 def _method(name: str, rows: int | None, pipelines: GenAIPipelines) -> Method:
-    base, _, own = name.partition(":")
-    if base in PEERS and not own:
+    head, _, own = name.partition(":")
+    if head in PEERS and not own:
         return HuggingFace(name)
     if name == GENAI:
         return OpenVINOGenAI(name, 0, pipelines)
-    if base == GENAI_LOOKUP:
+    if head == GENAI_LOOKUP:
         return OpenVINOGenAI(name, guessed_tokens(own), pipelines)
-    if base == WARM:
-        return Warm(name, rows_named(own) if own else rows)
+    base, _, asked = head.partition("@")
+    engine = engine_named(asked or "torch")
     own_rows = rows_named(own) if own else rows
+    if base == WARM:
+        return Warm(name, own_rows, engine)
     if base == "auto":
-        return Ours(name, "auto", own_rows)
+        return Ours(name, "auto", own_rows, engine)
     if base in COMBINED:
-        return Ours(name, COMBINED[base](), own_rows)
+        return Ours(name, COMBINED[base](), own_rows, engine)
     if base not in DRAFTERS:
         known = ", ".join((*NAMES, *COMBINED, WARM, "auto", GENAI, GENAI_LOOKUP))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
-    return Ours(name, DRAFTERS[base], own_rows)
+    return Ours(name, DRAFTERS[base], own_rows, engine)
 
 
 def lookaheads(sizes: Sequence[str], *, unread: bool = False) -> tuple[Method, ...]:

@@ -13,6 +13,7 @@ from antiphon.pipelines.cli.options import (
     DRAFTER_HELP,
     Bita,
     Device,
+    EngineOption,
     Index,
     MaxNewTokens,
     Rows,
@@ -42,6 +43,7 @@ def ask(
         typer.Option(help="End the answer before this text; may be repeated.", show_default="a blank line for smollm2"),
     ] = None,
     device: Device = None,
+    engine: EngineOption = "auto",
     sessions: Sessions = None,
     drafting: Annotated[
         bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
@@ -61,7 +63,7 @@ def ask(
     factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    language_model = open_language_model(model, device=device, drafter=factory)
+    language_model = open_language_model(model, device=device, drafter=factory, engine=engine)
     if isinstance(language_model, LanguageModel) and factory == "auto":
         console.show_choice(language_model)
     rag = Rag(retriever, language_model, k=k, sessions=store)

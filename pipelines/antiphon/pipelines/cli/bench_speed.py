@@ -26,9 +26,10 @@ TokenizerName = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (so many rows), ...; blend-warm, which "
-        "remembers the requests before it in a round, as a program does that keeps its model; openvino-genai, and "
-        "openvino-genai-lookup:8 (so many tokens guessed at once): another program on the same weights.",
+        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (so many rows), blend@openvino (by that engine), "
+        "...; blend-warm, which remembers the requests before it in a round, as a program does that keeps its model; "
+        "openvino-genai, and openvino-genai-lookup:8 (so many tokens guessed at once): another program on the same "
+        "weights.",
         show_default="all",
     ),
 ]

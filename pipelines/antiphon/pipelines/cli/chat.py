@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import ASKED_HELP, DEFAULT_MODEL, Device, Index, MaxNewTokens, Sessions
+from antiphon.pipelines.cli.options import (
+    ASKED_HELP,
+    DEFAULT_MODEL,
+    Device,
+    EngineOption,
+    Index,
+    MaxNewTokens,
+    Sessions,
+)
 from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
 from antiphon.pipelines.models.embedded import STOPS
 
@@ -21,6 +29,7 @@ def chat(
         bool, typer.Option("--rewrite", help="Have the model rewrite follow-up questions for the search.")
     ] = False,
     device: Device = None,
+    engine: EngineOption = "auto",
     sessions: Sessions = None,
 ) -> None:
     """Ask one question after the other: answers stream, and what was said before is not read again."""
@@ -32,5 +41,5 @@ def chat(
     console.quiet_libraries()
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    rag = Rag(retriever, open_language_model(model, device=device), k=k, sessions=store)
+    rag = Rag(retriever, open_language_model(model, device=device, engine=engine), k=k, sessions=store)
     hold_conversation(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))

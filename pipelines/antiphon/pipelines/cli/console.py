@@ -72,7 +72,8 @@ def show_choice(language_model: LanguageModel) -> None:
     from antiphon.accel import choose_drafter
 
     with err.status("Measuring"):
-        choice = choose_drafter(language_model.model, deterministic=language_model.options.deterministic)
+        options = language_model.options
+        choice = choose_drafter(language_model.model, deterministic=options.deterministic, engine=options.runs_on)
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 

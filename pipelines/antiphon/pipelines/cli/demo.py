@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import index_documents, load_language_model, show_index
 from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
 from antiphon.pipelines.models.embedded import EMBEDDED, STOPS
@@ -31,10 +31,11 @@ MAX_NEW_TOKENS = 100
 
 def demo(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    engine: EngineOption = "auto",
 ) -> None:
     """Index the documents that ship with antiphon, ask them questions, and compare with plain decoding."""
     console.quiet_libraries()
-    is_same = run_demo(model)
+    is_same = run_demo(model, engine=engine)
     if model in EMBEDDED and not is_same:
         raise typer.Exit(1)
 
@@ -45,6 +46,7 @@ def run_demo(
     paths: Sequence[Path] | None = None,
     folder: Path | None = None,
     questions: Sequence[str] = QUESTIONS,
+    engine: str = "auto",
 ) -> bool:
     """Index, ask, cite and compare, all on the terminal; whether drafted and plain texts were the same.
 
@@ -54,7 +56,7 @@ def run_demo(
     console.out.rule("Index")
     folder = folder or demo_index_folder()
     show_index(index_documents(paths or demo_documents(), folder, embedder="minilm"))
-    rag = _open(folder, model)
+    rag = _open(folder, model, engine)
     console.out.rule(f"Ask {model}")
     if model in EMBEDDED:
         console.out.print(NOTES[model] + _LARGER, style="dim")
@@ -73,7 +75,7 @@ NOTES = {
 _LARGER = "A larger one takes the same path: antiphon demo --model some/hub-model"
 
 
-def _open(folder: Path, model: str) -> Rag:
+def _open(folder: Path, model: str, engine: str) -> Rag:
     import torch
 
     from antiphon.pipelines.rag import Rag
@@ -81,7 +83,7 @@ def _open(folder: Path, model: str) -> Rag:
 
     # Only in float32 is the text of any two ways to decode sure to be the same; a large model may not fit in it.
     dtype: Any = torch.float32 if model in EMBEDDED else "auto"
-    language_model = load_language_model(model, dtype=dtype)
+    language_model = load_language_model(model, dtype=dtype, engine=engine)
     with console.err.status("Warming up"):  # the first forwards find out what the model can verify, and are slower
         language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
     return Rag(Retriever.open(folder), language_model)

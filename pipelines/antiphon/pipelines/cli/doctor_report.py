@@ -40,6 +40,7 @@ def diagnosis_facts(diagnosis: Diagnosis) -> dict[str, str]:
     return {
         "level": f"{diagnosis.level} ({LEVELS[diagnosis.level]})",
         "because": diagnosis.reason,
+        "engine": diagnosis.engine,
         "model": f"{diagnosis.model}, {diagnosis.parameters:,} parameters, {diagnosis.dtype} on {diagnosis.device}",
         "attention": f"{diagnosis.attention}; {diagnosis.mask}",
         "layers": "\n".join(str(kind) for kind in diagnosis.layers),

@@ -27,6 +27,10 @@ Bita = Annotated[
     typer.Option(help="A file of BiTA's weights for this model, or smollm2 for its own: with blend, or alone as bita."),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
+EngineOption = Annotated[
+    str,
+    typer.Option("--engine", help="Who runs the model: torch, openvino, or auto: the faster that says the same."),
+]
 Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")]
 Limit = Annotated[int | None, typer.Option(help="Only so many samples.")]
 MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]

@@ -64,13 +64,15 @@ def show_index(report: IndexReport) -> None:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 
 
-def load_language_model(name: str, *, device: str | None = None, dtype: Any = "auto", **settings: Any) -> LanguageModel:
-    """The language model that a user called ``name``, converted first if it is an embedded one and this has to be.
+def load_language_model(
+    name: str, *, device: str | None = None, dtype: Any = "auto", engine: Any = "torch", **settings: Any
+) -> LanguageModel:
+    """The language model that a user called ``name``, converted first where it is embedded or its engine wants it.
 
     ``settings`` go to `LanguageModel.from_pretrained`.
 
     Raises:
-        ValueError: it is the address of a server: a model there cannot be looked into.
+        ValueError: it is the address of a server: a model there cannot be looked into; or the engine cannot run it.
     """
     if is_address(name):
         raise ValueError(
@@ -82,8 +84,13 @@ def load_language_model(name: str, *, device: str | None = None, dtype: Any = "a
     # The GGUF reader of transformers draws a bar of its own, which nothing switches off.
     with console.progress_bars() as report, redirect_stderr(StringIO()):
         place = resolve_model(name, progress=report)
-    with console.err.status(f"Loading {name}"):
-        return LanguageModel.from_pretrained(place, device=device, dtype=dtype, **settings)
+    if engine == "torch":
+        with console.err.status(f"Loading {name}"):
+            return LanguageModel.from_pretrained(place, device=device, dtype=dtype, engine=engine, **settings)
+    with console.progress_bars() as report:
+        return LanguageModel.from_pretrained(
+            place, device=device, dtype=dtype, engine=engine, report=report, **settings
+        )
 
 
 def is_address(name: str) -> bool:
@@ -91,22 +98,26 @@ def is_address(name: str) -> bool:
     return name.startswith(("http://", "https://"))
 
 
-def open_language_model(name: str, *, device: str | None = None, drafter: Any = "blend") -> TextModel:
+def open_language_model(
+    name: str, *, device: str | None = None, drafter: Any = "blend", engine: str = "auto"
+) -> TextModel:
     """The language model to ask: one that runs here, or by an address ("http://host:8000/v1") one on a server.
 
     Behind "#" stands the model's name there; without one it is the server's first.
 
     Raises:
-        ValueError: nothing is called that, or a server was told how to draft.
+        ValueError: nothing is called that, or a server was told how to draft or by which engine.
         RemoteError: the server cannot be asked, or has no such model.
     """
     if not is_address(name):
-        return load_language_model(name, device=device, drafter=drafter)
+        return load_language_model(name, device=device, drafter=drafter, engine=engine)
     from antiphon.accel import RemoteLanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter
 
     if drafter not in ("blend", resolve_drafter("blend")):
         raise ValueError("--drafter and --plain are for models that run here; how a server drafts it says itself.")
+    if engine != "auto":
+        raise ValueError("--engine is for models that run here; a server has its own.")
     address, _, model = name.partition("#")
     remote = RemoteLanguageModel(address, model or None)
     with console.err.status(f"Asking {address}"):

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import torch
+from torch import Tensor
 
-from antiphon.accel.drafting.draft import EMPTY, Logits, Tokens
+from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
+from antiphon.accel.drafting.experience import Experience, beginning, budget_of
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.memory import BlockMemory, bytes_of_block
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
+from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.logits import TorchLogits
 
 if TYPE_CHECKING:
+    from antiphon.accel.drafting.budget import Budget
+    from antiphon.accel.drafting.draft import Drafter
+    from antiphon.accel.drafting.drafters.runners_up import Bigrams
     from antiphon.accel.drafting.running_cost import Cost
-    from antiphon.accel.engines.protocol import Feed
+    from antiphon.accel.drafting.step_cost import StepCost
+    from antiphon.accel.engines.protocol import CachedSequence
 
 CHUNK = 512
 """Tokens of a prompt that are read in one forward."""
+
+Ask = Callable[[Callable[[Draft, int], Tensor]], "Bigrams | None"]
+"""Asks a model for its bigrams, given a forward of a fresh text: a root token, and a draft below it."""
+
+Measure = Callable[["OpenVINOEngine", bool], "StepCost"]
+"""What forwards of an engine cost, as it was measured before or is now; where it says True, it is measured anew."""
+
+WIDE = 256
+"""Windows smaller than this do not hold the trees by which bigrams are asked for."""
 
 BESIDE = 32
 """Pending tokens that are read beside a tree, whose table is quadratic in them; what comes before is read by itself."""
@@ -37,9 +53,13 @@ class OpenVINOEngine:
     short, blocks that only might be asked for again are forgotten first; then the texts that were used least recently
     are, and have to be read again.
 
+    Forwards take turns under ``lock``, which may be another engine's as well. ``bigrams`` asks for those of the model.
+
     Raises:
         ValueError: the memory does not hold two blocks.
     """
+
+    name = "openvino"
 
     def __init__(
         self,
@@ -49,7 +69,8 @@ class OpenVINOEngine:
         window: int | None = None,
         positions: int | None = None,
         chunk: int = CHUNK,
-        shared_cost: Cost | None = None,
+        lock: FairLock | None = None,
+        bigrams: Ask | None = None,
     ) -> None:
         each = bytes_of_block(graph.heads, graph.precision)
         blocks = memory // each
@@ -62,8 +83,8 @@ class OpenVINOEngine:
         self.chunk = chunk
         self.window = window
         self.positions = positions
-        self.shared_cost = shared_cost
-        self.lock = FairLock()
+        self.experience: Experience | None = None
+        self.lock = FairLock() if lock is None else lock
         self.loop: object | None = None
         self.pool = BlockPool(blocks)
         memory_of_blocks = BlockMemory(graph.heads, blocks, graph.precision)
@@ -71,15 +92,69 @@ class OpenVINOEngine:
         graph.attach(self._room.memory)
         self._texts: WeakSet[PagedSequence] = WeakSet()
         self._forwards = 0
+        self._measure: Measure | None = None
+        self._cost: StepCost | None = None
+        self._ask = bigrams
+        self._bigrams: Bigrams | None = None
+
+    @property
+    def shared_cost(self) -> Cost | None:
+        """Seconds of forwards over several texts by the rows of all; None where nothing was measured."""
+        return None if self.experience is None else self.experience.shared_cost
+
+    def costs(self, measure: Measure) -> None:
+        """Take what forwards cost from here on."""
+        self._measure = measure
+        self.step_cost()
+
+    def step_cost(self, *, anew: bool = False) -> StepCost:
+        """What a forward costs by its rows, as it was measured once, or ``anew``.
+
+        Raises:
+            ValueError: nobody has said how it is measured.
+        """
+        if self._measure is None:
+            raise ValueError("What a forward of this engine costs was not measured; tell it by `costs`.")
+        if anew or self._cost is None:
+            self._cost = self._measure(self, anew)
+            self.experience = beginning(self._cost)
+        return self._cost
+
+    def budget(
+        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+    ) -> Budget:
+        """A budget for one request, as `antiphon.accel.drafting.experience.budget_of` makes it.
+
+        A ``reproducible`` one takes what was measured of the model for its cost.
+        """
+        if cost is None and rows is None and reproducible:
+            cost = self.step_cost()
+        return budget_of(drafter, rows, cost, lambda: self.experience)
+
+    @property
+    def bigrams(self) -> Bigrams | None:
+        """The model's best tokens after each frequent token, asked for once; None where it cannot be asked."""
+        if self._ask is not None and (self.window is None or self.window > WIDE):
+            self._bigrams = self._ask(self._siblings)
+        self._ask = None
+        return self._bigrams
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the memory of a text that has ended to others; until they take it, what was read is found again."""
+        sequence.restart()
 
     @property
     def capacity(self) -> int:
         """How many tokens the memory holds, of all texts together."""
         return self.pool.blocks * BLOCK
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None) -> PagedSequence:
-        """The memory of one more text, which already holds what is known of its beginning to this ``tenant``."""
+    def sequence(self, text: Tokens = (), *, tenant: Hashable = None, shared: bool = True) -> PagedSequence:
+        """The memory of one more text, which already holds what is known of its beginning to this ``tenant``.
+
+        Unless it may be ``shared`` its forwards are its own.
+        """
         sequence = PagedSequence(self._room, tenant)
+        sequence.is_shareable = shared
         with self._room.guard:
             self._collect()
             sequence.adopt(text)
@@ -121,6 +196,13 @@ class OpenVINOEngine:
             answers.append(TorchLogits(torch.from_numpy(logits[: share.asked])))
             logits = logits[share.asked :]
         return answers
+
+    def _siblings(self, draft: Draft, root: int) -> Tensor:
+        """A forward of a fresh text, for whoever asks the model about many tokens at once."""
+        sequence = self.sequence(tenant=object())
+        logits = self.forward([Feed(sequence, (root,), draft)])[0].tensor()
+        sequence.restart()
+        return logits
 
     def _ahead(self, feed: Feed, left: Sequence[int]) -> int:
         """How many of the tokens that are left are read without their logits now."""

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-import json
 import platform
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from threading import Event
+from typing import TYPE_CHECKING
+from weakref import ref
 
 import psutil
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from antiphon.accel.drafting.running_cost import RunningCost
+from antiphon.accel.drafting.draft import Draft
+from antiphon.accel.drafting.drafters.runners_up import Bigrams
 from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.runtime import PRECISIONS, computes_in, core, is_installed, version
+from antiphon.accel.engines.openvino.memory import bytes_of_block
+from antiphon.accel.engines.openvino.paged_attention import BLOCK
+from antiphon.accel.engines.openvino.runtime import PRECISIONS, computes_in, is_installed, version
 from antiphon.accel.engines.openvino.self_test import findings
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, stored
+from antiphon.accel.engines.openvino.verdicts import Verdict, keep_verdict, verdict_on
+from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.traits import Traits, declared
-from antiphon.accel.files import write
+from antiphon.accel.engines.torch.traits import declared
+
+if TYPE_CHECKING:
+    import openvino
 
 MACHINES = ("x86_64", "AMD64")
 """What paged attention with trees was made for."""
 
-MOST = 4 * 2**30
-SHARE = 0.25
-"""How much memory keys and values may take where nothing else is said: so many bytes, or this share of what is free."""
-
-TRIED = 1
-"""Raised whenever the self-test comes to ask for more."""
+USUAL, SHARE = 2**30, 0.25
+"""How much memory keys and values may take where nothing else is said: so many bytes, or what one text as long as the
+model's context takes, if that is more; and of the memory that is free this share at most."""
 
 ROWS, CONTEXT = (1, 8), 512
 """By which forwards the faster engine is found: a plain step, and one with a draft, after so many tokens."""
+
+STAGE, STAGES = "Preparing the model for OpenVINO, once", 3
+"""What takes long at the first start: it is converted, then compiled and compared with torch, then measured."""
+
+Report = Callable[[str, int, int], None]
+"""Called as ``report(stage, done, total)`` where something takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +59,41 @@ class Opened:
     reason: str
 
 
-def open_engine(model: PreTrainedModel, *, memory: int | None = None) -> Opened:
+def open_engine(
+    model: PreTrainedModel, *, memory: int | None = None, if_faster: bool = False, report: Report | None = None
+) -> Opened:
     """The model's engine, converted and self-tested on the first use; without one, the model stays on torch.
 
-    Keys and values take ``memory`` bytes at most. A graph that does not say what the model says is never used.
+    Keys and values take ``memory`` bytes at most. A graph that does not say what the model says is never used. With
+    ``if_faster`` neither is one whose measured steps take more time than torch's. Whoever calls this holds the lock of
+    the model's engine of torch, which both engines then share.
     """
     if (obstacle := obstacle_of(model)) is not None:
         return Opened(None, obstacle)
-    traits = declared(model)
-    key = fingerprint(model)
-    folder = folder_of(key)
+    key, setting = fingerprint(model), _setting(model)
+    known = verdict_on(key, setting)
+    if known is not None and (reason := _against(known, if_faster=if_faster)):
+        return Opened(None, reason)
+    told = _silent if report is None else report
     try:
-        graph = PagedGraph(
-            stored(folder, lambda: paged_model(model, traits)),
-            precision=PRECISIONS[_name(model.dtype)],
-            threads=torch.get_num_threads(),
-        )
+        engine, is_new = _compiled(model, key, memory, told)
+        if is_new or known is None:
+            told(STAGE, 1, STAGES)
+            known = _tried(engine, model)
+            told(STAGE, 2, STAGES)
     except Unconvertible as error:
-        return Opened(None, f"OpenVINO cannot run this model: {error}.")
-    except (OSError, RuntimeError) as error:
+        known = Verdict(f"OpenVINO cannot run this model: {error}.")
+    except (OSError, RuntimeError) as error:  # a full disk, or a machine that is short of memory: not for ever
         return Opened(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
-    engine = _engine(graph, traits, memory)
-    if (doubt := _doubt(engine, model, traits, folder)) is not None:
-        return Opened(None, f"OpenVINO does not say what this model says; {doubt}.")
-    engine.shared_cost = RunningCost(step_cost(engine, key))
-    return Opened(engine, f"OpenVINO {version()}, in {graph.precision}, with trees of drafts.")
+    if not known.obstacle:
+        engine.costs(lambda engine, anew: step_cost(engine, key, anew=anew))
+        if if_faster and known.ratio is None:
+            known = replace(known, ratio=_ratio(engine, model))
+            told(STAGE, STAGES, STAGES)
+    keep_verdict(key, setting, known)
+    if reason := _against(known, if_faster=if_faster):
+        return Opened(None, reason)
+    return Opened(engine, _for(engine, known))
 
 
 def obstacle_of(model: PreTrainedModel) -> str | None:
@@ -78,8 +102,9 @@ def obstacle_of(model: PreTrainedModel) -> str | None:
         return "OpenVINO is not installed: pip install 'antiphon[openvino]'."
     if platform.machine() not in MACHINES:
         return f"OpenVINO's paged attention is for x86 CPUs, and this machine is {platform.machine()}."
-    if model.device.type != "cpu":
-        return f"The model is on {model.device}, and this engine runs on CPUs."
+    devices = {each.device.type for each in model.parameters()} - {"cpu"}
+    if devices:
+        return f"The model, or a part of it, is on {', '.join(sorted(devices))}, and this engine runs on CPUs."
     precision = PRECISIONS.get(_name(model.dtype))
     if precision is None or not computes_in(precision):
         return f"This CPU does not compute in {_name(model.dtype)} under OpenVINO."
@@ -88,40 +113,76 @@ def obstacle_of(model: PreTrainedModel) -> str | None:
     return None
 
 
-def is_faster(engine: OpenVINOEngine, model: PreTrainedModel) -> bool:
-    """Whether the engine's measured forwards, with a draft and without, take less time than torch's."""
-    mine, its = step_cost(engine, fingerprint(model)), engine_of(model).step_cost()
-    ratio = 1.0
-    for rows in ROWS:
-        ratio *= mine.curve(CONTEXT, rows)[-1] / its.curve(CONTEXT, rows)[-1]
-    return bool(ratio < 1.0)
+def _against(known: Verdict, *, if_faster: bool) -> str:
+    """What speaks against the engine; empty where nothing does."""
+    if known.obstacle or not if_faster or known.ratio is None or known.ratio > 1:
+        return known.obstacle
+    return f"OpenVINO's steps take {1 / known.ratio:.2f} times as long as torch's here."
 
 
-def _engine(graph: PagedGraph, traits: Traits, memory: int | None) -> OpenVINOEngine:
+def _for(engine: OpenVINOEngine, known: Verdict) -> str:
+    ratio = "" if known.ratio is None else f"; its steps are {known.ratio:.1f} times as fast as torch's here"
+    return f"OpenVINO {version()} in {engine.graph.precision} agrees with torch{ratio}."
+
+
+def _tried(engine: OpenVINOEngine, model: PreTrainedModel) -> Verdict:
+    wrong = [each for each in findings(engine, model, windows_of(declared(model))) if not each.agrees]
+    return Verdict(f"OpenVINO does not say what this model says; {wrong[0]}." if wrong else "")
+
+
+def _ratio(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
+    """How many times faster than torch's the engine's measured forwards are, with a draft and without.
+
+    Afterwards torch has given its copies of weights back.
+    """
+    torch_engine = engine_of(model)
+    mine, its = engine.step_cost(), torch_engine.step_cost()
+    torch_engine.rest()
+    return float(prod(its.curve(CONTEXT, rows)[-1] / mine.curve(CONTEXT, rows)[-1] for rows in ROWS) ** 0.5)
+
+
+def _compiled(model: PreTrainedModel, key: str, memory: int | None, report: Report) -> tuple[OpenVINOEngine, bool]:
+    """The engine of the model's graph, and whether it was converted just now."""
+    traits, known, made = declared(model), ref(model), Event()
+
+    def convert() -> openvino.Model:
+        made.set()
+        report(STAGE, 0, STAGES)
+        engine_of(model).rest()  # what stands in for its layers there cannot be traced
+        return paged_model(model, traits)
+
+    def ask(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
+        asked = known()
+        return None if asked is None else bigrams.find(asked, forward)
+
+    stored_graph = stored(folder_of(key), convert)
     windows = [window for window in windows_of(traits) if window]
-    return OpenVINOEngine(
+    graph = PagedGraph(stored_graph, precision=PRECISIONS[_name(model.dtype)], threads=torch.get_num_threads())
+    engine = OpenVINOEngine(
         graph,
-        memory=int(min(MOST, SHARE * psutil.virtual_memory().available)) if memory is None else memory,
+        memory=_memory(graph, traits.positions) if memory is None else memory,
         window=min(windows, default=None),
         positions=traits.positions,
+        lock=engine_of(model).lock,
+        bigrams=ask,
     )
+    return engine, made.is_set()
 
 
-def _doubt(engine: OpenVINOEngine, model: PreTrainedModel, traits: Traits, folder: Path) -> str | None:
-    """What does not agree, found once for each converted model, precision and CPU; None where all does."""
-    known = folder / f"self-test-{engine.graph.precision}.json"
-    key = {"cpu": str(core().get_property("CPU", "FULL_DEVICE_NAME")), "tried": TRIED}
-    try:
-        if json.loads(known.read_text(encoding="utf-8")) == key:
-            return None
-    except (OSError, ValueError):
-        pass
-    wrong = [each for each in findings(engine, model, windows_of(traits)) if not each.agrees]
-    if wrong:
-        return str(wrong[0])
-    if folder.is_dir():
-        write(known, json.dumps(key).encode())
-    return None
+def _memory(graph: PagedGraph, positions: int | None) -> int:
+    """Bytes for keys and values where nothing else is said; two blocks at least, without which nothing can be run."""
+    block = bytes_of_block(graph.heads, graph.precision)
+    whole = block * (1 + (positions or 0) // BLOCK)
+    return max(int(min(max(USUAL, whole), SHARE * psutil.virtual_memory().available)), 2 * block)
+
+
+def _setting(model: PreTrainedModel) -> str:
+    """What a verdict depends on beside the model and the CPU."""
+    return f"{PRECISIONS[_name(model.dtype)]}-{torch.get_num_threads()}"
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Nobody asked for progress."""
 
 
 def _name(dtype: torch.dtype) -> str:

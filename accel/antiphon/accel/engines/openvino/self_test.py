@@ -27,7 +27,7 @@ BRANCHES = (ROOT, ROOT, 1, 0, 2)
 FARTHEST = 1024
 """Windows that are larger are tried as far as this: a forward over more would take seconds."""
 
-SINGLE, NOISES, LEAST, LOUDEST = 1e-3, 3.0, 0.05, 0.3
+SINGLE, NOISES, LEAST, LOUDEST = 1e-3, 3.0, 0.15, 0.3
 """The mean difference that is allowed, in standard deviations of the logits: so much in float32; in half precision so
 many times the model's own noise, or the least of it, and at most the loudest: a wrong mask or position costs 0.7."""
 

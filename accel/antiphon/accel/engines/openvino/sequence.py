@@ -50,10 +50,10 @@ class PagedSequence:
     What a ``tenant`` has read is shared with texts of that tenant alone.
     """
 
-    is_shareable = True
-
     def __init__(self, room: Room, tenant: Hashable = None) -> None:
         self.tenant = tenant
+        self.is_shareable = True
+        """Whether this text may be one of several in a forward."""
         self.tokens: list[int] = []
         """What is held and confirmed."""
         self.blocks: list[int] = []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.drafting.budget import Budget, Fixed, Measured
-from antiphon.accel.drafting.calibration import Calibration
+from antiphon.accel.drafting.budget import Budget, Fixed
 from antiphon.accel.drafting.draft import Drafter, Logits
 from antiphon.accel.drafting.drafters.runners_up import Bigrams
-from antiphon.accel.drafting.running_cost import Cost, FixedCost, RunningCost
+from antiphon.accel.drafting.experience import Experience, beginning, budget_of
+from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.protocol import CachedSequence, Feed
@@ -35,26 +34,14 @@ Setting = tuple[object, ...]
 """What may change of a model while it lives."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experience:
-    """What requests to a model in one setting leave to the next ones: running costs, and calibrated drafters."""
-
-    cost: Cost
-    shared_cost: Cost
-    calibrations: dict[object, Calibration] = field(default_factory=dict)
-
-    def budget(self, drafter: Drafter) -> Measured:
-        """A measured budget for one request. Drafters of one class, and of the same parts, are calibrated together."""
-        kind = type(drafter), getattr(drafter, "parts", ())
-        return Measured(self.cost, self.calibrations.setdefault(kind, Calibration()))
-
-
 class TorchEngine:
     """Runs one causal model of transformers, as it is; found by `engine_of`.
 
     ``is_owned`` says that nobody else changes the model's weights, as where `LanguageModel.from_pretrained` has loaded
     it. Only then, or where `prepack` asks for it, linear layers are computed by prepacked copies of their weights.
     """
+
+    name = "torch"
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = ref(model)
@@ -128,10 +115,14 @@ class TorchEngine:
         self.is_owned = True
         self._renewed()
 
-    def _renewed(self) -> Prepacked:
+    def rest(self) -> None:
+        """Give back the memory of prepacked weights until the next forward, as where another engine runs the model."""
         if self._prepacked is not None:
             self._prepacked.remove()
             self._prepacked = None
+
+    def _renewed(self) -> Prepacked:
+        self.rest()
         return self.prepacked
 
     def step_cost(self, *, anew: bool = False) -> StepCost:
@@ -157,7 +148,7 @@ class TorchEngine:
             return None
         cost = self.step_cost()
         if cost not in self._experience:
-            self._experience[cost] = Experience(RunningCost(cost), RunningCost(cost))
+            self._experience[cost] = beginning(cost)
         return self._experience[cost]
 
     @property
@@ -174,14 +165,11 @@ class TorchEngine:
         With a ``cost`` nothing is measured, and nothing learned from the clock or from other requests: forwards are
         taken to cost that. A ``reproducible`` budget takes what was measured of the model for it.
         """
-        if rows is not None or self.traits.level == "plain":
+        if self.traits.level == "plain":
             return Fixed(rows or 0)
-        if cost is None and reproducible:
+        if cost is None and rows is None and reproducible:
             cost = self.step_cost()
-        if cost is not None:
-            return Measured(FixedCost(cost), Calibration())
-        assert self.experience is not None
-        return self.experience.budget(drafter)
+        return budget_of(drafter, rows, cost, lambda: self.experience)
 
     @property
     def bigrams(self) -> Bigrams | None:

@@ -25,6 +25,9 @@ from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone
 from antiphon.accel.engines.torch.traits import TREE_LAYERS, Traits
 
+CACHES = ("past_key_values", "cache_params")
+"""What models call the argument that takes their cache."""
+
 
 class Weights(Protocol):
     """What stands in for a model's layers during a forward."""
@@ -285,7 +288,7 @@ class TorchSequence:
 
 def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
     """The cache among the arguments that `generate` prepared for a model's forward."""
-    for name in ("past_key_values", "cache_params"):
+    for name in CACHES:
         if name in inspect.signature(model.forward).parameters and isinstance(arguments.get(name), Cache):
             cache: Cache = arguments[name]
             return cache

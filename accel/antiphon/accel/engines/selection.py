@@ -1,0 +1,98 @@
+"""Which engine runs a model: the one that is asked for, or the fastest that says the same. Knows no texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeGuard, cast, get_args
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedModel
+
+from antiphon.accel.engines.openvino.opening import Report, open_engine
+from antiphon.accel.engines.protocol import ModelEngine
+from antiphon.accel.engines.torch.engine import engine_of
+
+EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
+"""What can be asked for: "auto" is OpenVINO where it can run the model, agrees with torch and is faster, else torch."""
+
+SMALL = 10_000_000
+"""Models of fewer parameters are decoded before they would be converted: unless asked, only torch runs them."""
+
+Weights: TypeAlias = tuple[tuple[int, int], ...]
+"""Where every weight lies, and how often torch has seen it change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The engine of a model, and in a sentence why it is this one."""
+
+    engine: ModelEngine
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    selected: Selected
+    weights: Weights
+    memory: int | None
+
+
+def engine_named(name: str) -> EngineName:
+    """The engine that a user called ``name``.
+
+    Raises:
+        ValueError: there is no engine of that name.
+    """
+    if name not in get_args(EngineName):
+        raise ValueError(f"There is no engine {name!r}; choose one of {', '.join(get_args(EngineName))}.")
+    return cast(EngineName, name)
+
+
+def select(
+    model: PreTrainedModel, asked: EngineName = "auto", *, memory: int | None = None, report: Report | None = None
+) -> Selected:
+    """The engine that runs this model's requests, found once, and again when the model has got other weights.
+
+    On OpenVINO keys and values of all texts take ``memory`` bytes at most. The first time a model is seen on a machine
+    it is converted, compared with torch and measured, of which ``report`` is told; the verdict and the converted model
+    are kept in the user's cache.
+
+    Raises:
+        ValueError: there is no engine of that name; or OpenVINO was asked for and cannot run the model, and why.
+    """
+    engine_named(asked)
+    if asked == "torch":
+        return Selected(engine_of(model), "It was asked for.")
+    chosen, weights = _chosen.setdefault(model, {}), _weights(model)
+
+    def is_current(kept: _Kept | None) -> TypeGuard[_Kept]:
+        return kept is not None and kept.weights == weights and memory in (None, kept.memory)
+
+    def find() -> Selected:
+        kept = chosen.get(asked)
+        if not is_current(kept):  # another thread may have been faster
+            size = kept.memory if memory is None and kept is not None else memory
+            kept = chosen[asked] = _Kept(_select(model, asked, size, report), weights, size)
+        return kept.selected
+
+    kept = chosen.get(asked)
+    return kept.selected if is_current(kept) else engine_of(model).lock.take(find)
+
+
+def _select(model: PreTrainedModel, asked: EngineName, memory: int | None, report: Report | None) -> Selected:
+    size, is_free = model.num_parameters(), asked == "auto"
+    if is_free and size < SMALL:
+        return Selected(engine_of(model), f"Converting a model of {size:,} parameters takes longer than it saves.")
+    opened = open_engine(model, memory=memory, if_faster=is_free, report=report)
+    if opened.engine is not None:
+        return Selected(opened.engine, opened.reason)
+    if not is_free:
+        raise ValueError(f"engine is 'openvino', which cannot run this {type(model).__name__}: {opened.reason}")
+    return Selected(engine_of(model), opened.reason)
+
+
+def _weights(model: PreTrainedModel) -> Weights:
+    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())
+
+
+_chosen: WeakKeyDictionary[PreTrainedModel, dict[EngineName, _Kept]] = WeakKeyDictionary()

@@ -1,0 +1,129 @@
+"""What is asked of every family on OpenVINO: the text and the logits of torch, or the reason why it stays there.
+
+The suite asks it of a few; `python -m tests.accel.openvino.families` of all.
+"""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from rich.progress import track
+
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
+from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.drafting.verify import walk
+from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.families import ALL_FAMILIES
+from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+
+from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from tests.accel.openvino.making import engine_of, expect_plain, model_of, step, text_of
+
+STAY = {
+    "gptj": "does not go through",
+    "falcon": "does not go through",
+    "falcon-alibi": "does not go through",
+    "gpt_neo": "does not go through",
+    "gemma2": "softcap",
+    "llama4": "within chunks",
+    "phi3-longrope": "rotary frequencies",
+    "llama-longrope": "rotary frequencies",
+    "llama-dynamic": "rotary frequencies",
+    "bloom": "no position_ids",
+    "mpt": "no position_ids",
+    **dict.fromkeys(("mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "mamba", "jamba"), "state"),
+    "recurrent_gemma": "state",
+}
+"""What cannot be converted, and a word of the reason."""
+
+TAKEN = [family for family in ALL_FAMILIES if family not in STAY]
+WINDOWED = {"mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2"}
+PROMPT, NEW = 30, 24
+
+
+def decoded(engine: Any, prompt: list[int], truth: list[int]) -> tuple[list[int], int]:
+    """The text with drafts from a thicket around the truth, and the steps that it took; all logits of rows checked."""
+    drafter, text, draft, steps = Thicket(truth, 5, VOCABULARY), list(prompt), EMPTY, 0
+    sequence = engine.sequence(tenant=object())
+    logits = step(engine, sequence, text)
+    while True:
+        steps += 1
+
+        def commit(token: int) -> bool:
+            text.append(token)
+            return len(text) == len(truth)
+
+        accepted = walk(draft, logits.best, commit)
+        sequence.keep(accepted.path)
+        if len(text) == len(truth):
+            return text, steps
+        draft = depth_first(sequence.fit(drafter.propose(text, 12), 12, len(truth) - len(text) - 1))
+        logits = step(engine, sequence, text, draft)
+
+
+@cache
+def paged(family: str) -> OpenVINOEngine:
+    """The engine of a family's tiny model, converted once for all that is asked of it."""
+    return engine_of(model_of(family))
+
+
+def expect_logits_of_torch(family: str) -> None:
+    """Rows of a tree and rows that are kept have the logits of plain forwards in torch."""
+    model, engine = model_of(family), paged(family)
+    for size in (5, 40):
+        text = text_of(size, seed=size)
+        sequence = engine.sequence(tenant=object())
+        expect_plain(model, text, EMPTY, step(engine, sequence, text))
+        sequence.keep(())
+        for _ in range(2):
+            text = [*text, 17]
+            draft = sequence.fit(Draft(tuple(text_of(6, 1)), (ROOT, ROOT, 1, 0, 2, 4), (1.0,) * 6), 6, 6)
+            expect_plain(model, text, draft, step(engine, sequence, text, draft))
+            path = path_to(draft, len(draft) - 1)
+            assert len(path) > 1
+            sequence.keep(path)
+            text = [*text, *(draft.tokens[row] for row in path)]
+            assert sequence.length == len(text)
+        if size == 40:
+            assert sequence.level == ("linear" if family in WINDOWED else "tree")
+
+
+def expect_text_of_torch(family: str) -> None:
+    """Drafts that branch spell the greedy text of torch, in fewer steps."""
+    model: Any = model_of(family)
+    prompt = text_of(PROMPT)
+    with torch.no_grad():
+        ids = model.generate(
+            torch.tensor([prompt]), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, eos_token_id=None
+        )
+    truth = ids[0].tolist()
+    text, steps = decoded(paged(family), prompt, truth)
+    assert text == truth
+    assert steps < NEW
+
+
+def expect_reason(family: str) -> None:
+    """What cannot be converted says why."""
+    model = tiny_model(family)
+    with pytest.raises(Unconvertible, match=STAY[family]):
+        paged_model(model, declared(model))
+
+
+def expect_exact(family: str) -> None:
+    """Everything that is asked of a family."""
+    if family in STAY:
+        expect_reason(family)
+    else:
+        expect_logits_of_torch(family)
+        expect_text_of_torch(family)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for each in track(list(ALL_FAMILIES), "Trying families"):
+        expect_exact(each)

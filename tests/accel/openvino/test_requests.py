@@ -1,0 +1,202 @@
+"""Whole requests on OpenVINO, from the language model down: every text is torch's, however it is asked for."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from antiphon.accel import LanguageModel, PrefixCache
+from antiphon.accel.drafting.drafters import RunnersUp
+from antiphon.accel.generate import generate
+from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer
+from tests.accel.oracles import ATOL, RTOL, plain_logits
+
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from tests.accel.openvino.making import model_of, text_of
+
+PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
+REFERENCES = ["Bees live in colonies of up to sixty thousand.", "Honey keeps for years."]
+NEW = 30
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.fixture(scope="module")
+def paged() -> LanguageModel:
+    return LanguageModel(model_of("llama"), byte_tokenizer(), name="tiny", engine="openvino", memory=2**23)
+
+
+@pytest.fixture(scope="module")
+def plain() -> LanguageModel:
+    """Torch, decoding plainly."""
+    return LanguageModel(model_of("llama"), byte_tokenizer(), name="tiny", drafter="nothing")
+
+
+def test_a_request_is_decoded_by_the_engine_that_was_asked_for_and_not_by_torch(paged: LanguageModel) -> None:
+    paged.generate(PROMPT, max_new_tokens=2)  # what the model says of single words is asked of torch's numbers
+    seen: list[int] = []
+    hook = paged.model.register_forward_pre_hook(lambda *_: seen.append(1))
+    paged.generate(PROMPT, references=REFERENCES, max_new_tokens=4)
+    hook.remove()
+    assert seen == []
+    assert isinstance(paged.engine, OpenVINOEngine)
+    assert "agrees with torch" in paged.selected.reason
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.9, "seed": 3},
+        {"temperature": 1.2, "seed": 4, "top_p": 0.9, "top_k": 40},
+        {"repetition_penalty": 1.3},
+        {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.2},
+        {"json_schema": SCHEMA},
+        {"rows": 5},
+    ],
+    ids=str,
+)
+def test_drafted_texts_are_those_of_plain_decoding_on_this_engine_and_on_torch(
+    paged: LanguageModel, plain: LanguageModel, settings: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = {"references": REFERENCES, "max_new_tokens": NEW, **settings}
+    drafted = paged.generate(PROMPT, **asked)
+    alone = paged.generate(PROMPT, drafter="nothing", **{**asked, "rows": None})
+    truth = plain.generate(PROMPT, **{**asked, "rows": None})
+    assert drafted.tokens == alone.tokens == truth.tokens
+    assert drafted.text == truth.text
+
+
+def test_branching_drafts_leave_the_logits_of_every_token_those_of_a_plain_forward() -> None:
+    model: Any = model_of("llama")
+    prompt = text_of(40, seed=3)
+    settings: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
+    truth = model.generate(torch.tensor([prompt]), **settings)[0].tolist()
+    output: Any = generate(
+        model,
+        prompt,
+        engine="openvino",
+        drafter=lambda: Thicket(truth, 5, VOCABULARY),
+        rows=12,
+        return_dict_in_generate=True,
+        output_logits=True,
+        **settings,
+    )
+    assert output.sequences[0].tolist() == truth
+    assert output.past_key_values is None
+    expected = plain_logits(model, truth)[len(prompt) - 1 : -1]
+    torch.testing.assert_close(torch.cat(output.logits), expected, atol=ATOL, rtol=RTOL)
+
+
+def test_a_stream_ends_before_its_stop_and_its_pieces_are_the_text(paged: LanguageModel, plain: LanguageModel) -> None:
+    whole = plain.generate(PROMPT, max_new_tokens=NEW).text
+    stop = next(whole[place : place + 2] for place in range(8, len(whole)) if whole[place : place + 2].isprintable())
+    stream = paged.stream(PROMPT, max_new_tokens=NEW, stop=[stop])
+    pieces = list(stream)
+    assert "".join(pieces) == stream.completion.text == whole[: whole.index(stop)]
+    assert stream.completion.finish_reason == "stop"
+
+
+def test_a_stream_that_is_dropped_gives_its_memory_back(paged: LanguageModel) -> None:
+    engine: Any = paged.engine
+    stream = paged.stream("Give it back. " * 8, max_new_tokens=NEW, recycling=False)
+    next(iter(stream))
+    used = engine.pool.available
+    stream.close()
+    assert engine.pool.available > used
+
+
+def test_prompts_of_a_batch_get_the_texts_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
+    prompts = [PROMPT, "Wax.", "Honey keeps " * 9, "It is cold in winter, and bees"]
+    asked: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8}
+    texts = paged.generate_batch(prompts, seeds=[1, 2, 3, 4], batch_size=3, **asked)
+    alone = [plain.generate(prompt, seed=seed, **asked) for seed, prompt in enumerate(prompts, 1)]
+    assert [each.tokens for each in texts] == [each.tokens for each in alone]
+
+
+def test_threads_get_the_texts_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
+    prompts = [f"{PROMPT} {number}" * number for number in range(1, 6)]
+    alone = [plain.generate(prompt, max_new_tokens=NEW).text for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        texts = list(pool.map(lambda prompt: paged.generate(prompt, max_new_tokens=NEW).text, prompts))
+    assert texts == alone
+
+
+def prefilled(language_model: LanguageModel, prompt: Any, **settings: Any) -> int:
+    """How many tokens of a prompt were read for its request."""
+    return language_model.generate(prompt, max_new_tokens=2, **settings).steps.prefill_tokens
+
+
+def test_a_conversation_is_read_from_where_it_goes_on(paged: LanguageModel, plain: LanguageModel) -> None:
+    prefix, messages = PrefixCache(), [{"role": "user", "content": PROMPT}]
+    for question in ("And in winter?", "And the drones?"):
+        answer = paged.generate(messages, prefix=prefix, max_new_tokens=NEW)
+        assert answer.text == plain.generate(messages, max_new_tokens=NEW).text
+        messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": question}]
+    size = len(paged.tokenize(messages).tokens)
+    assert prefilled(paged, messages, prefix=prefix) < size / 2
+    prefix.clear()
+    assert prefilled(paged, messages, prefix=prefix) == size
+
+
+def test_tenants_share_what_was_read_with_themselves_alone(paged: LanguageModel) -> None:
+    one, other = RunnersUp(), RunnersUp()
+    prompt = "What was read before is not read again. " * 4
+    size = len(paged.tokenize(prompt).tokens)
+    assert [prefilled(paged, prompt, recycling=table) for table in (one, other)] == [size, size]
+    assert prefilled(paged, prompt, recycling=one) == 1
+    assert [prefilled(paged, prompt, recycling=False) for _ in range(2)] == [size, size]
+
+
+@pytest.mark.parametrize("what", ["padding", "a cache", "deterministic", "training"])
+def test_what_only_torch_offers_is_decoded_by_torch(what: str) -> None:
+    model: Any = model_of("llama", seed=1)
+    ids = torch.tensor([text_of(20)])
+    mask = torch.ones_like(ids)
+    settings: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "attention_mask": mask}
+    options: dict[str, Any] = {"engine": "openvino"}
+    if what == "padding":
+        mask[0, :3] = 0
+    elif what == "a cache":
+        settings["past_key_values"] = DynamicCache(config=model.config)
+    elif what == "deterministic":
+        options["deterministic"] = True
+    else:
+        model.train()
+    truth = model.generate(ids, **(settings | {"past_key_values": None}))
+    seen: list[int] = []
+    hook = model.register_forward_pre_hook(lambda *_: seen.append(1))
+    output: Any = generate(model, ids, **options, **settings)
+    hook.remove()
+    model.eval()
+    assert seen
+    assert output.tolist() == truth.tolist()
+    if what == "a cache":
+        assert settings["past_key_values"].get_seq_length() > 20
+
+
+def test_texts_that_go_to_several_engines_are_decoded_side_by_side() -> None:
+    """A batch whose shorter texts are padded: those are torch's, and what all say is what transformers says."""
+    model: Any = model_of("llama")
+    ids = torch.tensor([text_of(20), text_of(20, seed=1)])
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    settings: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
+    output: Any = generate(model, ids, engine="openvino", **settings)
+    assert output.tolist() == model.generate(ids, **settings).tolist()
+
+
+def test_other_weights_are_another_graph() -> None:
+    model: Any = model_of("llama", seed=2)
+    prompt = text_of(20)
+    settings: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
+    before: Any = generate(model, prompt, engine="openvino", **settings)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.lm_head.weight.roll(1, 0))
+    after: Any = generate(model, prompt, engine="openvino", **settings)
+    assert after.tolist() == model.generate(torch.tensor([prompt]), **settings).tolist()
+    assert after.tolist() != before.tolist()
