@@ -39,7 +39,8 @@ class LanguageModel:
     What is drafted never changes the text, only the number of forwards. Any number of requests may run at once, from
     any threads: where that is faster they share forwards, and each says what it says alone.
 
-    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``.
+    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``,
+    ``cost``, ``reproducible``.
 
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
@@ -63,6 +64,7 @@ class LanguageModel:
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
         self.engine = engine_of(model)
+        self._check_forgets(recycling)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         end = self._ends()["eos_token_id"]
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
@@ -250,7 +252,10 @@ class LanguageModel:
 
     def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""
+        self._check_forgets(given)
         table = self.runners_up if given is None or given is True else self._own(given)
+        if table is not None and asked.reproducible:
+            table = RunnersUp(self.name)  # what the request itself teaches
         factory = factory_of(asked, self.engine)
         if factory is Recycling:
             return partial(Recycling, table)
@@ -260,6 +265,14 @@ class LanguageModel:
             return factory
         recycled: Any = {"recycling": False if table is None else table}
         return partial(factory, **recycled)
+
+    def _check_forgets(self, table: object) -> None:
+        """Refuse a table that remembers other requests where none of them may change what is drafted."""
+        if self.options.reproducible and isinstance(table, RunnersUp):
+            raise ValueError(
+                "recycling is a table that remembers other requests, on which a reproducible request must not depend; "
+                "leave recycling out, or reproducible."
+            )
 
     def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
         """The same table, unless it is another model's; None for False."""

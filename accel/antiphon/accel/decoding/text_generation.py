@@ -70,13 +70,14 @@ class TextGeneration:
             fixed_rows=options.fixed_rows,
             bita=bita_weights_of(drafter),
             compiled=options.compiled,
+            shared=not options.reproducible,
         )
         self.text = Text(
             sequence,
             drafter,
             self.chooser,
             self.stop,
-            engine.budget(drafter, options.draft_rows, options.cost),
+            engine.budget(drafter, options.draft_rows, options.cost, reproducible=options.reproducible),
             reference_tokens(references, tokenizer, vocabulary),
             config.prefill_chunk_size,
         )

@@ -29,7 +29,7 @@ from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
-from antiphon.integrations.forced import offered
+from antiphon.integrations.forced_tool_calls import offered
 from antiphon.integrations.llama_index.answers import (
     INVALID,
     chat_piece,
@@ -41,16 +41,16 @@ from antiphon.integrations.llama_index.messages import arguments_of, chat_messag
 from antiphon.integrations.llama_index.prompt import prompt_template
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
+from antiphon.integrations.opaque_references import REFERENCES
 from antiphon.integrations.reading import AsyncReading
 from antiphon.integrations.tool_calls import FREE, NONE, writes_tools
-from antiphon.integrations.unseen import REFERENCES
 
 Piece = tuple[str, str, Completion | None]
 """Of an answer that grows: the text so far, what is new of it, and at the end the completion."""
 
 
 class _Answering(GenerationFields, FunctionCallingLLM):
-    """Everything that an LLM of LlamaIndex can be asked; references come as `Unseen` alone."""
+    """Everything that an LLM of LlamaIndex can be asked; references come as `OpaqueReferences` alone."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -166,13 +166,18 @@ class TorchEngine:
         experience = None if self.sharing is None else self.experience
         return None if experience is None else experience.shared_cost
 
-    def budget(self, drafter: Drafter, rows: int | None, cost: StepCost | None = None) -> Budget:
+    def budget(
+        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+    ) -> Budget:
         """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost.
 
-        With a ``cost`` nothing is measured, and nothing learned from the clock: forwards are taken to cost that.
+        With a ``cost`` nothing is measured, and nothing learned from the clock or from other requests: forwards are
+        taken to cost that. A ``reproducible`` budget takes what was measured of the model for it.
         """
         if rows is not None or self.traits.level == "plain":
             return Fixed(rows or 0)
+        if cost is None and reproducible:
+            cost = self.step_cost()
         if cost is not None:
             return Measured(FixedCost(cost), Calibration())
         assert self.experience is not None
@@ -238,10 +243,12 @@ class TorchEngine:
         fixed_rows: int = 0,
         bita: BitaWeights | None = None,
         compiled: bool | None = False,
+        shared: bool = True,
     ) -> TorchSequence | CompiledSequence:
         """The memory of one more text, which begins with what a ``cache`` holds.
 
-        ``compiled`` steps are taken as `antiphon.accel.generate.Decoder` says.
+        Unless it may be ``shared`` its forwards are its own. ``compiled`` steps are taken as
+        `antiphon.accel.generate.Decoder` says.
 
         Raises:
             ValueError: it cannot be decoded deterministically, or with what BiTA learned.
@@ -257,7 +264,7 @@ class TorchEngine:
             fixed_rows=fixed_rows,
             bita=bita,
             weights=self.prepacked,
-            shares=lambda: self.sharing is not None,
+            shares=lambda: shared and self.sharing is not None,
         )
         return plain if fixed_rows else self._compiled_or_plain(plain, compiled)
 
