@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from antiphon.accel import Completion, LanguageModel, PrefixCache, Summary, Usage
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines import Rag
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.each import AskedPassage, surest_answer
 from antiphon.pipelines.prompt import DECLINED, Prompt, reader_prompt
+from antiphon.pipelines.rag import MAX_NEW_TOKENS
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -184,3 +192,20 @@ def test_what_is_remembered_is_bounded(reader: LanguageModel, retriever: Retriev
 def test_a_prompt_of_ones_own_has_all_passages_at_once(reader: LanguageModel, retriever: Retriever) -> None:
     stream = Rag(retriever, reader, k=3, prompt=reader_prompt).stream(QUESTION, max_new_tokens=4)
     assert stream.prompt == reader_prompt(QUESTION, stream.passages)
+
+
+def test_the_command_line_asks_as_python_does(tiny_folder: Path, index_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "reader"
+    shutil.copytree(tiny_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"prompt_format": "reader"}))
+    command = ["ask", QUESTION, "--index", index_folder, "--model", folder, "--max-new-tokens", 12, "--json"]
+    shown = CliRunner().invoke(app, [str(each) for each in command])
+    rag = Rag(Retriever.open(index_folder), LanguageModel.from_pretrained(folder))
+    answer = rag.ask(QUESTION, max_new_tokens=12)
+    told = json.loads(shown.stdout)
+    assert told["text"] == answer.text
+    assert [passage["id"] for passage in told["passages"]] == [passage.id for passage in answer.passages]
+    assert told["usage"]["prompt_tokens"] == answer.usage.prompt_tokens
+    assert signature(ask).parameters["k"].default == rag.k
+    assert signature(ask).parameters["max_new_tokens"].default == MAX_NEW_TOKENS

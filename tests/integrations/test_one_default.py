@@ -1,0 +1,50 @@
+"""One default everywhere: both frameworks give the passages and the answer of the pipeline, one passage at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llama_index.core.schema import QueryBundle
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
+from antiphon.integrations.llama_index import AntiphonQueryEngine
+from antiphon.integrations.llama_index.citing import CitedResponse, CitedStreamingResponse
+from antiphon.pipelines import Rag
+from antiphon.retrieval import Retriever
+
+QUESTION = "How many eggs does a queen lay?"
+
+
+@pytest.fixture(scope="module")
+def reader() -> LanguageModel:
+    """A random model whose configuration names the reader's prompts."""
+    model: Any = tiny_model(max_position_embeddings=4096)
+    model.config.prompt_format = "reader"
+    return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
+
+
+async def test_a_chain_of_langchain_answers_as_the_pipeline(retriever: Retriever, reader: LanguageModel) -> None:
+    answer = Rag(retriever, reader).ask(QUESTION, max_new_tokens=12)
+    chat = ChatAntiphon(language_model=reader, max_tokens=12)
+    chain = chat.with_retriever(AntiphonRetriever(retriever=retriever))
+    for found in (chain.invoke(QUESTION), await chain.ainvoke(QUESTION)):
+        assert found["answer"].content == answer.text
+        assert [document.page_content for document in found["context"]] == [each.text for each in answer.passages]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_query_engine_of_llama_index_answers_as_the_pipeline(
+    retriever: Retriever, reader: LanguageModel, streaming: bool
+) -> None:
+    answer = Rag(retriever, reader).ask(QUESTION, max_new_tokens=12)
+    engine = AntiphonQueryEngine(Rag(retriever, reader), streaming=streaming, max_new_tokens=12)
+    response = await engine.aquery(QUESTION)
+    assert isinstance(response, CitedResponse | CitedStreamingResponse)
+    assert str(response) == answer.text
+    assert [node.get_content() for node in response.source_nodes] == [each.text for each in answer.passages]
+    assert len(response.citations) == len(answer.citations)
+    nodes = engine.retrieve(QueryBundle(QUESTION))
+    assert {node.node.node_id for node in nodes} == {passage.id for passage in answer.passages}
