@@ -14,7 +14,9 @@ from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.grammar import JsonGrammar
+from antiphon.accel.decoding.logprobs import TokenLogprob, noting_logprobs
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
+from antiphon.accel.decoding.penalties import penalties
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
@@ -28,7 +30,7 @@ from antiphon.accel.text.messages import Conversation, Message, PromptInput, Tok
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
 
@@ -65,8 +67,8 @@ class LanguageModel:
         self.engine = engine_of(model)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         end = self._ends()["eos_token_id"]
-        vocabulary = model.config.get_text_config(decoder=True).vocab_size
-        self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
+        self.vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
+        self._json = JsonGrammar(tokenizer, self.vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
             self.engine.lock.take(lambda: self.engine.deterministic_traits(self.options.fixed_rows))
 
@@ -199,9 +201,7 @@ class LanguageModel:
             **self._inputs(tokens),
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
             max_new_tokens=min(settings.max_new_tokens, room),
-            logits_processor=self._json.processors(
-                settings.json_schema, len(tokens), min(settings.max_new_tokens, room)
-            ),
+            logits_processor=self._processors(settings, len(tokens), min(settings.max_new_tokens, room)),
             **settings.arguments,
             **self._ends(),
         )
@@ -210,6 +210,13 @@ class LanguageModel:
             options = replace(options, drafter=settings.drafter)
         options = replace(options, drafter=self._factory(options, settings.recycling))
         return TextGeneration(request, sources, self.tokenizer, generator, options)
+
+    def _processors(self, settings: Settings, prompt_tokens: int, room: int) -> LogitsProcessorList:
+        """What changes the model's scores, beside what transformers has for it: the schema has the last word."""
+        taken = (settings.presence_penalty, settings.frequency_penalty, settings.logit_bias)
+        changed = penalties(*taken, prompt_tokens, self.vocabulary)
+        changed += self._json.processors(settings.json_schema, prompt_tokens, room)
+        return changed
 
     def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""
@@ -236,12 +243,16 @@ class LanguageModel:
         return table
 
     def _stream(self, generation: TextGeneration, steps: Iterator[Step], settings: Settings) -> Stream:
+        found: list[TokenLogprob] = []
+        if settings.logprobs is not None and generation.chooser.logits is not None:
+            steps = noting_logprobs(steps, generation.chooser.logits, settings.logprobs, found)
         return Stream(
             steps,
             self.tokenizer,
             prompt_tokens=generation.request.input_ids.shape[1],
             stop=settings.stops,
             chosen=(settings.temperature, settings.repetition_penalty),
+            logprobs=found,
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:

@@ -25,11 +25,12 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
+from antiphon.accel.text.forced_calls import offered
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
+from antiphon.accel.text.tool_calls import FREE, NONE, writes_tools
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
-from antiphon.integrations.forced import offered
 from antiphon.integrations.llama_index.answers import (
     INVALID,
     chat_piece,
@@ -42,7 +43,6 @@ from antiphon.integrations.llama_index.prompt import prompt_template
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.tool_calls import FREE, NONE, writes_tools
 from antiphon.integrations.unseen import REFERENCES
 
 Piece = tuple[str, str, Completion | None]

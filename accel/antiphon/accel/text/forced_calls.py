@@ -1,4 +1,4 @@
-"""Calls of tools that a model has to make: the schema that its answer follows, and who tells it. Knows no framework."""
+"""Calls of tools that a model has to make: the schema that its answer follows, and who tells it. Knows no model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.text.messages import Message
-from antiphon.integrations.tool_calls import FREE, MUST, NONE, Tool, names, offer, writes_tools
+from antiphon.accel.text.tool_calls import FREE, MUST, NONE, Tool, names, offer, writes_tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
