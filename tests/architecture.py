@@ -16,7 +16,18 @@ BEGIN, END = "<!-- drawn by make architecture -->\n", "<!-- end of what is drawn
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "accel": ("files", "text", "drafting", "engines/protocol", "engines/torch", "decoding", ".", "testing"),
     "retrieval": (),
-    "pipelines": ("citations", "progress", "data", "models", "rendering", ".", "training", "benchmark", "cli"),
+    "pipelines": (
+        "citations",
+        "progress",
+        "data",
+        "models",
+        "rendering",
+        ".",
+        "training",
+        "benchmark",
+        "server",
+        "cli",
+    ),
     "integrations": ("langchain", "llama_index"),
 }
 """The rooms that are drawn, from the ground up."""

@@ -13,6 +13,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         ".": {"citations", "rendering"},
         "training": {".", "data", "models", "progress"},
         "benchmark": {".", "data", "models", "progress"},
-        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "training"},
+        "server": {".", "citations", "rendering"},
+        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "server", "training"},
     },
 }
