@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel import LanguageModel
+from antiphon.accel import LanguageModel, Origin
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 PROMPT = "Bees live in colonies."
@@ -62,7 +62,7 @@ def test_penalties_follow_their_definition(language_model: LanguageModel, drafte
 
 def test_what_a_stream_is_made_of_is_told_while_it_goes_on(language_model: LanguageModel) -> None:
     stream = language_model.stream(PROMPT, max_new_tokens=32)
-    tokens, origins = list[int](), []
+    tokens, origins = list[int](), list[Origin]()
     for _ in stream:
         tokens += stream.tokens_from(len(tokens))
         origins += stream.origins_from(len(origins))

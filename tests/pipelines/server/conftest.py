@@ -21,7 +21,7 @@ Serve = Callable[..., Any]
 """Serves the tiny model with these settings, as a context: gives a client."""
 
 
-def tiny_service(language_model: LanguageModel, folder: Path, **settings: Any) -> Service:
+def tiny_service(language_model: LanguageModel, folder: Path, *, k: int = 2, **settings: Any) -> Service:
     """A service of the tiny model, with the index in a folder."""
     limits = ServerSettings(**{"parallel": 4, "queue": 4, "max_output_tokens": 64, **settings})
     retriever = Retriever.open(folder)
@@ -29,7 +29,7 @@ def tiny_service(language_model: LanguageModel, folder: Path, **settings: Any) -
         language_model,
         limits,
         name="tiny",
-        rag=Rag(retriever, language_model, k=2),
+        rag=Rag(retriever, language_model, k=k),
         embedder=retriever.embedder,
         reranker=retriever.reranker,
         uploads=folder.with_name("uploads"),

@@ -105,7 +105,7 @@ def test_a_schema_is_followed(client: TestClient) -> None:
 def test_a_tool_that_has_to_be_called_is(client: TestClient) -> None:
     parameters = {"type": "object", "properties": {"of": {"enum": ["bees", "ants"]}}, "required": ["of"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
-    asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 64}
+    asked: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": 64}
     choice = chat(client, **asked)["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     [call] = choice["message"]["tool_calls"]

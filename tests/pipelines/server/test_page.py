@@ -71,7 +71,7 @@ def address(typist: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> 
         Passage.at(f"folder/{each}.txt", 0, f"honey {each} keeps for years", {"title": each}) for each in INJECTIONS
     ]
     index_passages(hostile, folder, HashEmbedder())
-    with listening(create_app(tiny_service(typist, folder, max_output_tokens=64, passages=len(INJECTIONS)))) as url:
+    with listening(create_app(tiny_service(typist, folder, max_output_tokens=64, k=len(INJECTIONS)))) as url:
         yield url
 
 
@@ -81,7 +81,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    opened.on("console", lambda said: problems.append(said.text) if "Policy" in said.text else None)
     opened.goto(address)
     opened.wait_for_selector("#model option", state="attached")
     yield opened
@@ -89,10 +89,15 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     assert problems == []
 
 
+def shows(page: Any, place: str, text: str) -> None:
+    """Wait until the page says so there; the page's policy lets no script be made of a text, not even by a test."""
+    page.locator(place, has_text=text).wait_for()
+
+
 def asked(page: Any, question: str) -> Any:
     page.fill("#question", question)
     page.click("#send")
-    page.wait_for_function("document.getElementById('status').textContent === 'Answered'")
+    shows(page, "#status", "Answered")
     return page.locator(".turn").last
 
 
@@ -151,11 +156,11 @@ def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     hostile = tmp_path / "<img src=x onerror=window.hit=1>.md"
     hostile.write_text("Wax comes from young bees.")
     page.set_input_files("#files", [hostile])
-    page.wait_for_function("document.getElementById('told').textContent.startsWith('Added 1')")
+    shows(page, "#told", "Added 1.")
     line = page.locator("#list li", has_text="img src=x onerror=window.hit=1>.md (1 passages)")
     assert line.count() == 1
     line.locator("button").click()
-    page.wait_for_function("!document.getElementById('list').textContent.includes('.md')")
+    page.wait_for_selector("#list li button", state="detached")
     assert page.evaluate("window.hit") is None
 
 
@@ -167,7 +172,7 @@ def test_a_dropped_file_that_cannot_be_read_says_why(page: Any) -> None:
             document.dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true }));
         }"""
     )
-    page.wait_for_function("document.getElementById('told').textContent.includes('are not read')")
+    shows(page, "#told", "Files of this kind are not read")
 
 
 def test_dark_light_and_small_screens(page: Any) -> None:

@@ -36,8 +36,7 @@ class _Penalties(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores of shape (1, vocab) for the token after these ids."""
-        changed = scores.clone()
-        said, counts = input_ids[0, self._prompt_tokens :].unique(return_counts=True)
-        changed[0, said] -= self._frequency * counts + self._presence
+        counts = torch.bincount(input_ids[0, self._prompt_tokens :], minlength=scores.shape[-1])
+        changed = scores - self._frequency * counts - self._presence * (counts > 0)
         changed[0, self._tokens.to(scores.device)] += self._bias.to(scores.device)
         return changed

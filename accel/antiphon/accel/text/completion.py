@@ -172,7 +172,7 @@ class Stream(Pieces):
         ends = self._ends[first:]
         starts = (self._ends[first - 1] if first else 0, *ends)
         how = (came for _, came in self._emitted[first:])
-        return [Origin(*span, *came) for *span, came in zip(starts, ends, how, strict=False)]
+        return [Origin(start, end, *came) for start, end, came in zip(starts, ends, how, strict=False)]
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
         """The logprobs of the tokens so far, from this one on."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 
 from antiphon.pipelines.server.errors import ApiError, error_response
 from antiphon.pipelines.server.metrics import ServerMetrics
@@ -110,8 +111,8 @@ class _Limited:
         message = await self._receive()
         if message["type"] == "http.request":
             self._read += len(message.get("body", b""))
-            if self._read > self._most:
-                raise too_large(self._most)
+            if self._read > self._most:  # of the framework's own kind: it makes a 400 of any other in a body
+                raise HTTPException(413, str(too_large(self._most)))
         return message
 
 

@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class TextJob:
     """One text that somebody wants; its events are read once, in the event loop that it was made in."""
 
     begin: Callable[[], Begun]
@@ -126,7 +126,7 @@ class Job:
 class TextSoFar:
     """A text whose job is being read: what has come of it."""
 
-    job: Job
+    job: TextJob
     begun: Begun | None = None
     ended: Finished | None = None
     text: str = ""
@@ -160,8 +160,8 @@ class Scheduler:
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="antiphon-text")
         self._parallel, self._most_waiting = parallel, waiting
         self._watcher = watcher
-        self._lines: OrderedDict[str, deque[Job]] = OrderedDict()
-        self._running: dict[Job, None] = {}
+        self._lines: OrderedDict[str, deque[TextJob]] = OrderedDict()
+        self._running: dict[TextJob, None] = {}
         self._lock = Lock()
         self._seconds = 1.0  # that a job takes, on the average of late
 
@@ -176,7 +176,7 @@ class Scheduler:
         with self._lock:
             return sum(map(len, self._lines.values()))
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[TextJob]) -> None:
         """Have these jobs decoded, all of them or none.
 
         Raises:
@@ -222,7 +222,7 @@ class Scheduler:
         left = {name: [job for job in line if not job.is_cancelled] for name, line in self._lines.items()}
         self._lines = OrderedDict((name, deque(line)) for name, line in left.items() if line)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> TextJob | None:
         """The first job of the tenant whose turn it is."""
         with self._lock:
             while self._lines:

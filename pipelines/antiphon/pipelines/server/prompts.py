@@ -118,7 +118,7 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
         return [given]
     if given and isinstance(given[0], int):
         return [str(tokenizer.decode(given))]
-    return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in given]  # type: ignore[arg-type]
+    return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in given]
 
 
 def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.server.errors import ApiError, refused_error
 from antiphon.pipelines.server.jobs import Begun
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.pipelines.server.tenants import Tenant, Tenants
+from antiphon.pipelines.server.tenants import ServerTenant, Tenants
 from antiphon.retrieval import Passage
 
 
@@ -50,7 +50,7 @@ class Beginning:
         self._settings = settings
         self._tenants = tenants
 
-    def text(self, served: ServedModel, wanted: TextWanted, tenant: Tenant) -> Begun:
+    def text(self, served: ServedModel, wanted: TextWanted, tenant: ServerTenant) -> Begun:
         """The stream of a text that the model continues, or of its answer to a conversation.
 
         Raises:
@@ -59,7 +59,7 @@ class Beginning:
         """
         return self._begin(served, wanted, [*wanted.predicted, *passage_references(wanted.passages)], tenant)
 
-    def _begin(self, served: ServedModel, wanted: TextWanted, references: Sequence[str], tenant: Tenant) -> Begun:
+    def _begin(self, served: ServedModel, wanted: TextWanted, references: Sequence[str], tenant: ServerTenant) -> Begun:
         """The stream of a text whose references are known.
 
         Raises:
@@ -82,7 +82,7 @@ class Beginning:
             raise
         return Begun(stream, wanted.passages, keep)
 
-    def answer(self, served: ServedModel, wanted: TextWanted, tenant: Tenant) -> Begun:
+    def answer(self, served: ServedModel, wanted: TextWanted, tenant: ServerTenant) -> Begun:
         """The stream of an answer from documents: the last message is the question, those before it are in view.
 
         Raises:
@@ -100,7 +100,7 @@ class Beginning:
                 "messages", f"The model {served.id!r} answers a last message of the user, without tools."
             )
         question, parameters = str(last["content"]), dict(wanted.parameters)
-        found = rag.find(question, self._settings.passages)
+        found = rag.find(question)
         room = (rag.language_model.context_window or parameters["max_new_tokens"] * 2) // 2
         make = partial(_with_turns, rag, question, earlier)
         passages, prompt, tokenized = fit(make, found, rag.language_model, min(parameters["max_new_tokens"], room))

@@ -15,7 +15,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import RunnersUp
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.errors import ApiError
-from antiphon.pipelines.server.jobs import Job, Scheduler
+from antiphon.pipelines.server.jobs import Scheduler, TextJob
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.requests import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.served import Beginning, ServedModel, TextWanted
@@ -69,14 +69,14 @@ class Service:
             raise ApiError(400, f"{param} is {asked}; this server writes {most} tokens at most.", param=param)
         return asked or (most if served.rag is None else min(RAG_TOKENS, most))
 
-    def submit(self, wanted: list[TextWanted], served: ServedModel, key: str, user: str | None) -> list[Job]:
+    def submit(self, wanted: list[TextWanted], served: ServedModel, key: str, user: str | None) -> list[TextJob]:
         """Jobs for these texts, on their way.
 
         Raises:
             ApiError: there is no room for them.
         """
         tenant = self.tenants.of(key, user)
-        jobs = [Job(partial(self.beginning.answer, served, each, tenant), tenant.name) for each in wanted]
+        jobs = [TextJob(partial(self.beginning.answer, served, each, tenant), tenant.name) for each in wanted]
         self.scheduler.submit(jobs)
         return jobs
 

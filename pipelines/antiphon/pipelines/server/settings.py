@@ -34,10 +34,9 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     read_only: bool = False
-    passages: int = 5
 
     def __post_init__(self) -> None:
-        least = {"parallel": 1, "queue": 0, "max_output_tokens": 1, "max_choices": 1, "tenants": 1, "passages": 1}
+        least = {"parallel": 1, "queue": 0, "max_output_tokens": 1, "max_choices": 1, "tenants": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name} is {getattr(self, name)}; a server needs at least {number}.")

@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from antiphon.pipelines.server.errors import ApiError, error_body, error_of
-from antiphon.pipelines.server.jobs import Event, Job, TextSoFar
+from antiphon.pipelines.server.jobs import Event, TextJob, TextSoFar
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ async def prepared(make: Callable[..., Result], *given: Any) -> Result:
         raise error_of(error) from error
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[Job]) -> Result:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[TextJob]) -> Result:
     """The result of work for a client that waits for it; when it goes, the jobs end.
 
     Raises:
@@ -70,11 +70,11 @@ async def read_all(texts: Sequence[TextSoFar]) -> None:
     await asyncio.gather(*(text.read() for text in texts))
 
 
-async def merged(jobs: Sequence[Job]) -> AsyncIterator[tuple[int, Event]]:
+async def merged(jobs: Sequence[TextJob]) -> AsyncIterator[tuple[int, Event]]:
     """The events of several jobs as they come, each with the place of its job; all are cancelled with whoever reads."""
     queue: asyncio.Queue[tuple[int, Event | BaseException | None]] = asyncio.Queue()
 
-    async def read(place: int, job: Job) -> None:
+    async def read(place: int, job: TextJob) -> None:
         try:
             async for event in job.events():
                 queue.put_nowait((place, event))
@@ -100,7 +100,7 @@ async def merged(jobs: Sequence[Job]) -> AsyncIterator[tuple[int, Event]]:
             job.cancel()
 
 
-async def streamed(lines: AsyncIterator[str], jobs: Sequence[Job]) -> StreamingResponse:
+async def streamed(lines: AsyncIterator[str], jobs: Sequence[TextJob]) -> StreamingResponse:
     """The lines as a stream of events; an error before the first is an answer with its status, a later one an event.
 
     Raises:

@@ -45,7 +45,7 @@ class _ReadPrompt:
 
 
 @dataclass(eq=False, slots=True)
-class Tenant:
+class ServerTenant:
     """One who asks. What is remembered of its texts makes its next ones faster and is used for nobody else."""
 
     name: str
@@ -86,20 +86,20 @@ class Tenants:
         self._make_table = make_table
         self._most = most
         self._prefix_tokens = prefix_tokens
-        self._known: OrderedDict[str, Tenant] = OrderedDict()
+        self._known: OrderedDict[str, ServerTenant] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, key: str, user: str | None) -> Tenant:
+    def of(self, key: str, user: str | None) -> ServerTenant:
         """The tenant of a key's digest and the ``user`` that a request names, if it names one."""
         name = sha256(f"{key}\0{user or ''}".encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
-            tenant = self._known.pop(name, None) or Tenant(name, self._make_table())
+            tenant = self._known.pop(name, None) or ServerTenant(name, self._make_table())
             self._known[name] = tenant
             while len(self._known) > self._most:
                 self._known.popitem(last=False)
         return tenant
 
-    def keep(self, tenant: Tenant, tokens: Sequence[int], cache: PrefixCache) -> None:
+    def keep(self, tenant: ServerTenant, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Remember what was read of a prompt; the oldest are forgotten where there are too many tokens in all."""
         if not self._prefix_tokens:
             return
