@@ -47,6 +47,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         ".": {"citations", "nearest", "rendering"},
         "training": {".", "data", "models", "progress"},
         "benchmark": {".", "data", "models", "progress"},
-        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "training"},
+        "server": {".", "citations", "rendering"},
+        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "server", "training"},
     },
 }

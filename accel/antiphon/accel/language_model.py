@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
@@ -13,7 +13,9 @@ from antiphon.accel.certify import Certificate
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.grammar import JsonGrammar
+from antiphon.accel.decoding.logprobs import TokenLogprob, noting_logprobs
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
+from antiphon.accel.decoding.penalties import penalties
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.remembered import own_table, with_table
 from antiphon.accel.decoding.request import prepare
@@ -28,7 +30,7 @@ from antiphon.accel.text.messages import Conversation, Message, PromptInput, Tok
 from antiphon.accel.text.parameters import Parameters, Settings, check, texts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
     from antiphon.accel.engines.openvino.opening import Report
     from antiphon.accel.engines.protocol import ModelEngine
@@ -73,10 +75,10 @@ class LanguageModel:
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
         select(model, self.options.runs_on, memory=memory, report=report)
-        self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
+        self.runners_up = RunnersUp(self.name) if recycling is True else self._table(recycling)
         end = self._ends()["eos_token_id"]
-        vocabulary = model.config.get_text_config(decoder=True).vocab_size
-        self._json = JsonGrammar(tokenizer, vocabulary, end[0] if isinstance(end, list) else end)
+        self.vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
+        self._json = JsonGrammar(tokenizer, self.vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
             engine = engine_of(model)
             engine.lock.take(lambda: engine.deterministic_traits(self.options.fixed_rows))
@@ -264,9 +266,7 @@ class LanguageModel:
             **self._inputs(tokens),
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
             max_new_tokens=min(settings.max_new_tokens, room),
-            logits_processor=self._json.processors(
-                settings.json_schema, len(tokens), min(settings.max_new_tokens, room)
-            ),
+            logits_processor=self._processors(settings, len(tokens), min(settings.max_new_tokens, room)),
             **settings.arguments,
             **self._ends(),
         )
@@ -281,10 +281,16 @@ class LanguageModel:
 
     def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
         """The runners-up that a request may use."""
-        return self.runners_up if given is None or given is True else self._own(given)
-
-    def _own(self, given: RunnersUp | Literal[False]) -> RunnersUp | None:
+        if given is None or given is True:
+            return self.runners_up
         return own_table(given, self.name, reproducible=self.options.reproducible)
+
+    def _processors(self, settings: Settings, prompt_tokens: int, room: int) -> LogitsProcessorList:
+        """What changes the model's scores, beside what transformers has for it: the schema has the last word."""
+        taken = (settings.presence_penalty, settings.frequency_penalty, settings.logit_bias)
+        changed = penalties(*taken, prompt_tokens, self.vocabulary)
+        changed += self._json.processors(settings.json_schema, prompt_tokens, room)
+        return changed
 
     def _stream(
         self,
@@ -293,6 +299,9 @@ class LanguageModel:
         settings: Settings,
         prefix: PrefixCache | None = None,
     ) -> Stream:
+        found: list[TokenLogprob] = []
+        if settings.logprobs is not None and generation.chooser.logits is not None:
+            steps = noting_logprobs(steps, generation.chooser.logits, settings.logprobs, found)
         return Stream(
             steps if prefix is None else prefix.keeping(generation, steps),
             self.tokenizer,
@@ -300,6 +309,7 @@ class LanguageModel:
             stop=settings.stops,
             chosen=(settings.temperature, settings.repetition_penalty),
             likelihood=lambda: generation.chooser.log_probability,
+            logprobs=found,
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:

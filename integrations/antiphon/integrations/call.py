@@ -9,8 +9,8 @@ from typing import Any
 from antiphon.accel import Completion, TextModel
 from antiphon.accel.text.completion import Pieces
 from antiphon.accel.text.messages import PromptInput
+from antiphon.accel.text.tool_calls import Said, read, shown
 from antiphon.integrations.reading import Timed
-from antiphon.integrations.tool_calls import Said, read, shown
 from antiphon.pipelines import passage_references
 from antiphon.retrieval import Passage
 

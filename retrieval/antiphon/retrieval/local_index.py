@@ -61,6 +61,18 @@ class LocalIndex:
         dense = _nearest(content, vector, candidates, where)
         return _read(content[1], fusion(dense, _matching(content[1], question, candidates, where))[:k])
 
+    def passage(self, identifier: str) -> Passage | None:
+        """The passage of this id; None where there is none."""
+        return self._content[1].of_id(identifier)
+
+    def ids_of(self, source: str) -> list[str]:
+        """The ids of the passages of a source, in the order in which they were put."""
+        return self._content[1].ids_of(source)
+
+    def sources(self) -> dict[str, int]:
+        """The sources by name, and how many passages each has."""
+        return self._content[1].sources()
+
     def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Put passages into the folder, all or none."""
         self._update(put=passages, vectors=vectors)

@@ -38,6 +38,7 @@ _COLUMNS = 'row, id, text, source, start, "end", metadata'
 _FETCH = f"select {_COLUMNS} from passages where row in (select value from json_each(?))"
 _WORDS = "create virtual table words using fts5 (title, text, content = '', tokenize = 'porter unicode61')"
 _ROWS = "select row from passages where {allowed} order by row"
+_IDS = "select id from passages where source = ? order by row"
 _BM25 = "select rowid, -rank from words where words match ? and {allowed} order by rank limit ?"
 
 
@@ -104,6 +105,19 @@ class PassageTable:
         if missing is not None:
             raise IndexError(f"There is no passage {missing}; rows are 0 to {len(self) - 1}.")
         return [found[int(row)] for row in rows]
+
+    def of_id(self, identifier: str) -> Passage | None:
+        """The passage of this id; None where there is none."""
+        found = self._query(f"select {_COLUMNS} from passages where id = ?", (identifier,))
+        return _passage(found[0]) if found else None
+
+    def ids_of(self, source: str) -> list[str]:
+        """The ids of the passages of a source, in the order of their rows."""
+        return [identifier for (identifier,) in self._query(_IDS, (source,))]
+
+    def sources(self) -> dict[str, int]:
+        """The sources by name, and how many passages each has."""
+        return dict(self._query("select source, count(*) from passages group by source order by source"))
 
     def allowed(self, where: Where) -> NDArray[np.bool_]:
         """Of each row, whether its passage may be found; of shape (passages,)."""

@@ -31,6 +31,8 @@ def body_of(
             raise ValueError(
                 f"{name} is {getattr(settings, name)!r}; on a server how to draft is the server's business."
             )
+    if settings.logprobs is not None:
+        raise ValueError(f"logprobs is {settings.logprobs}; they are told of models that run here, not of servers'.")
     options: dict[str, Any] = {"include_usage": True}
     if server.kind != "other":
         options["continuous_usage_stats"] = True
@@ -41,6 +43,7 @@ def body_of(
         "top_p": settings.top_p,
         "stream_options": options,
         **_only({"seed": settings.seed, "stop": settings.stops or None, "response_format": _form(settings)}),
+        **_where_wanted(settings),
         **_of_its_own(settings, server),
     }
     if isinstance(prompt, str):
@@ -64,6 +67,13 @@ def _form(settings: Settings) -> dict[str, Any] | None:
         return None
     schema = wanted.schema if isinstance(wanted, JsonSchema) else wanted
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema)}}
+
+
+def _where_wanted(settings: Settings) -> dict[str, Any]:
+    """What is left out where it is off."""
+    bias = {str(token): value for token, value in (settings.logit_bias or {}).items()}
+    wanted = {"presence_penalty": settings.presence_penalty, "frequency_penalty": settings.frequency_penalty}
+    return {name: value for name, value in {**wanted, "logit_bias": bias}.items() if value}
 
 
 def _of_its_own(settings: Settings, server: Server) -> dict[str, Any]:

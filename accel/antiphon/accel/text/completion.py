@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.text.detokenize import Detokenizer
@@ -53,7 +54,7 @@ class Completion:
 
     ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
     the model emitted, up to the one that ended the text, and ``origins`` how each of them came to be; ``temperature``
-    and ``repetition_penalty`` are what they were chosen with.
+    and ``repetition_penalty`` are what they were chosen with. ``logprobs`` has one for each token, where asked for.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Completion:
     temperature: float = 0.0
     repetition_penalty: float = 1.0
     origins: tuple[Origin, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Pieces(Iterator[str]):
@@ -101,6 +103,7 @@ class Stream(Pieces):
 
     ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say;
     ``likelihood`` says the log-probability of what was chosen, where somebody counts it.
+    ``logprobs`` is filled by the steps, one for each token.
     """
 
     def __init__(
@@ -112,16 +115,19 @@ class Stream(Pieces):
         stop: Sequence[str] = (),
         chosen: tuple[float, float] = (0.0, 1.0),
         likelihood: Callable[[], float | None] = lambda: None,
+        logprobs: Sequence[TokenLogprob] = (),
     ) -> None:
         self._running = steps
         self._likelihood = likelihood
         self._chosen = chosen
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
-        self._prompt_tokens = prompt_tokens
+        self.prompt_tokens = prompt_tokens
+        self._logprobs = logprobs
         self._lock = FairLock()  # for closing while somebody else reads
         self._steps: list[Step] = []
         self._pieces: list[str] = []
+        self._emitted: list[tuple[int, tuple[int, bool]]] = []  # each token, its step, and whether a draft had it
         self._ends: list[int] = []  # for each token, how many characters are settled once it is read
         self._finish: FinishReason | None = None
         self._is_closed = False
@@ -152,12 +158,13 @@ class Stream(Pieces):
         return Completion(
             text=text,
             finish_reason=self._finish,
-            usage=Usage(self._prompt_tokens, len(tokens)),
+            usage=Usage(self.prompt_tokens, len(tokens)),
             steps=summarize(self._steps),
             tokens=tokens,
             temperature=temperature,
             repetition_penalty=repetition_penalty,
             origins=_origins(self._steps, self._ends, len(text)),
+            logprobs=tuple(self._logprobs[: len(tokens)]),
         )
 
     @property
@@ -171,6 +178,21 @@ class Stream(Pieces):
         if found is None:
             raise RuntimeError("Log-probabilities were not counted; ask for the text with stream_batch.")
         return found
+
+    def tokens_from(self, first: int) -> list[int]:
+        """The ids of the tokens so far, from this one on: of a stream that goes on, what its pieces were made of."""
+        return [token for token, _ in self._emitted[first:]]
+
+    def origins_from(self, first: int) -> list[Origin]:
+        """How the tokens so far came to be, from this one on; the characters of the last ones may be held back yet."""
+        ends = self._ends[first:]
+        starts = (self._ends[first - 1] if first else 0, *ends)
+        how = (came for _, came in self._emitted[first:])
+        return [Origin(start, end, *came) for start, end, came in zip(starts, ends, how, strict=False)]
+
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """The logprobs of the tokens so far, from this one on."""
+        return self._logprobs[first : len(self._ends)]
 
     def close(self) -> None:
         """Stop generating and free what generation held; the completion is what was said until now."""
@@ -192,6 +214,7 @@ class Stream(Pieces):
         text = ""
         for count, token in enumerate(step.tokens, start=1):
             piece = self._detokenizer.push(token)
+            self._emitted.append((token, (len(self._steps), count <= step.accepted)))
             self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
             text += self._stops.push(piece, self._detokenizer.pending)
             if self._stops.is_found:

@@ -10,6 +10,11 @@ from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.runners_up import RunnersUp
 
+MOST_LOGPROBS = 20
+"""How many of the most probable tokens can be told for each token, as in OpenAI's API."""
+
+_LOGPROBS = f"None, or from 0 to {MOST_LOGPROBS}"
+
 
 class Parameters(TypedDict, total=False):
     """How to generate one text; what is left out has the default of `Settings`."""
@@ -26,6 +31,10 @@ class Parameters(TypedDict, total=False):
     rows: int | None
     recycling: bool | RunnersUp | None
     json_schema: Mapping[str, Any] | JsonSchema | None
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    logprobs: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,11 @@ class Settings:
     without drafts, and torch's global state is never touched. The text ends before the first ``stop`` string.
     ``drafter``, ``rows`` and ``recycling`` (False: none; a table: this one) replace the language model's own.
     With a ``json_schema`` the text is JSON that follows it, whole before ``max_new_tokens`` are spent.
+
+    Once the text has a token, ``presence_penalty`` is taken from its score, and ``frequency_penalty`` as often as the
+    text has it; ``logit_bias`` is added to the scores of the tokens that it names (as OpenAI's API defines the three).
+    With ``logprobs`` each token comes with the logarithm of its probability, and with so many of the most probable
+    ones: those of the model's own scores, before anything here has changed them.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -55,6 +69,10 @@ class Settings:
     rows: int | None = None
     recycling: bool | RunnersUp | None = None
     json_schema: Mapping[str, Any] | JsonSchema | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         tokens, top_k, seed = self.max_new_tokens, self.top_k, self.seed
@@ -70,6 +88,13 @@ class Settings:
         schema = self.json_schema
         check("json_schema", schema, schema is None or isinstance(schema, Mapping | JsonSchema), "a mapping, or None")
         check("stop", self.stop, all(self.stops), "texts of at least one character")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            check(name, value, -2 <= value <= 2, "from -2 to 2; 0 is off")
+        bias = self.logit_bias or {}
+        check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
+        count = self.logprobs
+        check("logprobs", count, count is None or (isinstance(count, int) and 0 <= count <= MOST_LOGPROBS), _LOGPROBS)
 
     @property
     def stops(self) -> list[str]:
@@ -97,6 +122,8 @@ class Settings:
             "num_beams": 1,
             "num_return_sequences": 1,
             "use_cache": True,
+            "return_dict_in_generate": self.logprobs is not None,
+            "output_logits": self.logprobs is not None,
         }
 
 

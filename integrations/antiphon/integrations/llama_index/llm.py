@@ -25,11 +25,12 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
+from antiphon.accel.text.forced_calls import offered
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
+from antiphon.accel.text.tool_calls import FREE, NONE, writes_tools
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
-from antiphon.integrations.forced_tool_calls import offered
 from antiphon.integrations.llama_index.answers import (
     INVALID,
     chat_piece,
@@ -43,7 +44,6 @@ from antiphon.integrations.llama_index.references import bare, hidden, of_templa
 from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
 from antiphon.integrations.opaque_references import REFERENCES
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.tool_calls import FREE, NONE, writes_tools
 
 Piece = tuple[str, str, Completion | None]
 """Of an answer that grows: the text so far, what is new of it, and at the end the completion."""

@@ -18,6 +18,7 @@ from antiphon.pipelines.cli.demo import demo
 from antiphon.pipelines.cli.doctor import doctor
 from antiphon.pipelines.cli.index import index
 from antiphon.pipelines.cli.lookahead import lookahead
+from antiphon.pipelines.cli.serve import serve
 from antiphon.pipelines.rendering.visible import visible
 
 BAD_INPUT = 2
@@ -44,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (index, ask, chat, demo, certify, doctor, lookahead):
+for command in (index, ask, chat, serve, demo, certify, doctor, lookahead):
     app.command()(command)
 for name, group in {"bench": bench.app, "bita": bita.app, "reader": reader.app}.items():
     app.add_typer(group, name=name)

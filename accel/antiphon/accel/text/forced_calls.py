@@ -1,4 +1,4 @@
-"""Calls of tools that a model has to make: the schema that its answer follows, and who tells it. Knows no framework."""
+"""Calls of tools that a model has to make: the schema that its answer follows, and who tells it. Knows no model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.text.messages import Message
-from antiphon.integrations.tool_calls import FREE, MUST, NONE, Tool, names, offer, writes_tools
+from antiphon.accel.text.tool_calls import FREE, MUST, NONE, Tool, names, offer, writes_tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTools:
+class ToolOffer:
     """What a model is told of tools: the messages, those that its template writes, its first words, and a schema.
 
     ``names`` are those of all tools that it may call; ``schema`` is what its answer follows where it has to call one.
@@ -33,7 +33,7 @@ class OfferedTools:
 
 def offered(
     tokenizer: PreTrainedTokenizerBase | None, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
-) -> OfferedTools:
+) -> ToolOffer:
     """The offer of tools with a choice among them; a model whose template writes none is told of them in a message.
 
     Raises:
@@ -44,19 +44,19 @@ def offered(
     is_forced = bool(tools) and wanted not in FREE and wanted != NONE
     if tokenizer is None:
         heard = () if wanted == NONE else tools
-        return OfferedTools(messages, heard, "", names(heard), choice=_chosen(wanted, heard) if is_forced else None)
+        return ToolOffer(messages, heard, "", names(heard), choice=_chosen(wanted, heard) if is_forced else None)
     if is_forced and not writes_tools(tokenizer):
         chosen = [tool for tool in tools if wanted in (True, "any", "required", tool["function"]["name"])]
         if not chosen:
             raise ValueError(f"tool_choice is {wanted!r}, which is no tool's name; nor is it auto, none or any.")
         told = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         asked = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{told}'
-        return OfferedTools(asking(messages, asked), (), "", names(chosen), calls_schema(chosen, ""))
+        return ToolOffer(asking(messages, asked), (), "", names(chosen), calls_schema(chosen, ""))
     heard, opening = offer(tokenizer, tools, choice)
     if not is_forced:
-        return OfferedTools(messages, heard, opening, names(heard))
+        return ToolOffer(messages, heard, opening, names(heard))
     opening = opening if "{" in opening else ""
-    return OfferedTools(messages, heard, opening, names(heard), calls_schema(heard, opening))
+    return ToolOffer(messages, heard, opening, names(heard), calls_schema(heard, opening))
 
 
 def _chosen(wanted: Any, tools: Sequence[Tool]) -> Any:

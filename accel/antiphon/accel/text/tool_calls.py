@@ -1,4 +1,4 @@
-"""Tools: which a model hears of, and what it writes when it calls one, told from what it says. Knows no framework."""
+"""Tools: which a model hears of, and what it writes when it calls one, told from what it says. Knows no model."""
 
 from __future__ import annotations
 

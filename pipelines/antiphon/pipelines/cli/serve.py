@@ -1,0 +1,142 @@
+"""The command that serves a model, and an index, at a URL. Knows how to start, and nothing of the protocol."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, DRAFTER_HELP, MODEL_HELP, Device, Precision
+from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.models.embedded import STOPS
+
+if TYPE_CHECKING:
+    from antiphon.pipelines.server.service import Service
+    from antiphon.pipelines.server.settings import ServerSettings
+    from antiphon.retrieval import Embedder, Retriever
+
+ONE_WORKER = (
+    "--workers is {}; one process serves all: there is one model, and its one loop makes requests share forwards, "
+    "which several processes could not. For more, start servers on other ports and put a load balancer before them."
+)
+
+
+Served = Annotated[
+    Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made, to answer from.")
+]
+Host = Annotated[str, typer.Option(help="The address to listen at; others than this machine's own need a key.")]
+Port = Annotated[int, typer.Option(help="The port to listen at.", min=0, max=65535)]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--api-key", envvar="ANTIPHON_API_KEY", help="A key that clients have to show; may be repeated."),
+]
+Anybody = Annotated[bool, typer.Option("--allow-without-key", help="Let other machines in without a key.")]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option("--allow-origin", help="A web page's origin that may ask from browsers; may be repeated."),
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", help="A name that the server answers to; may be repeated.", show_default="all"),
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Take no documents.")]
+Parallel = Annotated[int, typer.Option(help="How many texts are decoded at a time.")]
+Queue = Annotated[int, typer.Option(help="How many more may wait.")]
+LongestPrompt = Annotated[
+    int | None, typer.Option(help="The longest prompt, in tokens.", show_default="what the model reads")
+]
+LongestAnswer = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
+Passages = Annotated[int, typer.Option("--k", "-k", help="How many passages an answer is given.")]
+Drain = Annotated[int, typer.Option(help="Seconds for what has begun when the server is ended.")]
+EmbedderName = Annotated[
+    str | None, typer.Option(help="Offer embeddings without an index: minilm, bge-m3, a folder or a hub name.")
+]
+
+
+def serve(
+    index: Served = None,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    keys: Keys = None,
+    anybody: Anybody = False,
+    origins: Origins = None,
+    hosts: Hosts = None,
+    read_only: ReadOnly = False,
+    parallel: Parallel = 16,
+    queue: Queue = 64,
+    max_prompt: LongestPrompt = None,
+    max_output: LongestAnswer = 4096,
+    k: Passages = 5,
+    drain: Drain = 30,
+    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
+    dtype: Precision = "auto",
+    device: Device = None,
+    embedder: EmbedderName = None,
+    workers: Annotated[int, typer.Option(hidden=True)] = 1,
+) -> None:
+    """Serve a model, and with an index its answers from documents, in OpenAI's protocol; and a page to ask on."""
+    if workers != 1:
+        raise ValueError(ONE_WORKER.format(workers))
+    from antiphon.pipelines.server.app import create_app
+    from antiphon.pipelines.server.running import LOOPBACK, check_place, is_loopback, run_server
+    from antiphon.pipelines.server.settings import ServerSettings
+
+    settings = ServerSettings(
+        keys=tuple(keys or ()),
+        parallel=parallel,
+        queue=queue,
+        max_prompt_tokens=max_prompt,
+        max_output_tokens=max_output,
+        origins=tuple(origins or ()),
+        hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
+        read_only=read_only,
+    )
+    check_place(host, settings, lets_anybody=anybody)
+    parts = _parts(index, embedder, device, k)
+    service = _service(model, settings, parts, drafter=drafter, dtype=dtype, device=device)
+    console.err.print(f"Serving {', '.join(service.models)} at http://{_shown(host)}:{port}/v1", markup=False)
+    run_server(create_app(service), host, port, drain_seconds=drain)
+
+
+def _service(
+    model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: str, dtype: str, device: str | None
+) -> Service:
+    from antiphon.pipelines.models.drafters import resolve_drafter
+    from antiphon.pipelines.rag import Rag
+    from antiphon.pipelines.server.service import make_service
+
+    console.quiet_libraries()
+    chosen = resolve_drafter(drafter)
+    language_model = load_language_model(model, device=device, dtype=dtype_named(dtype), drafter=chosen)
+    retriever, k = parts.pop("retriever"), parts.pop("k")
+    if retriever is not None:
+        parts["rag"] = Rag(retriever, language_model, k=k)
+    return make_service(language_model, settings, name=_name(model), stop=STOPS.get(model, ()), **parts)
+
+
+def _parts(index: Path | None, embedder: str | None, device: str | None, k: int) -> dict[str, Any]:
+    """What an index brings along, or an embedder without one."""
+    from antiphon.retrieval import Retriever, resolve
+
+    retriever: Retriever | None = None if index is None else Retriever.open(index, device=device)
+    chosen: Embedder | None = resolve(embedder, device) if embedder else retriever.embedder if retriever else None
+    parts: dict[str, Any] = {"retriever": retriever, "embedder": chosen, "k": k}
+    if index is not None and retriever is not None:
+        place = index.resolve()
+        uploads = place.with_name(f"{place.name}-uploads")
+        parts |= {"reranker": retriever.reranker, "docs": _name(place.name), "uploads": uploads}
+    return parts
+
+
+def _name(model: str) -> str:
+    """What clients call a model: its name, or the last part of its folder's."""
+    name = model if "/" not in model and "\\" not in model else Path(model).name
+    return re.sub(r"[^\w.:-]+", "-", name).strip("-") or "model"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

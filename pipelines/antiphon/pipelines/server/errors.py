@@ -1,0 +1,109 @@
+"""Errors in OpenAI's form: a sentence, a type, the parameter at fault and a code. Knows no endpoint."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+logger = logging.getLogger("antiphon.server")
+
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+INVALID = "invalid_request_error"
+FAILED = "The server failed inside; its log says more, under this request's id."
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, as OpenAI's clients read it."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is none."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """A request is refused: the status, a sentence, and which parameter is at fault, if one is."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+
+def refused_error(param: str, reason: str) -> ApiError:
+    """The error of a parameter that is not offered, or not with this value."""
+    return ApiError(400, reason, param=param, code="unsupported_parameter")
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """The body; characters that no JSON can hold are replaced."""
+    kind = TYPES.get(status, INVALID if status < 500 else "server_error")
+    said = message.encode("utf-8", "replace").decode()
+    detail = ErrorDetail(message=said, type=kind, param=param, code=code or str(status))
+    return ErrorBody(error=detail).model_dump()
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """The error as an answer."""
+    body = error_body(error.status, str(error), error.param, error.code)
+    return JSONResponse(body, error.status, headers=error.headers)
+
+
+def error_of(error: BaseException) -> ApiError:
+    """What an error in answering a request tells its client: what was given wrongly in full, what failed inside not."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, (ValueError, TypeError)):
+        return ApiError(400, str(error))
+    if isinstance(error, ImportError):
+        return ApiError(501, str(error))
+    logger.error("a request failed", exc_info=error)
+    return ApiError(500, FAILED)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Give all errors of an application this form."""
+
+    @app.exception_handler(ApiError)
+    async def _of_ours(_: Request, error: ApiError) -> JSONResponse:
+        return error_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:]) or None
+        message = f"{place}: {first['msg']}" if place else str(first["msg"])
+        return error_response(ApiError(400, message, param=place))
+
+    @app.exception_handler(HTTPException)
+    async def _of_the_framework(_: Request, error: HTTPException) -> JSONResponse:
+        message = {404: "There is nothing at this address.", 405: "This address takes another method."}
+        said = message.get(error.status_code, str(error.detail))
+        headers = dict(error.headers) if error.headers else None
+        return error_response(ApiError(error.status_code, said, headers=headers))
+
+    @app.exception_handler(Exception)
+    async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(error_body(500, FAILED), 500)

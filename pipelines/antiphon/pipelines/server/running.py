@@ -1,0 +1,128 @@
+"""The server as a process: where it listens, what it logs, how it ends. Knows no endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import resource
+import sys
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from antiphon.pipelines.server.settings import ServerSettings
+
+SILENCE = 20
+"""Seconds that a connection may say nothing before its request is whole, and between two requests."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def check_place(host: str, settings: ServerSettings, *, lets_anybody: bool) -> None:
+    """Refuse to listen where others can come from without a key.
+
+    Raises:
+        ValueError: the address is not this machine's own, there is no key, and nobody said that this is meant.
+    """
+    if is_loopback(host) or settings.keys or lets_anybody:
+        return
+    raise ValueError(
+        f"{host} can be reached from other machines, and no key is set: anybody there could read the documents. Set "
+        "one (--api-key, or ANTIPHON_API_KEY), or say --allow-without-key."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> None:
+    """Serve until SIGTERM or Ctrl-C; then answer what has begun, for ``drain_seconds`` at most.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    _log_as_json()
+    _take_all_files()
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=_Impatient,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=SILENCE,
+        timeout_graceful_shutdown=drain_seconds,
+    )
+    server = uvicorn.Server(config)
+    server.run()
+    if not server.started:
+        raise OSError(f"The server cannot listen at {host}, port {port}; is another program there?")
+
+
+class _Impatient(H11Protocol):
+    """uvicorn's own, which ends connections that stay silent after a request, and here those that never ask as well."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Give the client some seconds for its first request."""
+        super().connection_made(transport)
+        self._asking: asyncio.TimerHandle | None = self.loop.call_later(SILENCE, self._tired)
+
+    def handle_events(self) -> None:
+        """Wait no more once the head of a request is there."""
+        super().handle_events()
+        if self.cycle is not None and self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+        super().connection_lost(exc)
+
+    def _tired(self) -> None:
+        self._asking = None
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+def _take_all_files() -> None:
+    """Let the process have as many connections as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; what a record says in JSON already is part of it."""
+        said = record.getMessage()
+        told: dict[str, Any] = json.loads(said) if said.startswith("{") else {"message": said}
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps({"time": self.formatTime(record), "level": record.levelname, **told})
+
+
+def _log_as_json() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("antiphon.server", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

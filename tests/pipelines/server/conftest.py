@@ -1,0 +1,54 @@
+"""What the tests of the server share: a service of a tiny model, with an index, and a client in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from antiphon.accel import LanguageModel
+from antiphon.pipelines.rag import Rag
+from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.service import Service, make_service
+from antiphon.pipelines.server.settings import ServerSettings
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+
+Serve = Callable[..., Any]
+"""Serves the tiny model with these settings, as a context: gives a client."""
+
+
+def tiny_service(language_model: LanguageModel, folder: Path, *, k: int = 2, **settings: Any) -> Service:
+    """A service of the tiny model, with the index in a folder."""
+    limits = ServerSettings(**{"parallel": 4, "queue": 4, "max_output_tokens": 64, **settings})
+    retriever = Retriever.open(folder)
+    return make_service(
+        language_model,
+        limits,
+        name="tiny",
+        rag=Rag(retriever, language_model, k=k),
+        embedder=retriever.embedder,
+        reranker=retriever.reranker,
+        uploads=folder.with_name("uploads"),
+    )
+
+
+@pytest.fixture(scope="module")
+def serve(typist: LanguageModel, passages: list[Passage], tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    @contextmanager
+    def serving(**settings: Any) -> Iterator[TestClient]:
+        folder = tmp_path_factory.mktemp("served") / "index"
+        index_passages(passages, folder, HashEmbedder())
+        with TestClient(create_app(tiny_service(typist, folder, **settings))) as client:
+            yield client
+
+    return serving
+
+
+@pytest.fixture(scope="module")
+def client(serve: Serve) -> Iterator[TestClient]:
+    with serve() as client:
+        yield client

@@ -1,0 +1,182 @@
+"""Chat completions over HTTP: the text is the language model's own, whole and streamed, in the shapes clients read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from antiphon.accel import LanguageModel
+
+MESSAGES = [{"role": "user", "content": "How do bees live?"}]
+REFERENCES = ["Bees live in colonies of up to sixty thousand.", {"id": "r2", "title": "Honey", "text": "Honey keeps."}]
+
+
+def chat(client: TestClient, **more: Any) -> dict[str, Any]:
+    response = client.post(
+        "/v1/chat/completions", json={"model": "tiny", "messages": MESSAGES, "max_tokens": 12} | more
+    )
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def events(client: TestClient, path: str = "/v1/chat/completions", **body: Any) -> list[Any]:
+    with client.stream("POST", path, json={"model": "tiny", "stream": True} | body) as response:
+        assert response.status_code == 200, response.read()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "top_k": 20}])
+def test_the_text_is_the_language_models_whole_and_streamed(
+    client: TestClient, typist: LanguageModel, how: dict[str, Any]
+) -> None:
+    own = typist.generate(MESSAGES, max_new_tokens=12, **how)
+    whole = chat(client, references=REFERENCES, **how)
+    assert whole["choices"][0]["message"]["content"] == own.text
+    assert whole["usage"]["prompt_tokens"] == own.usage.prompt_tokens
+    streamed = events(client, messages=MESSAGES, max_tokens=12, references=REFERENCES, **how)
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in streamed) == own.text
+    assert streamed[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert streamed[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_stream_tells_usage_token_ids_and_figures_where_asked(client: TestClient, typist: LanguageModel) -> None:
+    own = typist.generate(MESSAGES, max_new_tokens=12)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    told = events(client, messages=MESSAGES, max_completion_tokens=12, stream_options=options, return_token_ids=True)
+    assert told[-1]["choices"] == []
+    assert told[-1]["usage"]["completion_tokens"] == 12
+    assert {"num_draft_tokens", "num_accepted_draft_tokens"} <= told[-1]["metrics"]["speculative_decoding"].keys()
+    ids = [token for each in told[:-1] for token in each["choices"][0].get("token_ids", [])]
+    assert tuple(ids) == own.tokens
+    assert told[-2]["usage"]["completion_tokens"] == 12
+
+
+def test_logprobs_are_those_of_the_models_own_scores(client: TestClient, typist: LanguageModel) -> None:
+    import torch
+
+    own = typist.generate(MESSAGES, max_new_tokens=6)
+    prompt = typist.tokenize(MESSAGES).tokens
+    with torch.no_grad():
+        rows = typist.model(torch.tensor([[*prompt, *own.tokens]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    told = chat(client, max_tokens=6, logprobs=True, top_logprobs=3)["choices"][0]["logprobs"]["content"]
+    assert [each["logprob"] for each in told] == pytest.approx(
+        [float(row[token]) for row, token in zip(rows, own.tokens, strict=True)], abs=1e-4
+    )
+    assert [top["logprob"] for top in told[0]["top_logprobs"]] == pytest.approx(
+        rows[0].topk(3).values.tolist(), abs=1e-4
+    )
+    streamed = events(client, messages=MESSAGES, max_tokens=6, logprobs=True)
+    entries = [e for each in streamed if (p := each["choices"][0]["logprobs"]) for e in p["content"]]
+    assert [each["logprob"] for each in entries] == pytest.approx([each["logprob"] for each in told], abs=1e-4)
+
+
+def test_choices_are_seeded_one_by_one(client: TestClient, typist: LanguageModel) -> None:
+    told = chat(client, n=3, temperature=1.0, seed=5)["choices"]
+    own = [typist.generate(MESSAGES, max_new_tokens=12, temperature=1.0, seed=5 + each).text for each in range(3)]
+    assert [each["message"]["content"] for each in told] == own
+    assert [each["index"] for each in told] == [0, 1, 2]
+
+
+def test_penalties_and_biases_change_what_is_said(client: TestClient, typist: LanguageModel) -> None:
+    plain = chat(client)["choices"][0]["message"]["content"]
+    banned = str(ord(plain[0]))
+    assert not chat(client, logit_bias={banned: -100})["choices"][0]["message"]["content"].startswith(plain[0])
+    forced = chat(client, logit_bias={"120": 100}, max_tokens=4)["choices"][0]["message"]["content"]
+    assert forced == "xxxx"
+    penalized = chat(client, logit_bias={"120": 100}, frequency_penalty=2, max_tokens=64)
+    assert penalized["choices"][0]["message"]["content"].startswith("xxxx")
+    assert set(penalized["choices"][0]["message"]["content"]) != {"x"}, "64 times 2 outweighs a bias of 100"
+
+
+def test_a_schema_is_followed(client: TestClient) -> None:
+    schema = {"type": "object", "properties": {"queen": {"type": "boolean"}}, "required": ["queen"]}
+    form = {"type": "json_schema", "json_schema": {"name": "bee", "schema": schema}}
+    text = chat(client, response_format=form, max_tokens=40)["choices"][0]["message"]["content"]
+    assert isinstance(json.loads(text)["queen"], bool)
+
+
+def test_a_tool_that_has_to_be_called_is(client: TestClient) -> None:
+    parameters = {"type": "object", "properties": {"of": {"enum": ["bees", "ants"]}}, "required": ["of"]}
+    tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
+    asked: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": 64}
+    choice = chat(client, **asked)["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "count"
+    assert json.loads(call["function"]["arguments"])["of"] in ("bees", "ants")
+    streamed = events(client, messages=MESSAGES, **asked)
+    assert streamed[-1]["choices"][0]["delta"]["tool_calls"][0]["function"] == call["function"]
+    assert not any(each["choices"][0]["delta"].get("content") for each in streamed), "a call is not shown as text"
+
+
+def test_predictions_are_drafted_from_and_counted(client: TestClient, typist: LanguageModel) -> None:
+    own = typist.generate(MESSAGES, max_new_tokens=40).text
+    usage = chat(client, max_tokens=40, prediction={"type": "content", "content": own})["usage"]
+    details = usage["completion_tokens_details"]
+    assert usage["completion_tokens"] == 40
+    assert details["accepted_prediction_tokens"] > 10
+    assert "completion_tokens_details" not in chat(client)["usage"], "told only where something was predicted"
+
+
+def test_an_answer_goes_on_from_its_first_words(client: TestClient, typist: LanguageModel) -> None:
+    from antiphon.accel import Conversation
+
+    own = typist.generate(Conversation(MESSAGES, opening="Bees"), max_new_tokens=12).text
+    begun = [*MESSAGES, {"role": "assistant", "content": "Bees"}]
+    told = chat(client, messages=begun, add_generation_prompt=False, continue_final_message=True)
+    assert told["choices"][0]["message"]["content"] == own
+
+
+def test_what_a_reference_says_is_cited(client: TestClient, typist: LanguageModel) -> None:
+    own = typist.generate(MESSAGES, max_new_tokens=40).text
+    source = {"id": "one", "title": "Source", "url": "https://example.org/x", "text": own}
+    message = chat(client, max_tokens=40, references=[source])["choices"][0]["message"]
+    [annotation] = message["annotations"]
+    cited = annotation["url_citation"]
+    assert annotation["type"] == "url_citation"
+    assert (cited["url"], cited["title"], cited["passage_id"]) == ("https://example.org/x", "Source", "one")
+    assert message["content"][cited["start_index"] : cited["end_index"]] == cited["cited_text"]
+    assert own[cited["passage_start"] : cited["passage_end"]] == cited["cited_text"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param"),
+    [
+        ({"model": "huge"}, 404, "model"),
+        ({"messages": []}, 400, "messages"),
+        ({"audio": {"voice": "x"}}, 400, "audio"),
+        ({"functions": [{}]}, 400, "functions"),
+        ({"max_tokens": 65}, 400, "max_tokens"),
+        ({"n": 9}, 400, "n"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"top_p": 7}, 400, None),
+        ({"logit_bias": {"99999": 1}}, 400, None),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content"),
+        ({"tools": [{"function": {"name": "f"}}], "tool_choice": "g"}, 400, None),
+        ({"response_format": {"type": "json_schema"}}, 400, "response_format"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, None),
+        ({"messages": [{"role": "user", "content": "x" * 3000}]}, 400, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_not_offered_is_refused_by_name(
+    client: TestClient, change: dict[str, Any], status: int, param: str | None, stream: bool
+) -> None:
+    body = json.dumps({"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "stream": stream} | change)
+    response = client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert error["message"]
+    assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+
+
+def test_what_is_unknown_is_ignored(client: TestClient) -> None:
+    assert chat(client, wholly_unknown={"a": 1}, best_of=1, store=True)["choices"]

@@ -1,0 +1,151 @@
+"""The other addresses: completions, responses, models, embeddings, reranking, passages, documents, figures."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from antiphon.accel import LanguageModel
+from antiphon.retrieval import HashEmbedder, Passage
+from tests.pipelines.server.conftest import Serve
+from tests.pipelines.server.test_chat_completions import MESSAGES, chat, events
+
+QUESTION = [{"role": "user", "content": "How long does honey keep?"}]
+
+
+def post(client: TestClient, path: str, **body: Any) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def test_completions_continue_texts_and_token_ids(client: TestClient, typist: LanguageModel) -> None:
+    own = typist.generate("Bees", max_new_tokens=8)
+    told = post(client, "/v1/completions", model="tiny", prompt=["Bees", "Ants"], max_tokens=8, logprobs=1)
+    assert [each["text"] for each in told["choices"]] == [own.text, typist.generate("Ants", max_new_tokens=8).text]
+    assert len(told["choices"][0]["logprobs"]["token_logprobs"]) == 8
+    assert told["usage"]["completion_tokens"] == 16
+    assert told["usage"]["prompt_tokens"] == 2 * own.usage.prompt_tokens
+    ids = typist.tokenizer.encode("Bees", add_special_tokens=False)
+    assert post(client, "/v1/completions", model="tiny", prompt=ids, max_tokens=8)["choices"][0]["text"] == own.text
+    streamed = events(client, "/v1/completions", prompt="Bees", max_tokens=8, stream_options={"include_usage": True})
+    assert "".join(each["choices"][0]["text"] for each in streamed[:-1]) == own.text
+    assert streamed[-1]["usage"]["completion_tokens"] == 8
+
+
+def test_responses_are_whole_and_come_as_named_events(client: TestClient, typist: LanguageModel) -> None:
+    own = typist.generate(MESSAGES, max_new_tokens=8).text
+    asked = {"model": "tiny", "input": MESSAGES[0]["content"], "max_output_tokens": 8}
+    told = post(client, "/v1/responses", **asked)
+    assert (told["object"], told["status"]) == ("response", "incomplete")
+    assert told["output"][0]["content"][0]["text"] == own
+    with client.stream("POST", "/v1/responses", json={**asked, "stream": True}) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    told_events = [json.loads(line) for line in lines]
+    kinds = [each["type"] for each in told_events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-1] == "response.incomplete"
+    assert [each["sequence_number"] for each in told_events] == list(range(len(kinds)))
+    assert "".join(each["delta"] for each in told_events if each["type"].endswith("text.delta")) == own
+    refused = client.post("/v1/responses", json={**asked, "previous_response_id": "resp_1"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
+
+
+def test_the_models_are_what_our_own_client_expects(client: TestClient) -> None:
+    listed = client.get("/v1/models").json()["data"]
+    assert [each["id"] for each in listed] == ["tiny", "tiny+docs"]
+    assert {each["owned_by"] for each in listed} == {"antiphon"}
+    assert listed[0]["max_model_len"] == 2048
+    assert client.get("/v1/models/tiny+docs").json()["id"] == "tiny+docs"
+    assert client.get("/v1/models/none").status_code == 404
+
+
+def test_a_model_with_documents_answers_from_them(client: TestClient, passages: list[Passage]) -> None:
+    told = chat(client, model="tiny+docs", messages=QUESTION)
+    assert told["usage"]["prompt_tokens"] > 100, "the passages are in the prompt"
+    options = {"include_runs": True}
+    streamed = events(client, model="tiny+docs", messages=QUESTION, max_tokens=12, stream_options=options)
+    given = streamed[0]["passages"]
+    assert [len(given), given[0]["text"]] == [2, passages[1].text]
+    said = "".join(run["text"] for each in streamed for run in each.get("runs", ()))
+    assert said == told["choices"][0]["message"]["content"]
+    assert client.get(f"/passages/{given[0]['id']}").json()["text"] == passages[1].text
+    assert client.get("/passages/none").status_code == 404
+
+
+def test_a_conversation_with_documents_keeps_its_turns_in_view(client: TestClient) -> None:
+    earlier = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
+    alone = chat(client, model="tiny+docs", messages=QUESTION)["usage"]["prompt_tokens"]
+    assert chat(client, model="tiny+docs", messages=[*earlier, *QUESTION])["usage"]["prompt_tokens"] > alone + 12
+    refused = client.post("/v1/chat/completions", json={"model": "tiny+docs", "messages": earlier})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+def test_embeddings_are_the_indexs_own(client: TestClient) -> None:
+    own = HashEmbedder().embed_documents(["bees", "honey"])
+    told = post(client, "/v1/embeddings", input=["bees", "honey"])
+    assert np.allclose([each["embedding"] for each in told["data"]], own)
+    packed = post(client, "/v1/embeddings", input="honey", encoding_format="base64")["data"][0]["embedding"]
+    assert np.array_equal(np.frombuffer(base64.b64decode(packed), "<f4"), own[1])
+    assert client.post("/v1/embeddings", json={"input": []}).status_code == 400
+
+
+def test_reranking_puts_the_best_first(client: TestClient) -> None:
+    told = post(
+        client, "/v1/rerank", query="honey keeps", documents=["ants", {"text": "honey keeps for years"}], top_n=1
+    )
+    assert [each["index"] for each in told["results"]] == [1]
+    assert told["results"][0]["document"] == {"text": "honey keeps for years"}
+
+
+def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
+    with serve() as client:
+        text = b"# Hives\n\nA hive has frames of wax.\n"
+        added = client.post("/documents", files={"file": ("../../etc/hives.md", text)})
+        assert added.json() == {"id": "uploaded/hives.md", "name": "hives.md", "passages": 1, "uploaded": True}
+        options = {"include_runs": True}
+        asked = [{"role": "user", "content": "What frames has a hive of wax?"}]
+        told = events(client, model="tiny+docs", messages=asked, max_tokens=2, stream_options=options)
+        assert "frames of wax" in told[0]["passages"][0]["text"]
+        again = client.post("/documents", files={"file": ("hives.md", b"A hive is a box.")})
+        assert again.json()["passages"] == 1
+        listed = {each["id"]: each["passages"] for each in client.get("/documents").json()["data"]}
+        assert listed == {"bees.txt": 3, "uploaded/hives.md": 1}, "a file of the same name takes its place"
+        assert client.delete("/documents", params={"id": "bees.txt"}).status_code == 403
+        assert client.delete("/documents", params={"id": "uploaded/hives.md"}).json()["deleted"]
+        assert [each["id"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
+        assert client.delete("/documents", params={"id": "uploaded/hives.md"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("virus.exe", b"x"), ("empty.txt", b" "), ("binary.txt", b"\0\1\2"), ("broken.pdf", b"%PDF-1.4 nothing")],
+)
+def test_what_cannot_be_read_is_refused_and_not_kept(client: TestClient, name: str, content: bytes) -> None:
+    response = client.post("/documents", files={"file": (name, content)})
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert "uploads" not in message, "the place of the file on the server is nobody's business"
+    assert [each["id"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
+
+
+def test_figures_are_counted(serve: Serve) -> None:
+    with serve() as client:
+        chat(client)
+        told = client.get("/metrics").text
+        assert 'antiphon_requests_total{path="/v1/chat/completions",status="200"} 1.0' in told
+        assert "antiphon_completion_tokens_total 12.0" in told
+        assert "antiphon_time_to_first_token_seconds_count 1.0" in told
+        assert "antiphon_texts_running 0.0" in told
+        assert client.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}

@@ -1,0 +1,32 @@
+"""A server of a tiny model over three passages: `python -m tests.pipelines.server.tiny_server PORT`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.running import run_server
+from antiphon.retrieval import HashEmbedder, Passage, index_passages
+from tests.conftest import TEXTS
+from tests.pipelines.server.conftest import tiny_service
+
+
+def main(port: int) -> None:
+    """Serve until somebody ends it."""
+    torch.set_num_threads(1)
+    model = LanguageModel(tiny_model(max_position_embeddings=2048), byte_tokenizer(), name="tiny")
+    with TemporaryDirectory() as folder:
+        passages = [Passage.at("bees.txt", 100 * place, text) for place, text in enumerate(TEXTS)]
+        index_passages(passages, Path(folder) / "index", HashEmbedder())
+        service = tiny_service(model, Path(folder) / "index", max_output_tokens=16, parallel=8, queue=64)
+        run_server(create_app(service), "127.0.0.1", port, drain_seconds=5)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
