@@ -300,15 +300,16 @@ class LanguageModel:
         prefix: PrefixCache | None = None,
     ) -> Stream:
         found: list[TokenLogprob] = []
-        if settings.logprobs is not None and generation.chooser.logits is not None:
-            steps = noting_logprobs(steps, generation.chooser.logits, settings.logprobs, found)
+        chooser = generation.chooser  # alone: who holds the stream is not to hold what the model has read
+        if settings.logprobs is not None and chooser.logits is not None:
+            steps = noting_logprobs(steps, chooser.logits, settings.logprobs, found)
         return Stream(
             steps if prefix is None else prefix.keeping(generation, steps),
             self.tokenizer,
             prompt_tokens=generation.request.input_ids.shape[1],
             stop=settings.stops,
             chosen=(settings.temperature, settings.repetition_penalty),
-            likelihood=lambda: generation.chooser.log_probability,
+            likelihood=lambda: chooser.log_probability,
             logprobs=found,
         )
 
@@ -387,11 +388,7 @@ class LanguageModel:
 
     def _generator(self, seed: int | None) -> torch.Generator:
         generator = torch.Generator(self.model.device)
-        if seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(seed)
-        return generator
+        return generator.manual_seed(generator.seed() if seed is None else seed)
 
 
 def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
