@@ -10,25 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tests.imports import MODULES, PARTS, ROOT, imports_of, part_of, room_of
+from tests.rooms import ROOMS
 
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- drawn by make architecture -->\n", "<!-- end of what is drawn -->\n"
-ROOMS: Mapping[str, tuple[str, ...]] = {
-    "accel": ("files", "text", "drafting", "engines/protocol", "engines/torch", "decoding", ".", "testing"),
+DRAWN: Mapping[str, tuple[str, ...]] = {
+    "accel": tuple(ROOMS["accel"]),
     "retrieval": (),
-    "pipelines": (
-        "citations",
-        "progress",
-        "data",
-        "models",
-        "rendering",
-        ".",
-        "training",
-        "benchmark",
-        "server",
-        "cli",
-    ),
-    "integrations": ("langchain", "llama_index"),
+    "pipelines": tuple(ROOMS["pipelines"]),
+    "integrations": ("langchain", "llama_index", "vllm"),
 }
 """The rooms that are drawn, from the ground up."""
 
@@ -38,7 +28,7 @@ def drawn() -> str:
     parts = {part: {part_of(each.imported) for module in own(part) for each in imports_of(module)} for part in PARTS}
     lines = ["```text", *(_line(part, parts[part] - {part}, PARTS) for part in PARTS)]
     for part in PARTS:
-        if ROOMS[part]:
+        if DRAWN[part]:
             lines += ["", part, *(f"  {line}" for line in _rooms(part))]
     return "\n".join([*lines, "```", ""])
 
@@ -49,7 +39,7 @@ def own(part: str) -> list[str]:
 
 
 def _rooms(part: str) -> list[str]:
-    rooms = ROOMS[part] if "." in ROOMS[part] else (".", *ROOMS[part])
+    rooms = DRAWN[part] if "." in DRAWN[part] else (".", *DRAWN[part])
     found: dict[str, set[str]] = {room: set() for room in rooms}
     for module in own(part):
         room = room_of(module, rooms)

@@ -4,13 +4,36 @@ A room is a folder, or a file where the rest of its folder stands on it; "." is 
 """
 
 ROOMS: dict[str, dict[str, set[str]]] = {
+    "accel": {
+        "files": set(),
+        "engines/fair_lock": set(),
+        "engines/numpy_logits": set(),
+        "drafting": {"files"},
+        "engines/protocol": {"drafting", "engines/fair_lock"},
+        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files"},
+        "engines/openvino": {"drafting", "engines/fair_lock", "engines/protocol", "engines/torch", "files"},
+        "decoding": {"drafting", "engines/protocol", "engines/torch"},
+        "text": {"decoding", "drafting", "engines/fair_lock"},
+        "remote": {"decoding", "text"},
+        ".": {"decoding", "drafting", "engines/torch", "remote", "text"},
+        "testing": {
+            ".",
+            "decoding",
+            "drafting",
+            "engines/fair_lock",
+            "engines/numpy_logits",
+            "engines/protocol",
+            "engines/torch",
+        },
+    },
     "pipelines": {
         "citations": set(),
         "progress": set(),
         "data": {"progress"},
         "models": {"progress"},
-        "rendering": {"citations"},
-        ".": {"citations", "rendering"},
+        "nearest": set(),
+        "rendering": {"citations", "nearest"},
+        ".": {"citations", "nearest", "rendering"},
         "training": {".", "data", "models", "progress"},
         "benchmark": {".", "data", "models", "progress"},
         "server": {".", "citations", "rendering"},

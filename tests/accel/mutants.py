@@ -118,13 +118,13 @@ def rejected_rows_stay(patch: Patch) -> None:
 
 def cache_is_not_cropped(patch: Patch) -> None:
     """Rejected rows stay in the cache behind the text, and are not counted."""
-    patch.setattr("antiphon.accel.engines.torch.commit._forget", lambda layer, count: None)
+    patch.setattr("antiphon.accel.engines.torch.cache_rollback._forget", lambda layer, count: None)
     patch.setattr("antiphon.accel.engines.torch.growing.Buffer.crop", lambda self, tokens: None)
 
 
 def accepted_rows_are_not_moved(patch: Patch) -> None:
     """Accepted rows are kept where they stood: the first ones are there instead."""
-    patch.setattr("antiphon.accel.engines.torch.commit._move_up", lambda rows, stray, moved: None)
+    patch.setattr("antiphon.accel.engines.torch.cache_rollback._move_up", lambda rows, stray, moved: None)
 
 
 def state_is_not_rewound(patch: Patch) -> None:

@@ -11,9 +11,10 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, Sto
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.loop import loop_of
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.protocol import Feed

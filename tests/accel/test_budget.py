@@ -196,6 +196,17 @@ def test_rows_that_were_never_verified_are_judged_by_the_text() -> None:
     assert sum(known.held) == pytest.approx(2, abs=0.01)
 
 
+def test_a_draft_that_is_judged_twice_before_the_text_goes_on_is_counted_once() -> None:
+    known = [Calibration(), Calibration()]
+    for times, calibration in enumerate(known, start=1):
+        request = RequestCalibration(calibration)
+        for _ in range(times):
+            request.chances(chain([1, 2, 3]))
+        request.observe([1, 9])
+    assert sum(known[0].tried) > 0
+    assert (known[0].tried, known[0].held) == (known[1].tried, known[1].held)
+
+
 def test_a_child_is_never_likelier_than_its_parent() -> None:
     rng = random.Random(1)
     calibration = RequestCalibration(Calibration())

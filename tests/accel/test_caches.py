@@ -20,11 +20,11 @@ from transformers.cache_utils import QuantizedLayer, StaticLayer
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Drafter, Tokens
-from antiphon.accel.engines.torch.commit import rewindable
+from antiphon.accel.engines.protocol import Level
+from antiphon.accel.engines.torch.cache_rollback import rewindable
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing import GrowingCache
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.traits import Level
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Oracle, Thicket
 from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model

@@ -10,7 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer
-from antiphon.accel.text.detokenize import Detokenizer, StopStrings
+from antiphon.accel.text.detokenize import Detokenizer
+from antiphon.accel.text.stop_strings import StopStrings
 
 BYTES = byte_tokenizer()
 LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"

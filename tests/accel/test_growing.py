@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from antiphon.accel.engines.torch.commit import commit
+from antiphon.accel.engines.torch.cache_rollback import commit
 from antiphon.accel.engines.torch.growing import (
     ROOM,
     SHARED,

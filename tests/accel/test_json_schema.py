@@ -79,13 +79,15 @@ def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_hundred_of_a_hundred_answers_follow_the_schema(name: str) -> None:
-    """A random model never ends by itself: every answer is ended by the room that it has."""
-    for number in range(100):
+def test_every_answer_follows_the_schema(name: str) -> None:
+    """A random model never ends by itself: every answer is ended by the room that it has. The embedded model is held to
+    it a hundred times by `python -m tests.structured`.
+    """
+    for number in range(20):
         completion = model(number % 5).generate(
             f"Bee {number}: ",
             json_schema=SCHEMAS[name],
-            max_new_tokens=ROOM[name] + number % 20,
+            max_new_tokens=ROOM[name] + number,
             seed=number,
             temperature=number % 2,
             rows=0,
@@ -121,7 +123,7 @@ def test_a_room_that_one_more_item_would_overflow_gets_no_more_items() -> None:
     large = {"type": "object", "properties": {f"property {n}": {"type": "string"} for n in range(12)}}
     large["required"] = list(large["properties"])
     listed = {"type": "array", "items": large}
-    for room in range(40, 700, 66):
+    for room in range(40, 700, 165):
         text = model(room % 5).generate("Bees: ", json_schema=listed, max_new_tokens=room, temperature=1.0, seed=1).text
         assert all(list(each) == large["required"] for each in json.loads(text))
 
@@ -154,7 +156,7 @@ def test_only_what_a_schema_names_is_in_an_object_unless_it_says_so() -> None:
     opened = {**FLAT, "additionalProperties": {"type": "integer"}}
     texts = [
         model(seed).generate("Bee: ", json_schema=opened, max_new_tokens=200, temperature=2.0, seed=seed).text
-        for seed in range(8)
+        for seed in range(4)
     ]
     assert any(len(json.loads(text)) > 3 for text in texts)
 
@@ -167,9 +169,9 @@ def test_the_embedded_model_follows_a_schema_and_says_what_it_was_told() -> None
         pytest.skip(f"the embedded language model is not installed: {error}")
     embedded = LanguageModel.from_pretrained(folder, recycling=False)
     for name, schema in SCHEMAS.items():
+        asked = [{"role": "user", "content": f"A bee of the name Maya. JSON of this schema: {json.dumps(schema)}"}]
         for temperature in (0.0, 1.0):
-            asked = [{"role": "user", "content": f"A bee of the name Maya. JSON of this schema: {json.dumps(schema)}"}]
             completion = embedded.generate(
-                asked, json_schema=schema, max_new_tokens=50, temperature=temperature, seed=1, rows=0
+                asked, json_schema=schema, max_new_tokens=40, temperature=temperature, seed=1
             )
             assert follows(json.loads(completion.text), schema, schema), (name, completion.text)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.loop import loop_of
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.budget import Fixed
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
@@ -84,6 +85,7 @@ def test_a_text_is_what_follows_it_whatever_is_drafted(name: str) -> None:
 def test_the_loop_and_its_fakes_need_no_torch() -> None:
     script = (
         "import sys; from antiphon.accel.testing.table_engine import *; from antiphon.accel.decoding.loop import *;"
+        "from antiphon.accel.decoding.running_text import Text;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import Fixed;"
         "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); ending = TableEnding([1, 2, 3], 20);"
         "text = Text(TableSequence(), Blend(), Greedy(), ending, Fixed(8));"

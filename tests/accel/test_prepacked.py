@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.engine import engine_of, prepack
-from antiphon.accel.engines.torch.prepacked import WORSE, Prepacked, Prepacking, Product
+from antiphon.accel.engines.torch.prepacked import BLOCK, GRAIN, WORSE, Prepacked, Prepacking, Product
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
@@ -95,6 +96,32 @@ def test_a_product_is_torchs_own(dtype: torch.dtype, bias: bool, rows: int) -> N
         errors = [(each(given).double() - truth).abs().mean() for each in (Product(layer, None), layer)]
     assert errors[0] <= WORSE[dtype] * errors[1]
     assert 0 < errors[0] < (1e-6 if dtype == torch.float32 else 5e-3)
+
+
+class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
+    """Notes how many rows every call of the kernel has; for each number that it has not met it keeps memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rows: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.mkldnn._linear_pointwise.default:
+            self.rows.append(args[0].numel() // args[0].shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def test_prompts_of_any_length_are_multiplied_in_few_shapes() -> None:
+    layer = nn.Linear(48, 96)
+    product = Product(layer, None)
+    inputs = [torch.randn((1, BLOCK + more, 48)) for more in (0, 1, 77, BLOCK, 3 * BLOCK + 5)]
+    with Shapes() as shapes:
+        outputs = [product.multiply(input) for input in [*inputs, torch.stack([inputs[1][0]] * 2)]]
+    assert set(shapes.rows) == {BLOCK, GRAIN, 3 * GRAIN, 2 * BLOCK, 4 * BLOCK}
+    for output, input in zip(outputs, inputs, strict=False):
+        torch.testing.assert_close(output, linear(input, layer.weight, layer.bias), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outputs[-1][1], outputs[1][0], rtol=1e-4, atol=1e-5)
 
 
 def test_what_the_kernel_is_not_made_for_goes_to_torch() -> None:

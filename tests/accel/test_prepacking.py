@@ -34,6 +34,10 @@ def test_copies_take_at_most_half_of_what_is_free() -> None:
     assert prepack_as(model, None, replace(EVERY_LAYER, free_memory=lambda: 2 * size)).size == size
 
 
+def test_a_borrowed_model_is_not_said_to_have_declined_what_nobody_asked_for() -> None:
+    assert "borrowed" in engine_of(tiny_model()).prepacked.reason
+
+
 def test_copies_can_be_declined_and_steps_are_then_measured_without() -> None:
     model = tiny_model()
     engine = engine_of(model)

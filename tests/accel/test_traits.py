@@ -65,6 +65,18 @@ def test_a_model_that_ignores_positions_is_caught_by_the_numbers(dtype: torch.dt
     assert "self-test" in traits.reason
 
 
+def test_what_is_found_out_of_a_model_keeps_no_graph_of_it() -> None:
+    """In half precision, where noise is measured too, and with gradients on, as they are by default."""
+    model: Any = tiny_model()
+    model.model.rotary_emb = Careless(model.model.rotary_emb)
+    graphs: list[bool] = []
+    model.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
+    with torch.enable_grad():
+        traits_of(model.to(torch.bfloat16))
+    assert graphs
+    assert not any(graphs)
+
+
 def test_attention_that_takes_no_masks_verifies_chains() -> None:
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"

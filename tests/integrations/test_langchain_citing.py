@@ -22,7 +22,7 @@ from langgraph.graph import START, StateGraph
 
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, Citing
 from antiphon.integrations.langchain.documents import document_of
-from antiphon.integrations.standing import Standing
+from antiphon.integrations.prompt_passages import PromptPassages
 from antiphon.retrieval import Passage
 from tests.integrations.quoting import SHARED, TENANTS, Contracts, QuotingChat, own, question, quoted
 from tests.integrations.scripted import Scripted
@@ -295,7 +295,7 @@ def test_with_retriever_says_what_is_missing() -> None:
     ],
 )
 def test_a_passage_stands_in_a_prompt_with_all_of_its_words_or_not_at_all(prompt: str, stands: bool) -> None:
-    assert Standing(prompt).has(Passage.at("a", 0, SHARED)) is stands
+    assert PromptPassages(prompt).has(Passage.at("a", 0, SHARED)) is stands
     assert document_of(Passage.at("a", 0, SHARED)).page_content == SHARED
 
 
@@ -305,4 +305,4 @@ def test_escapes_of_other_notations_do_not_hide_a_passage() -> None:
     import json
 
     for written in (json.dumps(passage.text), json.dumps(passage.text, ensure_ascii=False), html.escape(passage.text)):
-        assert Standing(f"before {written} after").has(passage)
+        assert PromptPassages(f"before {written} after").has(passage)

@@ -9,9 +9,15 @@ import pytest
 from llama_index.core import Settings, get_response_synthesizer
 from llama_index.core.llms import ChatMessage
 from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import QueryBundle
 
-from antiphon.integrations.langchain import ChatAntiphon
-from antiphon.integrations.llama_index import AntiphonLLM
+from antiphon.accel import LanguageModel
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
+from antiphon.integrations.llama_index import AntiphonLLM, AntiphonQueryEngine
+from antiphon.integrations.llama_index.citing import CitedResponse, CitedStreamingResponse
+from antiphon.pipelines import Rag
+from antiphon.retrieval import Retriever
 from tests.integrations.quoting import ContractNodes, Contracts, own, question, quoted
 from tests.integrations.scripted import Scripted
 
@@ -55,3 +61,28 @@ def test_the_readers_own_template_is_used_by_a_query_engine_and_asked_without_a_
     assert "You answer with sentences quoted from the passages, each with the number of its passage." in prompt
     assert f"Question: {question(0)}" in prompt
     assert "Passages:" in prompt
+
+
+def _tiny_reader() -> LanguageModel:
+    model: Any = tiny_model(max_position_embeddings=4096)
+    model.config.prompt_format = "reader"
+    return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
+
+
+async def test_both_frameworks_give_the_passages_and_the_answer_of_the_pipeline(retriever: Retriever) -> None:
+    reader = _tiny_reader()
+    asked = "How many eggs does a queen lay?"
+    answer = Rag(retriever, reader).ask(asked, max_new_tokens=12)
+    chat = ChatAntiphon(language_model=reader, max_tokens=12)
+    chain = chat.with_retriever(AntiphonRetriever(retriever=retriever))
+    for found in (chain.invoke(asked), await chain.ainvoke(asked)):
+        assert found["answer"].content == answer.text
+        assert [document.page_content for document in found["context"]] == [each.text for each in answer.passages]
+    for streaming in (False, True):
+        engine = AntiphonQueryEngine(Rag(retriever, reader), streaming=streaming, max_new_tokens=12)
+        for response in (engine.query(asked), await engine.aquery(asked)):
+            assert str(response) == answer.text
+            assert [node.get_content() for node in response.source_nodes] == [each.text for each in answer.passages]
+            assert isinstance(response, CitedResponse | CitedStreamingResponse)
+            assert len(response.citations) == len(answer.citations)
+        assert {node.node.node_id for node in engine.retrieve(QueryBundle(asked))} == {p.id for p in answer.passages}

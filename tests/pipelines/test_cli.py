@@ -108,6 +108,10 @@ def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_fold
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--rows", "-1"), "rows is -1"),
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--max-new-tokens", "0"), "max_new_tokens is 0"),
         (("ask", " ", "--index", "INDEX", "--model", "MODEL"), "question is empty"),
+        (
+            ("ask", "?", "--index", "INDEX", "--model", "MODEL", "--sessions", "typo/x.sqlite"),
+            "There is no folder 'typo'",
+        ),
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "3", "--max-new-tokens", "999"), "context window"),
     ],
 )
@@ -129,6 +133,7 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(
     assert last.startswith("antiphon: ")
     assert complaint in last
     assert "Traceback" not in shown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 def test_a_traceback_is_shown_when_it_is_asked_for() -> None:

@@ -59,7 +59,7 @@ def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passage
     turn = prompt.content[-1]
     assert not isinstance(turn, str)
     assert turn["content"] == "\n".join(
-        ["Passages:", "", "Colonies", *lines, ">>> bees = 3", "", f"Question: {QUESTION}"]
+        ["Passages:", "", "Bees > Colonies", *lines, ">>> bees = 3", "", f"Question: {QUESTION}"]
     )
     assert prompt.answers == (DECLINED, "\n".join(lines))  # what an answer could repeat, in its very form
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, Drafting, Rag, cite
-from antiphon.pipelines.rendering.visible import visible
+from antiphon.pipelines.rendering.visible import visible, visible_json
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -174,6 +175,15 @@ def test_what_steers_a_terminal_or_reorders_a_line_is_shown_and_not_done_in_any_
     for medium in media:
         assert [sign for sign in HOSTILE if sign in medium and not sign.isprintable()] == []
         assert "␛[31mred" in medium.replace("\\", "")
+
+
+def test_json_reads_back_as_it_was_and_steers_no_terminal() -> None:
+    value = {HOSTILE: [HOSTILE, 1, None], "naïve": "שלום"}
+    written = visible_json(value)
+    assert json.loads(written) == value
+    assert [sign for sign in written if not sign.isprintable()] == []
+    assert "naïve" in written
+    written.encode()
 
 
 def test_text_of_right_to_left_scripts_and_joined_signs_stay_as_they_are() -> None:

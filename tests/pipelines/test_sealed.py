@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from antiphon.pipelines.models.sealed import MANIFEST, SealError, check_sealed, sealed, write_sealed
 
@@ -78,6 +82,40 @@ def test_a_failed_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path)
 
     with pytest.raises(OSError, match="the disk is full"):
         write_sealed(folder, fail)
+    check_sealed(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def save_bytes(path: Path) -> None:
+    path.write_bytes(WEIGHTS)
+
+
+def save_weights(path: Path) -> None:
+    save_file({"weights": np.zeros(100_000, dtype=np.float32)}, path)
+
+
+def save_words(path: Path) -> None:
+    Tokenizer(WordLevel({f"word {number}": number for number in range(10_000)}, "word 0")).save(str(path))
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file may have more than 1,000 bytes, which is told like a full disk."""
+    resource = pytest.importorskip("resource", reason="no limits on files here")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("save", [save_bytes, save_weights, save_words])
+def test_a_full_disk_is_one_sentence_whoever_writes_and_leaves_what_was_there(
+    tmp_path: Path, save: Callable[[Path], None], request: pytest.FixtureRequest
+) -> None:
+    folder = write_sealed(tmp_path / "model", write)
+    request.getfixturevalue("little_room")
+    with pytest.raises(OSError, match=r"There is no room for .*model: the disk is full, or .* What stood there"):
+        write_sealed(folder, lambda beside: save(beside / "model.bin"))
     check_sealed(folder)
     assert list(tmp_path.iterdir()) == [folder]
 

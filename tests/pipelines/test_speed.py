@@ -25,15 +25,15 @@ from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     PROMPT_LOOKUP,
-    Job,
-    MethodRun,
     Ours,
     lookaheads,
     methods_named,
     rows_named,
 )
+from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.shapes import shaped
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
+from antiphon.pipelines.cli.bench_speed import best_other, is_kept
 from tests.pipelines.recorded import HILL, SAMPLES
 
 
@@ -129,7 +129,7 @@ def test_a_hook_that_leads_elsewhere_is_found_out(
 
 def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) -> None:
     class Hasty:
-        name = GREEDY
+        name, is_peer = GREEDY, True
 
         def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
             return MethodRun((job.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
@@ -210,6 +210,42 @@ def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> 
     assert alone["speedup_lookup"] is None
 
 
+def test_the_best_other_program_is_another_one_with_the_prefill_in() -> None:
+    def figures(name: str, seconds: float, first: float, is_peer: bool) -> MethodFigures:
+        return MethodFigures(name, [[run_of(11, first + seconds, first)] * 2], is_peer)
+
+    speed = Speed(
+        (
+            figures(GREEDY, 10.0, 1.0, True),
+            figures("hf-lookup", 5.0, 1.0, True),
+            figures("genai", 4.0, 4.0, True),
+            figures("blend", 2.0, 2.0, False),
+        )
+    )
+    shown = speed.as_dict()
+    assert [each["speedup_best"] for each in shown] == [0.4, 0.8, 1.0, 2.0]
+    assert [each["speedup_best_whole"] for each in shown] == [round(6 / 11, 3), 1.0, 0.75, 1.5]
+    assert [each["first_token_ms"] for each in shown] == [1000.0, 1000.0, 4000.0, 2000.0]
+    assert [each["is_peer"] for each in shown] == [True, True, True, False]
+    assert best_other(shown) == "the best other: genai; prefill in: hf-lookup"
+    assert best_other(shown[:2]) == "the best other: hf-lookup"
+
+
+def test_a_text_of_another_program_that_differs_is_told_and_breaks_no_promise() -> None:
+    one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
+    plain = MethodFigures(GREEDY, [[one]], True)
+    theirs = Speed((plain, MethodFigures("genai", [[other]], True))).as_dict()
+    ours = Speed((plain, MethodFigures("blend", [[other]]))).as_dict()
+    assert theirs[1]["identical"] == ours[1]["identical"] == 0
+    assert is_kept("float32", theirs)
+    assert not is_kept("float32", ours)
+
+
+def test_rows_that_a_program_does_not_tell_are_none() -> None:
+    shown = MethodFigures("genai", [[run_of(9, 2.0, 1.0, drafted=None)]], True).as_dict()
+    assert (shown["rows_per_step"], shown["tokens_per_step"]) == (None, 1.0)
+
+
 def test_texts_that_differ_are_counted() -> None:
     one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
     speed = Speed((MethodFigures(GREEDY, [[one, one], [one, one]]), MethodFigures("blend", [[one, other], [one, one]])))
@@ -220,6 +256,8 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
     order: list[tuple[str, int]] = []
 
     class Noting:
+        is_peer = False
+
         def __init__(self, name: str) -> None:
             self.name = name
 

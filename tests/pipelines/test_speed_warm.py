@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines.benchmark.methods import Job, methods_named
+from antiphon.pipelines.benchmark.methods import methods_named
+from antiphon.pipelines.benchmark.run import Job
 from antiphon.pipelines.benchmark.speed import measure_speed
 
 PROMPT = tuple(b"The hill is 84 feet high, and the hill")

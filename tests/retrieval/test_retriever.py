@@ -143,7 +143,7 @@ def test_only_new_texts_are_embedded_again(docs: Path) -> None:
     assert again.reused == again.passages - 1
     assert len(first.embedded) == report.passages
     store = read_store(out)
-    fresh = HashEmbedder().embed_documents([passage.text for passage in store.passages])
+    fresh = HashEmbedder().embed_documents([passage.text_with_headings for passage in store.passages])
     assert np.array_equal(store.vectors, fresh)
     assert not any(passage.source.endswith("cats.txt") for passage in store.passages)
 

@@ -41,7 +41,8 @@ class LanguageModel:
     What is drafted never changes the text, only the number of forwards. Any number of requests may run at once, from
     any threads: where that is faster they share forwards, and each says what it says alone.
 
-    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``.
+    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``,
+    ``cost``, ``reproducible``.
 
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
@@ -65,6 +66,7 @@ class LanguageModel:
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
         self.engine = engine_of(model)
+        self._check_forgets(recycling)
         self.runners_up = RunnersUp(self.name) if recycling is True else self._own(recycling)
         end = self._ends()["eos_token_id"]
         self.vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
@@ -150,17 +152,55 @@ class LanguageModel:
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
         settings = Settings(**parameters)
         each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        streams = self._batch(prompts, references, each, batch_size=batch_size)
+        return [stream.to_end().completion for stream in streams]
+
+    def stream_batch(
+        self,
+        prompts: Sequence[PromptInput],
+        *,
+        references: Sequence[Sequence[str]] = (),
+        prefixes: Sequence[PrefixCache] = (),
+        **parameters: Unpack[Parameters],
+    ) -> list[Stream]:
+        """The completions of several prompts piece by piece: whoever asks one for a piece has a forward run for all.
+
+        Each knows its `Stream.log_probability` all the way, and one that is closed costs nothing any more. ``prefixes``
+        is one for each prompt, as in `stream`.
+
+        Raises:
+            ValueError, TypeError: as `generate_batch`.
+        """
+        check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
+        each = [Settings(**parameters)] * len(prompts)
+        return self._batch(prompts, references, each, prefixes, is_weighed=True)
+
+    def _batch(
+        self,
+        prompts: Sequence[PromptInput],
+        references: Sequence[Sequence[str]],
+        settings: Sequence[Settings],
+        prefixes: Sequence[PrefixCache] = (),
+        *,
+        batch_size: int | None = None,
+        is_weighed: bool = False,
+    ) -> list[Stream]:
+        """Streams that share forwards, one for each prompt."""
         shares = list(references) or [()] * len(prompts)
-        for name, given in (("references", shares), ("seeds", each)):
+        kept: list[PrefixCache | None] = list(prefixes) or [None] * len(prompts)
+        for name, given in (("references", shares), ("seeds", settings), ("prefixes", kept)):
             count = f"{len(prompts)}, one for each prompt"
             check(f"The number of {name}", len(given), len(given) == len(prompts), count)
 
         def begin() -> list[TextGeneration]:
-            return [self._generation(*one) for one in zip(prompts, shares, each, strict=True)]
+            return [self._generation(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
 
         generations = self.engine.lock.take(begin)
-        running = zip(generations, steps_of(self.engine, generations, batch_size), strict=True)
-        return [self._stream(each, steps, settings).to_end().completion for each, steps in running]
+        running = steps_of(self.engine, generations, batch_size)
+        if is_weighed:
+            for generation in generations:
+                generation.chooser.weigh()
+        return [self._stream(*one) for one in zip(generations, running, settings, kept, strict=True)]
 
     def stream(
         self,
@@ -184,8 +224,7 @@ class LanguageModel:
         """
         settings = Settings(**parameters)
         generation = self.engine.lock.take(lambda: self._generation(prompt, references, settings, prefix))
-        steps = generation.steps()
-        return self._stream(generation, steps if prefix is None else prefix.keeping(generation, steps), settings)
+        return self._stream(generation, generation.steps(), settings, prefix)
 
     def _generation(
         self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
@@ -220,7 +259,10 @@ class LanguageModel:
 
     def _factory(self, asked: DecodingOptions, given: bool | RunnersUp | None) -> DrafterFactory:
         """The request's drafter, with the runners-up that it may use."""
+        self._check_forgets(given)
         table = self.runners_up if given is None or given is True else self._own(given)
+        if table is not None and asked.reproducible:
+            table = RunnersUp(self.name)  # what the request itself teaches
         factory = factory_of(asked, self.engine)
         if factory is Recycling:
             return partial(Recycling, table)
@@ -230,6 +272,14 @@ class LanguageModel:
             return factory
         recycled: Any = {"recycling": False if table is None else table}
         return partial(factory, **recycled)
+
+    def _check_forgets(self, table: object) -> None:
+        """Refuse a table that remembers other requests where none of them may change what is drafted."""
+        if self.options.reproducible and isinstance(table, RunnersUp):
+            raise ValueError(
+                "recycling is a table that remembers other requests, on which a reproducible request must not depend; "
+                "leave recycling out, or reproducible."
+            )
 
     def _own(self, table: RunnersUp | Literal[False]) -> RunnersUp | None:
         """The same table, unless it is another model's; None for False."""
@@ -242,17 +292,20 @@ class LanguageModel:
             )
         return table
 
-    def _stream(self, generation: TextGeneration, steps: Iterator[Step], settings: Settings) -> Stream:
+    def _stream(
+        self, generation: TextGeneration, steps: Iterator[Step], settings: Settings, prefix: PrefixCache | None = None
+    ) -> Stream:
         found: list[TokenLogprob] = []
         if settings.logprobs is not None and generation.chooser.logits is not None:
             steps = noting_logprobs(steps, generation.chooser.logits, settings.logprobs, found)
         return Stream(
-            steps,
+            steps if prefix is None else prefix.keeping(generation, steps),
             self.tokenizer,
             prompt_tokens=generation.request.input_ids.shape[1],
             stop=settings.stops,
             chosen=(settings.temperature, settings.repetition_penalty),
             logprobs=found,
+            likelihood=lambda: generation.chooser.log_probability,
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:

@@ -11,7 +11,8 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Pieces
 from antiphon.pipelines.citations import Citation, cite
 from antiphon.pipelines.drafting import Drafting
-from antiphon.pipelines.prompt import Prompt
+from antiphon.pipelines.nearest import NearestSentence, nearest_sentences
+from antiphon.pipelines.prompt import Prompt, is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.retrieval import Passage
 
@@ -41,6 +42,16 @@ class Answer:
     origins: tuple[Origin, ...] = ()
 
     @property
+    def is_declined(self) -> bool:
+        """Whether the answer is that the passages do not say."""
+        return is_refusal(self.text)
+
+    @property
+    def nearest(self) -> tuple[NearestSentence, ...]:
+        """Of an answer that is a refusal, the sentence of each passage that fits the question best; else none."""
+        return nearest_sentences(self.question, self.passages) if self.is_declined else ()
+
+    @property
     def drafting(self) -> Drafting:
         """The same text as it was decoded, step by step, to be looked at."""
         return Drafting(self.text, self.origins)
@@ -54,7 +65,7 @@ class Answer:
         """The text with its citations as footnotes, everything in it escaped."""
         from antiphon.pipelines.rendering.markdown import answer_markdown
 
-        return answer_markdown(self.text, self.citations, self.caption)
+        return answer_markdown(self.text, self.citations, self.caption, self.nearest)
 
     def _repr_markdown_(self) -> str:
         return self.to_markdown()
@@ -62,12 +73,12 @@ class Answer:
     def _repr_html_(self) -> str:
         from antiphon.pipelines.rendering.html import answer_html
 
-        return answer_html(self.question, self.text, self.citations, self.passages, self.caption)
+        return answer_html(self.question, self.text, self.citations, self.passages, self.caption, self.nearest)
 
     def __rich__(self) -> RenderableType:
         from antiphon.pipelines.rendering.terminal import answer_text
 
-        return answer_text(self.text, self.citations, self.caption)
+        return answer_text(self.text, self.citations, self.caption, self.nearest)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as values that JSON can hold; an origin is (start, end, step, whether a draft had guessed it)."""
@@ -77,6 +88,7 @@ class Answer:
             "text": self.text,
             "citations": [asdict(citation) for citation in self.citations],
             "passages": passages,
+            "nearest": [asdict(each) for each in self.nearest],
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
             "steps": self.steps.as_dict(),
             "finish_reason": self.finish_reason,

@@ -17,8 +17,16 @@ SYSTEM = "You answer questions with one or two sentences quoted from the passage
 
 READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
 
+_TRAIL = 3  # headings above a passage that the reader sees
+
 DECLINED = "The passages do not say."
 """What the reader answers where no passage does."""
+
+
+def is_refusal(text: str) -> bool:
+    """Whether an answer says that the passages do not say, or nothing."""
+    return text.strip().startswith(DECLINED) or not text.strip()
+
 
 GUIDELINES = """\
 Respond to the queries according to the presented documents. The query and documents are given in a json string. \
@@ -96,13 +104,13 @@ def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """The passages sentence by sentence, each behind the number of its passage, and then the question.
 
-    An answer is some of these lines. Headings and listings stand there without a number. Questions of the same passages
-    share all but their last tokens.
+    An answer is some of these lines. What cannot be quoted, such as headings and listings, stands without a number.
+    Questions of the same passages share all but their last tokens.
     """
-    headings = [_heading(passage) or _file(passage) for passage in passages]
+    headings = [_trail(passage) or _file(passage) for passage in passages]
     lines = [
-        [line for line in own if _words(line) != heading]
-        for heading, own in zip(headings, lines_of(passages), strict=True)
+        [line for line in own if _words(line) not in _headings(passage)]
+        for passage, own in zip(passages, lines_of(passages), strict=True)
     ]
     shown = "\n\n".join("\n".join([heading, *map(_shown, own)]) for heading, own in zip(headings, lines, strict=True))
     turn = f"Passages:\n\n{shown}\n\nQuestion: {question}"
@@ -151,6 +159,16 @@ def _titled(passage: Passage) -> str:
 def _heading(passage: Passage) -> str:
     """The innermost heading above the passage, where there is one."""
     return passage.metadata.get("title", "").rpartition(" > ")[2]
+
+
+def _headings(passage: Passage) -> list[str]:
+    """The headings above the passage, outermost first."""
+    return passage.metadata.get("title", "").split(" > ")
+
+
+def _trail(passage: Passage) -> str:
+    """The innermost headings above the passage: what it is about, as a line."""
+    return " > ".join(_headings(passage)[-_TRAIL:])
 
 
 def _file(passage: Passage) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.retrieval import Passage
+from antiphon.retrieval.blocks import Kind, blocks, code_lines, table_rows
 from antiphon.retrieval.sentences import sentences
 
 _PROMPT = re.compile(r">>>|\.\.\. |#|\$ ")  # of Python or of a shell; a comment, or a heading in Markdown
 _CODE = re.compile(r"^[\w.]+ = |[{}]$|(=|\w\().*;$|^\|.+\||^[-=+|\s]{4,}$|\n( {4}|\t)")
 _CLOSING = ")]\"'”’"
 _LINE = re.compile(r"\[(\d+)\] (.+)")
+_WORD = re.compile(r"[^\W\d_]{2}")
 _ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
 
 
@@ -36,19 +38,51 @@ def quotes_of(text: str) -> tuple[Quote, ...]:
 
 
 def quotable_lines(passages: Sequence[Passage]) -> list[tuple[Quote, ...]]:
-    """For each passage its sentences, each as the line that an answer could have; lines of listings are none."""
+    """For each passage its sentences, each as the line that an answer could have; see `lines_of`."""
     return [tuple(line for line in lines if isinstance(line, Quote)) for lines in lines_of(passages)]
 
 
 def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
-    """For each passage its text sentence by sentence: what can be quoted as a quote, the lines of listings as texts."""
+    """For each passage its text line by line: what can be quoted as a quote, all else as a text.
+
+    A line is a sentence, an item of a list, a row of a table or a line of fenced code; what cannot be quoted are
+    headings, names of columns, listings without a fence, and code without a word.
+    """
     return [
         [
-            Quote(number, quoted_form(sentence)) if is_prose(sentence) else quoted_form(sentence)
-            for sentence in _sentences(passage.text)
+            Quote(number, line.text) if line.is_quotable else line.text
+            for block in blocks(passage.text)
+            for line in _READ[block.kind](passage.text[block.start : block.end])
         ]
         for number, passage in enumerate(passages, start=1)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    is_quotable: bool
+
+
+def _read_text(text: str) -> list[_Line]:
+    return [_Line(quoted_form(sentence), is_prose(sentence)) for sentence in _sentences(text)]
+
+
+def _read_code(text: str) -> list[_Line]:
+    return [_Line(" ".join(line.split()), bool(_WORD.search(line))) for line in code_lines(text)]
+
+
+def _read_table(text: str) -> list[_Line]:
+    columns, rows = table_rows(text)
+    above = [_Line(" ".join(columns.split()), False)] if columns else []
+    return above + [_Line(" ".join(row.split()), bool(_WORD.search(row))) for row in rows]
+
+
+_READ: Mapping[Kind, Callable[[str], list[_Line]]] = {
+    Kind.TEXT: _read_text,
+    Kind.CODE: _read_code,
+    Kind.TABLE: _read_table,
+}
 
 
 def quoted_form(sentence: str) -> str:

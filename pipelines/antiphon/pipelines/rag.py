@@ -5,12 +5,15 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from antiphon.accel import Completion, PrefixCache, TextModel
 from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
+from antiphon.pipelines.each import AskedPassage, WeighingModel, asks_each, surest_answer
+from antiphon.pipelines.passage_memory import PassageMemory
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.sessions import SessionStore
@@ -29,13 +32,18 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents: what the search finds is the prompt's evidence and the drafter's references.
 
-    ``k`` passages are put into the prompt; where they do not fit the model's context window beside the answer's
-    ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt; by default its form follows the
-    model: the one that its configuration names (``prompt_format``), else messages where its tokenizer has a chat
-    template, plain text where it has none.
+    ``k`` passages are read. The reader asks each of them by itself, and the answer that it is surest of is the answer;
+    its passage is then the first of the answer's, and its prompt the one that is counted. Any other model has them all
+    in one prompt; where they do not fit the context window beside the answer's ``max_new_tokens``, the last ones are
+    left out. ``prompt`` makes the prompt, of all passages at once; by default its form follows the model: the one that
+    its configuration names (``prompt_format``), else messages where its tokenizer has a chat template, plain text where
+    it has none.
 
     With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
     words (in half precision but for ties), in fewer steps.
+
+    With ``remembered_tokens`` what the reader has read of passages is kept, so many tokens of it (see `PassageMemory`):
+    the next question that finds them is answered sooner.
     """
 
     def __init__(
@@ -46,14 +54,17 @@ class Rag:
         k: int = 5,
         prompt: PromptFormat | None = None,
         sessions: SessionStore | None = None,
+        remembered_tokens: int = 0,
     ) -> None:
         if k < 1:
             raise ValueError(f"k is {k}; an answer needs at least 1 passage.")
         self.retriever = retriever
         self.language_model = language_model
         self.k = k
+        self._own_prompt = prompt
         self.prompt = prompt or prompt_format(language_model)
         self.sessions = sessions
+        self.memory = PassageMemory(remembered_tokens) if remembered_tokens else None
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
         """The whole answer; see `stream`, whose pieces it joins."""
@@ -71,6 +82,8 @@ class Rag:
         """
         found = self.find(question, k)
         generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        if self._own_prompt is None and asks_each(self.language_model):
+            return self._surest(self.language_model, question, found, sessions, generation)
         fitted = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
         return self.begin(question, *fitted, sessions=sessions, **generation)
 
@@ -85,6 +98,31 @@ class Rag:
         if not found:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
         return tuple(found)
+
+    def _surest(
+        self,
+        model: WeighingModel,
+        question: str,
+        found: tuple[Passage, ...],
+        sessions: bool,
+        generation: dict[str, Any],
+    ) -> AnswerStream:
+        """The likeliest of the answers to each passage, which is then the first of the passages."""
+        store = self.sessions if sessions else None
+        earlier = _earlier(store, question) if store is not None else []
+        asked = [self._asked(question, passage, earlier, generation["max_new_tokens"]) for passage in found]
+        memory = self.memory
+        prefixes = [memory.prefix_of(passage) for passage in found] if memory is not None else []
+        chosen, pieces = surest_answer(model, asked, prefixes, **generation)
+        passages = (chosen.passage, *(passage for passage in found if passage is not chosen.passage))
+        then = [partial(_keep, store, question)] if store is not None else []
+        return AnswerStream(question, passages, chosen.prompt, pieces, then)
+
+    def _asked(self, question: str, passage: Passage, earlier: Sequence[str], max_new_tokens: int) -> AskedPassage:
+        """A passage with the prompt that asks it alone."""
+        _, prompt, tokenized = fit(partial(self.prompt, question), (passage,), self.language_model, max_new_tokens)
+        more = answer_references(earlier, tokenized, self.language_model.tokenizer)
+        return AskedPassage(passage, prompt, tokenized, (*prompt.answers, *more))
 
     def begin(
         self,
@@ -144,6 +182,27 @@ def fit(
         f"the context window of {language_model.name!r} ({window} tokens); ask for a shorter answer, or index the "
         "documents in shorter passages."
     )
+
+
+def surest_first(
+    language_model: TextModel, question: str, passages: Sequence[Passage], **generation: Any
+) -> tuple[Passage, ...]:
+    """The same passages, first the one whose answer a reader is surest of; for any other model as they are."""
+    is_reader = asks_each(language_model)
+    if not passages or not is_reader:
+        return tuple(passages)
+    with Rag(_Found(passages), language_model, k=len(passages)).stream(question, **generation) as stream:
+        return stream.passages
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A search that has been made."""
+
+    passages: Sequence[Passage]
+
+    def search(self, question: str, k: int = 5) -> list[Passage]:
+        return list(self.passages[:k])
 
 
 def _earlier(sessions: SessionStore, question: str) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from antiphon.retrieval.blocks import Kind, blocks
 from antiphon.retrieval.document import Document, Heading
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.sentences import Span, lines, sentences, words
+from antiphon.retrieval.sentences import Span, lines, sentences, trimmed, words
 
 TokenCounter = Callable[[str], int]
 """How many tokens a text has, without special tokens."""
@@ -25,7 +26,8 @@ def chunk_document(
     """Cut a document into passages of whole sentences, at most ``max_tokens`` tokens each.
 
     A passage begins anew at each heading, and repeats the last ``overlap`` sentences of the one before in its section.
-    A sentence over the limit is cut at line ends, then between words, then inside a word: no text is ever lost.
+    Fenced code and tables stay whole where they fit, and after the sentence that leads to them. What is over the limit
+    is cut at line ends, then between words, then inside a word: no text is ever lost.
     ``metadata["title"]`` is the trail of headings above the passage, ``metadata["page"]`` its first page.
 
     Raises:
@@ -82,7 +84,7 @@ class _Packer:
     overlap: int
 
     def pack(self, section: Span) -> Iterator[Span]:
-        units = [unit for sentence in sentences(self.text, *section) for unit in self._fit(sentence)]
+        units = [unit for whole in self._wholes(section) for unit in self._fit(whole)]
         sizes = [self._size(unit) for unit in units]
         first = 0
         while first < len(units):
@@ -92,6 +94,12 @@ class _Packer:
                 return
             first = self._step_back(units, sizes, first, last)
 
+    def _wholes(self, section: Span) -> Iterator[Span]:
+        """What is kept whole where it fits: sentences, blocks of code, tables."""
+        for block in blocks(self.text, *section):
+            whole = sentences if block.kind is Kind.TEXT else trimmed
+            yield from whole(self.text, block.start, block.end)
+
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
         """The end of the longest run of units from ``first`` that fits, at least one."""
         last, total = first, 0
@@ -100,6 +108,9 @@ class _Packer:
             last += 1
         # Joined, sentences may count a token more than apart.
         while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > self.max_tokens:
+            last -= 1
+        # What leads to code, a table or a list stands with it.
+        if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
             last -= 1
         return last
 

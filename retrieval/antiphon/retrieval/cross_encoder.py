@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.retrieval.device import batch_size, pick, precision
-from antiphon.retrieval.hub import cached, load_model
+from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_engine
+from antiphon.retrieval.hub import cached, load_model, weights_of
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import ranked
+from antiphon.retrieval.vectors import Vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -24,10 +27,12 @@ class CrossEncoderReranker:
     """A model that reads question and passage together; slow on a CPU, and the best order there is.
 
     ``model`` is ``bge-reranker-v2-m3``, a name on the hub, or a folder. Passages are ordered by the model's logits;
-    the scores they carry are those through a sigmoid, between 0 and 1.
+    the scores they carry are those through a sigmoid, between 0 and 1. ``engine`` says what computes the model (see
+    `Engine`); the attribute of that name, what was taken, and why.
 
     Raises:
-        ValueError: the model cannot be had, or gives more than one number for a pair.
+        ValueError: the model cannot be had, or gives more than one number for a pair; or OpenVINO was asked for and
+            does not do here.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class CrossEncoderReranker:
         depth: int | None = None,
         max_length: int = 512,
         local_files_only: bool = False,
+        engine: Engine = "auto",
     ) -> None:
         import torch
 
@@ -49,12 +55,17 @@ class CrossEncoderReranker:
         self._model = _load_cross_encoder(source, self._device, max_length, local_files_only)
         if self._model.num_labels != 1:
             raise ValueError(f"{self.name} gives {self._model.num_labels} numbers for a pair; a reranker gives one.")
+        self.engine = self._choose(engine, weights_of(source))
 
     def rerank(self, question: str, passages: Sequence[Passage]) -> list[Passage]:
         """The passages in the order of the model's logits."""
         if not passages:
             return []
-        pairs = [(question, passage.text) for passage in passages]
+        pairs = [(question, passage.text_with_headings) for passage in passages]
+        values = self._logits(pairs)
+        return ranked(passages, values.tolist(), (0.5 * (1 + np.tanh(values / 2))).tolist())
+
+    def _logits(self, pairs: list[tuple[str, str]]) -> NDArray[np.float64]:
         logits = self._model.predict(
             pairs,
             batch_size=batch_size(self._device),
@@ -62,8 +73,28 @@ class CrossEncoderReranker:
             activation_fn=self._raw,
             convert_to_tensor=True,
         )
-        values = logits.double().cpu().numpy().reshape(-1)
-        return ranked(passages, values.tolist(), (0.5 * (1 + np.tanh(values / 2))).tolist())
+        values: NDArray[np.float64] = logits.double().cpu().numpy().reshape(-1)
+        return values
+
+    def _choose(self, wanted: Engine, weights: str) -> EngineChoice:
+        """Let an engine compute what the first module asks of its model; logits of all probes are one vector."""
+        transformer: Any = self._model[0]
+        pairs = [(one, other) for one in PROBES for other in PROBES]
+
+        def vectors(candidate: Any) -> Vectors:
+            transformer.model = candidate
+            return self._logits(pairs)[None].astype(np.float32)
+
+        transformer.model, choice = choose_engine(
+            wanted,
+            transformer.model,
+            "logits",
+            key=weights,
+            device=self._device,
+            dtype=precision(self._device),
+            vectors=vectors,
+        )
+        return choice
 
 
 def _load_cross_encoder(source: str, device: str, max_length: int, local_files_only: bool) -> CrossEncoder:

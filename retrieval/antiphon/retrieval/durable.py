@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def write_durably(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file, its owner's alone, in the place of another: whoever reads meanwhile has the one or the other."""
+    beside = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    try:
+        write_durably(beside, content)
+        beside.chmod(0o600)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,19 @@ def cached(source: str, file: str, revision: str | None = None) -> Path | None:
     folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
     found = try_to_load_from_cache(source, file, cache_dir=folder, revision=revision)
     return Path(found) if isinstance(found, str) else None
+
+
+def weights_of(source: str, revision: str | None = None) -> str:
+    """What tells one set of weights from another: the hub's commit, or a checksum of a folder's files."""
+    folder = Path(source)
+    if not folder.is_dir():
+        snapshot = cached(source, "config.json", revision) or cached(source, "modules.json", revision)
+        return f"{source}@{snapshot.parent.name if snapshot else revision}"
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.resolve().rglob("*") if path.suffix in (".safetensors", ".bin")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"sha256-{digest.hexdigest()[:16]}"
 
 
 def _first_line(error: OSError) -> str:

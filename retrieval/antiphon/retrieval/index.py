@@ -148,7 +148,7 @@ def _write_index(
     # What cannot be done is said before hours of embedding.
     _require_whole(passages)
     suited = checked_setting(setting, len(passages), embedder.dim)
-    texts = [passage.text for passage in passages]
+    texts = [passage.text_with_headings for passage in passages]
     require_room(out, _least_bytes(texts, embedder.dim, suited))
     known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
     vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
@@ -199,7 +199,7 @@ def update_index(
     require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
     _require_tokens(store, embedder)
     if vectors is None:
-        texts = [passage.text for passage in put]
+        texts = [passage.text_with_headings for passage in put]
         vectors = _embed(texts, embedder, _known(store, set(texts)), report)
     else:
         vectors = normalized(vectors, dim=embedder.dim)
@@ -220,6 +220,7 @@ def update_index(
         fingerprint=store.fingerprint,
         token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], put, embedder),
         after=store,
+        has_headings=store.has_headings,
     )
     report("save", 1, 1)
 
@@ -276,7 +277,10 @@ def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str,
 
 
 def _known(store: Store, wanted: set[str]) -> dict[str, Vectors]:
-    texts = {row: passage.text for row, passage in enumerate(store.passages) if passage.text in wanted}
+    if not store.has_headings:
+        return {}  # its vectors are of other texts
+    read = ((row, passage.text_with_headings) for row, passage in enumerate(store.passages))
+    texts = {row: text for row, text in read if text in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))
     return dict(zip(texts.values(), vectors, strict=True))
 
@@ -318,5 +322,6 @@ def _recounted(
     """The token counts after a change, where there are any."""
     if counts is None or not isinstance(embedder, TokenEmbedder):
         return None
-    lost, new = ([passage.text for passage in passages] for passages in (gone, put))
-    return counts - _token_counts(lost, embedder) + _token_counts(new, embedder)
+    lost, new = ([passage.text_with_headings for passage in passages] for passages in (gone, put))
+    kept: NDArray[np.int64] = counts - _token_counts(lost, embedder)
+    return np.maximum(kept, 0) + _token_counts(new, embedder)  # an index without headings had counted fewer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from antiphon.retrieval.document import HALF_CHARACTER, Document, Heading
 from antiphon.retrieval.find import Found, Skipped, find_files
-from antiphon.retrieval.markup import markdown_headings, plain_headings, rst_headings
+from antiphon.retrieval.markup import markdown_headings, numbered_headings, plain_headings, rst_headings
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)`` while long work goes on; what it raises stops the work."""
@@ -114,7 +114,7 @@ def _parse(data: bytes, source: str, suffix: str) -> Document:
         from antiphon.retrieval.pdf import read_pdf
 
         text, title, pages = read_pdf(data, source)
-        return Document(text, source, _titled(title), pages=pages)
+        return Document(text, source, _titled(title), numbered_headings(text), pages)
     if suffix in _HTML:
         from antiphon.retrieval.html import declared_encoding, read_html
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.embed import TokenVectors
+from antiphon.retrieval.encoder_engine import Engine
 from antiphon.retrieval.hub import load_model
 from antiphon.retrieval.sentence_transformer import SentenceTransformerEmbedder
 from antiphon.retrieval.vectors import Vectors, normalized
@@ -23,10 +24,12 @@ _HUB = "BAAI/bge-m3"
 class M3Embedder:
     """BGE-M3, or a folder of its layout; where late interaction is wanted it gives the vectors of tokens.
 
-    Its dense vectors are those of `SentenceTransformerEmbedder`, so that an index of the one opens with the other.
+    Its dense vectors are those of `SentenceTransformerEmbedder`, so that an index of the one opens with the other, and
+    so is its ``engine``.
 
     Raises:
-        ValueError: the model cannot be had, or its heads cannot, or are no heads of it.
+        ValueError: the model cannot be had, or its heads cannot, or are no heads of it; or OpenVINO was asked for and
+            does not do here.
     """
 
     def __init__(
@@ -36,10 +39,12 @@ class M3Embedder:
         device: str | None = None,
         max_length: int | None = None,
         local_files_only: bool = False,
+        engine: Engine = "auto",
     ) -> None:
         self._dense = SentenceTransformerEmbedder(
-            model, device=device, max_length=max_length, local_files_only=local_files_only
+            model, device=device, max_length=max_length, local_files_only=local_files_only, engine=engine
         )
+        self.engine = self._dense.engine
         self._sparse, self._colbert = (
             _head(model, f"{name}_linear.pt", self._dense.dim, local_files_only) for name in ("sparse", "colbert")
         )

@@ -15,6 +15,10 @@ _NOT_A_TITLE = re.compile(r"\s*$| {4}|\t| {0,3}(?:[-+*>|#]|\d+[.)]\s|=+\s*$|<)")
 _ALONE = re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n)|\A)[^\s][^\n]{2,79}(?=\r?\n[ \t]*\r?\n)")
 _PLAIN_TITLE = re.compile(r"""(?!\w+:)(?=.*[^\W\d_]{2})["'(]?[A-Z0-9À-Þ].*[\w"')?]$""")
 _MOST_WORDS = 12
+_SECTION = re.compile(
+    r"(?:(\d{1,2}(?:\.\d{1,2}){0,2}\.?)\s+[A-Z][^.!?;]{2,70}[\w)]|"
+    r"Abstract|Introduction|Conclusions?|Discussion|Acknowledge?ments|References|Appendix(?: [A-Z0-9].{0,60})?)"
+)
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{1,}\s*$")
 
 
@@ -71,6 +75,26 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
         if _PLAIN_TITLE.match(line) and len(line.split()) <= _MOST_WORDS:
             level = 1 if match.start() == 0 else 2
             headings.append(Heading(match.start(), match.end(), level, line))
+    return tuple(headings)
+
+
+def numbered_headings(text: str) -> tuple[Heading, ...]:
+    """Lines of a paper's text that look like its sections': numbered ones, and the usual ones without a number.
+
+    A heading is short and ends no sentence; a numbered one stands after a line that ends one, and ``3.2`` has level 2.
+    """
+    headings: list[Heading] = []
+    before = ""
+    for start, line in _lines(text):
+        words = line.strip()
+        match = _SECTION.fullmatch(words)
+        is_after = (
+            not before or before[-1] in ".:!?" or before.isdigit() or (bool(headings) and headings[-1].title == before)
+        )
+        if match and (is_after or not match[1]) and len(words.split()) <= _MOST_WORDS:
+            level = 1 + match[1].rstrip(".").count(".") if match[1] else 1
+            headings.append(Heading(start, start + len(line), level, words))
+        before = words or before
     return tuple(headings)
 
 

@@ -65,18 +65,19 @@ class MaxSim:
 
     def _read(self, passages: Sequence[Passage]) -> list[Vectors]:
         """The token vectors of each passage, computed where they are not remembered."""
+        texts = [passage.text_with_headings for passage in passages]
         with self._lock:
-            known = {p.text: self._seen[p.text] for p in passages if p.text in self._seen}
-        new = [text for text in dict.fromkeys(p.text for p in passages) if text not in known]
+            known = {text: self._seen[text] for text in texts if text in self._seen}
+        new = [text for text in dict.fromkeys(texts) if text not in known]
         read = dict(zip(new, (t.vectors.astype(np.float16) for t in self._embedder.token_vectors(new)), strict=True))
         known |= read  # type: ignore[arg-type]
         with self._lock:
-            for passage in passages:
-                self._seen[passage.text] = known[passage.text]
-                self._seen.move_to_end(passage.text)
+            for text in texts:
+                self._seen[text] = known[text]
+                self._seen.move_to_end(text)
             while len(self._seen) > self._remembered:
                 self._seen.popitem(last=False)
-        return [known[passage.text] for passage in passages]
+        return [known[text] for text in texts]
 
 
 def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.device import batch_size, pick, precision
 from antiphon.retrieval.embed import TokenVectors, checked_texts
+from antiphon.retrieval.encoder_engine import PROBES, Engine, choose_engine
 from antiphon.retrieval.vectors import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ _SPECIAL = 2  # [CLS] at the front and [SEP] at the end
 class MiniLMEmbedder:
     """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over 256 tokens, on a CPU some thousand words a second.
 
+    ``engine`` says what computes it (see `Engine`); the attribute of that name, what was taken, and why.
+
     Raises:
         ImportError: its package is not installed; says the command.
-        ValueError: the weights are not the ones that are expected.
+        ValueError: the weights are not the ones that are expected, or OpenVINO was asked for and does not do here.
     """
 
     name = "minilm"
@@ -38,11 +41,21 @@ class MiniLMEmbedder:
     fingerprint = f"sha256-{_WEIGHTS_SHA256[:16]}:mean:{_MAX_LENGTH}"
     max_tokens = _MAX_LENGTH - _SPECIAL
 
-    def __init__(self, device: str | None = None) -> None:
+    def __init__(self, device: str | None = None, *, engine: Engine = "auto") -> None:
         folder = _folder()
         self._device = pick(device)
         self._tokenizer = _load_tokenizer(folder)
-        self._model = _load_model(folder).to(self._device, precision(self._device))
+        dtype = precision(self._device)
+        model = _load_model(folder).to(self._device, dtype)
+        self._model, self.engine = choose_engine(
+            engine,
+            model,
+            "last_hidden_state",
+            key=self.fingerprint,
+            device=self._device,
+            dtype=dtype,
+            vectors=lambda candidate: self._embed(candidate, PROBES),
+        )
 
     @property
     def vocabulary(self) -> int:
@@ -55,11 +68,7 @@ class MiniLMEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """The mean of each text's token vectors, normalized."""
-        pooled = np.empty((len(texts), self.dim), np.float32)
-        for places, hidden, mask in self._forward(texts):
-            weights = mask[:, :, None].float()
-            pooled[places] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
-        return normalized(pooled)
+        return self._embed(self._model, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """The same as for documents."""
@@ -73,16 +82,23 @@ class MiniLMEmbedder:
         """The last layer over each word piece."""
         ids = self.token_ids(texts)
         found: list[TokenVectors | None] = [None] * len(texts)
-        for places, hidden, _ in self._forward(texts):
+        for places, hidden, _ in self._forward(self._model, texts):
             states = hidden.float().cpu().numpy()
             for place, rows in zip(places, states, strict=True):
                 found[place] = TokenVectors(ids[place], normalized(rows[1 : 1 + len(ids[place])]))
         return [tokens for tokens in found if tokens is not None]
 
+    def _embed(self, model: Any, texts: Sequence[str]) -> Vectors:
+        pooled = np.empty((len(texts), self.dim), np.float32)
+        for places, hidden, mask in self._forward(model, texts):
+            weights = mask[:, :, None].float()
+            pooled[places] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
+        return normalized(pooled)
+
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         return self._tokenizer.encode_batch(list(checked_texts(texts)))
 
-    def _forward(self, texts: Sequence[str]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    def _forward(self, model: Any, texts: Sequence[str]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
         """Batches of texts of nearly the same length, so that hardly anything is computed for padding.
 
         Yields their places, the last layer's states (texts, tokens, dim) and the mask (texts, tokens).
@@ -101,7 +117,7 @@ class MiniLMEmbedder:
                 mask[row, : len(rows[place])] = 1
             ids, mask = ids.to(self._device), mask.to(self._device)
             with torch.inference_mode():
-                states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
+                states = model(input_ids=ids, attention_mask=mask).last_hidden_state
             yield places, states, mask
 
 
@@ -127,13 +143,13 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _load_model(folder: Path) -> torch.nn.Module:
+def _load_model(folder: Path) -> Any:
     """The model with exactly the bytes whose checksum was taken."""
     from safetensors.torch import load
     from transformers import BertConfig, BertModel
 
     weights = load(checked_bytes(folder / "model.safetensors", _WEIGHTS_SHA256))
-    model: torch.nn.Module = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False)
+    model: Any = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False)
     expected = model.state_dict().keys()
     model.load_state_dict({name: weights[name] for name in expected})
     return model.eval()

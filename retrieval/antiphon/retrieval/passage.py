@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+TRAIL = " > "
+"""What stands between the headings of ``metadata["title"]``, outermost first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Passage:
@@ -23,6 +26,14 @@ class Passage:
     end: int
     score: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def text_with_headings(self) -> str:
+        """What is embedded, and read by a reranker: the text under the headings above it, where it has not got them."""
+        text = self.text.lstrip("# \t")
+        trail = [title for title in self.metadata.get("title", "").split(TRAIL) if title]
+        above = [title for title in trail if not text.startswith(title)]
+        return "\n".join([*([TRAIL.join(above)] if above else []), self.text])
 
     @classmethod
     def at(cls, source: str, start: int, text: str, metadata: Mapping[str, str] | None = None) -> Passage:

@@ -90,7 +90,7 @@ class Retriever:
             TypeError: the index cannot be changed.
             EngineUnavailable: the index is on a server that does not answer.
         """
-        vectors = self.embedder.embed_documents([passage.text for passage in passages])
+        vectors = self.embedder.embed_documents([passage.text_with_headings for passage in passages])
         self._collection().put(passages, vectors)
 
     def remove(self, ids: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from antiphon.retrieval.device import batch_size as default_batch_size
 from antiphon.retrieval.device import pick, precision
 from antiphon.retrieval.embed import checked_texts
-from antiphon.retrieval.hub import cached, load_model
+from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_engine, refused_choice
+from antiphon.retrieval.hub import cached, load_model, weights_of
 from antiphon.retrieval.vectors import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SHORT_NAMES = {"bge-m3": "BAAI/bge-m3"}
 _LENGTHS = {"BAAI/bge-m3": 512}  # it reads 8,192, at a price that few passages are worth
 _LONGEST = 8192
+_PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 
 
 class SentenceTransformerEmbedder:
@@ -29,9 +30,11 @@ class SentenceTransformerEmbedder:
 
     ``model`` is ``bge-m3``, a name on the hub, or a folder. ``max_length`` counts tokens with the special ones; longer
     texts are cut off. What is in the hub's cache is used as it is, so a new version there changes nothing here.
+    ``engine`` says what computes the model (see `Engine`); the attribute of that name, what was taken, and why.
 
     Raises:
-        ValueError: the model cannot be had, has no fixed dimension, or reads fewer than ``max_length`` tokens.
+        ValueError: the model cannot be had, has no fixed dimension, or reads fewer than ``max_length`` tokens; or
+            OpenVINO was asked for and does not do here.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class SentenceTransformerEmbedder:
         batch_size: int | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
+        engine: Engine = "auto",
     ) -> None:
         source = _SHORT_NAMES.get(str(model), str(model))
         folder = Path(source).resolve() if Path(source).is_dir() else None
@@ -52,7 +56,9 @@ class SentenceTransformerEmbedder:
         self._batch_size = batch_size or default_batch_size(self._device)
         self._limit(max_length or _LENGTHS.get(source))
         self.dim = self._dimension()
-        self.fingerprint = f"{_weights(source, folder, revision)}:{_pooling(self._model)}:{self._max_length}"
+        weights = weights_of(source, revision)
+        self.fingerprint = f"{weights}:{_pooling(self._model)}:{self._max_length}"
+        self.engine = self._choose(engine, weights)
 
     @property
     def max_tokens(self) -> int:
@@ -112,6 +118,27 @@ class SentenceTransformerEmbedder:
     def _tokenizer(self) -> Any:
         return self._model.tokenizer
 
+    def _choose(self, wanted: Engine, weights: str) -> EngineChoice:
+        """Let an engine compute what the first module, the transformer, asks of its model."""
+        transformer: Any = self._model[0]
+        if getattr(transformer, "modality_config", {}).get("text") != _PLAIN:
+            return refused_choice(wanted, "its first module is not a transformer whose last layer is pooled")
+
+        def vectors(candidate: Any) -> Vectors:
+            transformer.model = candidate
+            return self.embed_documents(PROBES)
+
+        transformer.model, choice = choose_engine(
+            wanted,
+            transformer.model,
+            "last_hidden_state",
+            key=weights,
+            device=self._device,
+            dtype=precision(self._device),
+            vectors=vectors,
+        )
+        return choice
+
     def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
         if not checked_texts(texts):
             return np.empty((0, self.dim), np.float32)  # encode([]) has shape (0,)
@@ -149,18 +176,6 @@ def _load(source: str, device: str, revision: str | None, local_files_only: bool
     # The cache must hold the list of modules: weights alone would silently get a pooling that is not theirs.
     is_cached = cached(source, "modules.json", revision) is not None
     return load_model("embedder", source, load, is_cached=is_cached, local_files_only=local_files_only)
-
-
-def _weights(source: str, folder: Path | None, revision: str | None) -> str:
-    """What tells one set of weights from another: the hub's commit, or a checksum of the files."""
-    if folder is None:
-        snapshot = cached(source, "config.json", revision) or cached(source, "modules.json", revision)
-        return f"{source}@{snapshot.parent.name if snapshot else revision}"
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin")):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return f"sha256-{digest.hexdigest()[:16]}"
 
 
 def _pooling(model: SentenceTransformer) -> str:

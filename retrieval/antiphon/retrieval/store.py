@@ -48,7 +48,8 @@ class Store:
 
     ``vectors`` are float32 where search is exact and float16 elsewhere; many are mapped into memory, not read.
     ``description`` says what searches them. ``token_counts[t]``, where the embedder has tokens, is the number of
-    passages that hold token ``t``. ``files`` is the folder of this generation.
+    passages that hold token ``t``. ``files`` is the folder of this generation. ``has_headings`` says that vectors are
+    of texts under their headings; an earlier version embedded the texts alone.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class Store:
     token_counts: NDArray[np.int64] | None
     description: Description
     files: Path
+    has_headings: bool = False
 
     def open_vectors(self, *, gpu: bool = False) -> LocalVectors:
         """The vector index, as it was built.
@@ -154,6 +156,7 @@ def write_store(
     token_counts: NDArray[np.int64] | None = None,
     after: Store | None = None,
     held: HeldLock | None = None,
+    has_headings: bool = True,
 ) -> None:
     """Save an index, all of it or nothing; the one that was there is replaced at the very end.
 
@@ -179,6 +182,7 @@ def write_store(
         "fingerprint": fingerprint,
         "dim": vectors.dim,
         "passages": len(passages),
+        "headings": has_headings,
         "search": description.as_dict(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -216,6 +220,7 @@ def read_store(folder: str | Path) -> Store:
         token_counts=counts,
         description=description,
         files=generation.folder,
+        has_headings=facts.get("headings", False),
     )
 
 

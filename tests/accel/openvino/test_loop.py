@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.loop import loop_of
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.drafting.budget import Fixed
 from antiphon.accel.drafting.running_cost import FixedCost
 from antiphon.accel.drafting.step_cost import StepCost

@@ -12,7 +12,7 @@ from antiphon.pipelines.quotes import Quote, quotable_lines
 from antiphon.pipelines.training.reader.corpus import is_held_out, page_name, read_corpus
 from antiphon.pipelines.training.reader.lesson import Question
 from antiphon.pipelines.training.reader.lessons import Lessons
-from antiphon.pipelines.training.reader.packages import write_everyday
+from antiphon.pipelines.training.reader.packages import WRITTEN, write_texts
 from antiphon.pipelines.training.reader.written import FILE, Written, read_written
 
 PAGES = {
@@ -128,7 +128,7 @@ def test_the_everyday_texts_are_written_as_files_that_the_questions_know(tmp_pat
     folder = tmp_path / "everyday"
     folder.mkdir()
     (folder / "old.md").write_text("It is gone now.", encoding="utf-8")
-    count = write_everyday(folder)
+    count = write_texts(WRITTEN["everyday"], folder)
     passages = read_corpus([tmp_path / "everyday"])
     assert len({page_name(passage) for passage in passages}) == count > 100
     lines = {quote.sentence for passage in passages for quote in quotable_lines([passage])[0]}

@@ -104,8 +104,10 @@ def test_the_corpus_is_made_of_debian_packages(tmp_path: Path) -> None:
     debs = [_package(tmp_path, name, page) for name in packages.PACKAGES.values()]
     counted = packages.fetch(tmp_path / "corpus", debs)
     everyday = len(list((tmp_path / "corpus" / "everyday").iterdir()))
-    assert counted == {"python": 1, "postgresql": 1, "everyday": everyday}
+    manuals = len(list((tmp_path / "corpus" / "manuals").iterdir()))
+    assert counted == {"python": 1, "postgresql": 1, "everyday": everyday, "manuals": manuals}
     shutil.rmtree(tmp_path / "corpus" / "everyday")
+    shutil.rmtree(tmp_path / "corpus" / "manuals")
     written = {
         str(path.relative_to(tmp_path / "corpus")) for path in (tmp_path / "corpus").rglob("*") if path.is_file()
     }

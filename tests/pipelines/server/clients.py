@@ -58,7 +58,7 @@ def with_openai(url: str, model: str) -> None:
             .message.tool_calls[0]
             .function.name
             == "paint"
-        ),  # type: ignore[index, union-attr]
+        ),
     )
     tried(
         "openai-python: completions", lambda: bool(client.completions.create(model=model, prompt="Red,", max_tokens=4))
@@ -91,7 +91,7 @@ def with_langchain(url: str, model: str) -> None:
     """LangChain's ChatOpenAI: invoke, stream with usage, structured output, tools."""
     from langchain_openai import ChatOpenAI
 
-    chat = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=model, max_completion_tokens=40, stream_usage=True)  # type: ignore[arg-type, call-arg]
+    chat = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=model, max_completion_tokens=40, stream_usage=True)  # type: ignore[arg-type]
     tried("ChatOpenAI: invoke", lambda: bool(chat.invoke("Red?").content))
     tried("ChatOpenAI: stream, with usage", lambda: any(each.usage_metadata for each in chat.stream("Red?")))
     form = {"title": "colour", "description": "A colour.", **SCHEMA}
@@ -104,7 +104,7 @@ def with_langchain(url: str, model: str) -> None:
 def with_llama_index(url: str, model: str) -> None:
     """LlamaIndex' OpenAILike: chat and text, whole and streamed."""
     from llama_index.core.llms import ChatMessage
-    from llama_index.llms.openai_like import OpenAILike
+    from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
 
     for is_chat in (True, False):
         llm = OpenAILike(

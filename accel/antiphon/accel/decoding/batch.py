@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from antiphon.accel.decoding.loop import Loop, Text
+from antiphon.accel.decoding.loop import Loop
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.stats import Step
 
 

@@ -13,26 +13,28 @@ down; and Ctrl-C, which comes to the main thread, never finds a forward of someb
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from threading import Event, get_ident
 from time import perf_counter, sleep
-from typing import Protocol, cast
+from typing import cast
 from weakref import ref
 
-from antiphon.accel.decoding.stats import FinishReason, Step
-from antiphon.accel.drafting.budget import Budget, share_rows
-from antiphon.accel.drafting.draft import EMPTY, Draft, Drafter, Logits, Tokens, padded
+from antiphon.accel.decoding.running_text import Text
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.budget import share_rows
+from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens, padded
 from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first
 from antiphon.accel.drafting.verify import walk
-from antiphon.accel.engines.protocol import CachedSequence, Engine, Feed
+from antiphon.accel.engines.protocol import Engine, Feed
 
 GRACE = 1.0
-"""So many plain steps a forward waits at most for texts whose readers come back as soon as this: sharing saves more."""
+"""In units of a plain step: the longest that a shared forward waits for a text whose reader has come back sooner than
+that before."""
 
 TICK = 1e-4
 """Seconds between two looks at who has come meanwhile."""
@@ -43,50 +45,6 @@ PATIENCE = 0.1
 TOGETHER = 128
 """Prompts of at most so many unread tokens are read in forwards that texts share; longer ones take one for themselves,
 which they fill."""
-
-
-class TokenChooser(Protocol):
-    """Who says which token the model's logits mean."""
-
-    def over(self, logits: Logits) -> Callable[[int], int]:
-        """The token after each row of one forward."""
-
-
-class Ending(Protocol):
-    """What has been said, and whether it ends."""
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and everything emitted so far."""
-
-    @property
-    def finish(self) -> FinishReason | None:
-        """Why the text has ended, once it has."""
-
-    @property
-    def room(self) -> int:
-        """How many more tokens fit."""
-
-    def commit(self, token: int) -> bool:
-        """Make the token part of the text; whether the text ends with it."""
-
-
-@dataclass(eq=False, slots=True)
-class Text:
-    """One text that is being decoded, with everybody who has a say in it."""
-
-    sequence: CachedSequence
-    drafter: Drafter
-    chooser: TokenChooser
-    ending: Ending
-    budget: Budget
-    references: Sequence[Tokens] = ()
-    chunk: int | None = None
-    thread: int = 0  # whose it is
-    is_begun: bool = False
-    told: float = 0.0  # when its last step was
-    absence: float = 0.0  # seconds until its reader came back for the one after it
-    is_alone: bool = False  # a forward that it shared has failed: it takes the next one by itself
 
 
 @dataclass(eq=False, slots=True)
@@ -117,9 +75,9 @@ class Loop:
     """Decodes texts on one engine; see `loop_of`."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = ref(engine)  # which has this loop: with its model it has to end at once, and not in a circle
+        self._engine = ref(engine)  # weak: the engine owns its loop, and is freed with its model
         self._asks: dict[_Ask, None] = {}  # in the order of asking
-        self._server: dict[int, _Ask] = {}  # whose thread serves, under 0: taken and left in one operation of a dict
+        self._server: dict[int, _Ask] = {}  # key 0: whose thread serves; `setdefault` and `del` are atomic
         self._running: dict[Text, None] = {}
         self._worker: ThreadPoolExecutor | None = None
 

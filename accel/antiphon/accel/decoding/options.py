@@ -23,6 +23,7 @@ class DecodingKeywords(TypedDict, total=False):
     deterministic: bool | int
     compiled: bool | None
     cost: StepCost | None
+    reproducible: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,14 @@ class DecodingOptions:
     ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, where they have
     been tried and are faster, False never, and True on any device, out of code that `torch.compile` has made.
 
-    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock:
-    the rows of a request depend on its text alone.
+    With ``reproducible`` a repeated request gives the same text in half precision too: what is drafted and how many
+    rows are verified depend on the request alone, neither on the clock nor on what other requests have taught, and no
+    forward is shared with another text. It is cheaper than ``deterministic``, and promises less: the text may part
+    from plain decoding's where rounding decides, but always in the same way. (What was measured of the model, once,
+    is part of it: another machine may choose other rows.)
+
+    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock;
+    and drafts are calibrated anew for each request.
 
     Raises:
         ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward.
@@ -57,6 +64,7 @@ class DecodingOptions:
     deterministic: bool | int = False
     compiled: bool | None = None
     cost: StepCost | None = None
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):

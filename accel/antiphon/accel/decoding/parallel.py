@@ -21,7 +21,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.loop import loop_of
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.stopping import Stop

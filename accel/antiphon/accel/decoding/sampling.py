@@ -20,7 +20,9 @@ class Chooser:
     same order as in plain decoding, so stateful ones stay right. One draw per emitted token: the same seed gives the
     same text with and without drafts.
 
-    ``scores`` and ``logits`` collect what each emitted token was chosen from, each of shape (1, vocab), where asked.
+    ``scores`` and ``logits`` collect what each emitted token was chosen from, each of shape (1, vocab), where asked;
+    ``log_probability`` sums up what the model, before any processor, gave the tokens that were chosen, where it was
+    asked for by `weigh`.
     """
 
     def __init__(
@@ -39,9 +41,28 @@ class Chooser:
         self.generator = generator
         self.scores: list[Tensor] | None = [] if keep_scores else None
         self.logits: list[Tensor] | None = [] if keep_logits else None
+        self.log_probability: float | None = None
+
+    def weigh(self) -> None:
+        """Count from here on how likely the model finds the tokens that are chosen, in nats."""
+        self.log_probability = 0.0
 
     def over(self, logits: Logits) -> Callable[[int], int]:
         """How to choose after each row of one forward."""
+        choose = self._choice(logits)
+        if self.log_probability is None:
+            return choose
+        tensor = logits.tensor()
+
+        def weighed(row: int) -> int:
+            token = choose(row)
+            told = torch.log_softmax(tensor[row + 1].float(), dim=-1)[token].item()
+            self.log_probability = (self.log_probability or 0.0) + told
+            return token
+
+        return weighed
+
+    def _choice(self, logits: Logits) -> Callable[[int], int]:
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
             tensor = logits.tensor()
             return lambda row: self._choose(tensor[row + 1 : row + 2])

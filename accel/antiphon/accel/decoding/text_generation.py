@@ -14,9 +14,10 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
 from antiphon.accel.decoding.choice import factory_of
-from antiphon.accel.decoding.loop import Text, loop_of
+from antiphon.accel.decoding.loop import loop_of
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import Reference, Request, reference_tokens
+from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.stopping import Stop
@@ -69,13 +70,14 @@ class TextGeneration:
             fixed_rows=options.fixed_rows,
             bita=bita_weights_of(drafter),
             compiled=options.compiled,
+            shared=not options.reproducible,
         )
         self.text = Text(
             sequence,
             drafter,
             self.chooser,
             self.stop,
-            engine.budget(drafter, options.draft_rows, options.cost),
+            engine.budget(drafter, options.draft_rows, options.cost, reproducible=options.reproducible),
             reference_tokens(references, tokenizer, vocabulary),
             config.prefill_chunk_size,
         )

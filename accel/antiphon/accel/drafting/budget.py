@@ -13,7 +13,7 @@ from typing import Protocol
 
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import Accepted, Draft, select, trim
-from antiphon.accel.drafting.paying import Offer, paying_rows
+from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
 from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first, select_depth_first
 
@@ -86,7 +86,7 @@ class Measured:
         return self._rows
 
     def trim(self, draft: Draft, context: int) -> Draft:
-        """The rows that promise the most tokens per second, each candidate with the probes below it or none with any.
+        """The rows that promise the most tokens per second; all kept candidates keep their probes, or none does.
 
         What the logits after a probe are worth, in tokens, is its chance, as its drafter gave it.
         """
@@ -99,9 +99,9 @@ class Measured:
         self.adapt(len(kept))
         return kept
 
-    def offer(self, draft: Draft) -> Offer:
+    def offer(self, draft: Draft) -> ScoredDraft:
         """The draft with its chances as this request has found them to be."""
-        return Offer(draft, self.calibration.chances(draft))
+        return ScoredDraft(draft, self.calibration.chances(draft))
 
     def adapt(self, rows: int) -> None:
         """Ask the drafter for more or fewer rows, now that so many paid."""

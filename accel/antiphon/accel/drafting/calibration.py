@@ -70,7 +70,8 @@ class RequestCalibration:
     def chances(self, draft: Draft) -> list[float]:
         """The chance of each candidate that the path down to it is accepted; a child's is never above its parent's.
 
-        The draft is kept: what is observed from now on tells which of its rows were right.
+        The draft is kept, once however often it is asked about before the next tokens: what is observed from now on
+        tells which of its rows were right.
         """
         draft = without_probes(draft)
         chances: list[float] = []
@@ -83,7 +84,8 @@ class RequestCalibration:
             own = (self.held[cell] + REQUEST_PRIOR * known) / (self.tried[cell] + REQUEST_PRIOR)
             chances.append(own if parent == ROOT else own * chances[parent])
             cells.append(cell)
-        if draft.tokens:
+        is_kept = bool(self._open) and self._open[-1].row == ROOT and self._open[-1].draft == draft
+        if draft.tokens and not is_kept:
             self._open.append(_Open(draft, cells, draft.children))
         return chances
 

@@ -13,7 +13,7 @@ MARGIN = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ScoredDraft:
     """One text's draft, with the calibrated chance of each of its candidates; a child's is never above its parent's."""
 
     draft: Draft
@@ -35,13 +35,13 @@ class _Plan:
         return [token / costs[count] for token, count in zip(tokens, rows, strict=True)]
 
 
-def paying_rows(offers: Sequence[Offer], costs: Sequence[float], tokens: float) -> list[list[int]]:
+def paying_rows(offers: Sequence[ScoredDraft], costs: Sequence[float], tokens: float) -> list[list[int]]:
     """For each offer the rows to verify, ascending; none at all where they do not pay by the `MARGIN`.
 
     ``costs[k]`` is what the forward costs with ``k`` rows of all offers together, ``tokens`` what it emits with none.
     With the candidates of all offers by their chance, the likeliest first, the first ``k`` are taken for the best
-    ``k``: every one is tried, for costs come in steps. A draft's probes are taken with those candidates, and those of
-    its root in any case, where that promises more than leaving all of them out; draft by draft.
+    ``k``: every one is tried, for costs come in steps. Where a draft promises
+    more tokens per second with its probes, those of its root and of each of its candidates taken are added; else none.
     """
     chances = offers[0].chances if len(offers) == 1 else list(chain.from_iterable(offer.chances for offer in offers))
     order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or before
@@ -63,7 +63,7 @@ def paying_rows(offers: Sequence[Offer], costs: Sequence[float], tokens: float) 
     return _taken(offers, order[:kept], probing)
 
 
-def _with_probes(plan: _Plan, offer: Offer, places: dict[int, int]) -> _Plan:
+def _with_probes(plan: _Plan, offer: ScoredDraft, places: dict[int, int]) -> _Plan:
     """The same plan, with the probes of one offer; ``places`` say where in the plan each of its candidates is."""
     worth = offer.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
@@ -77,14 +77,14 @@ def _with_probes(plan: _Plan, offer: Offer, places: dict[int, int]) -> _Plan:
     return _Plan(tokens, rows, gains, sizes)
 
 
-def _places(offers: Sequence[Offer], index: int, order: Sequence[int]) -> dict[int, int]:
+def _places(offers: Sequence[ScoredDraft], index: int, order: Sequence[int]) -> dict[int, int]:
     """Where in the order the candidates of one offer are."""
     first = sum(len(offer.chances) for offer in offers[:index])
     rows = range(first, first + len(offers[index].chances))
     return {row - first: place for place, row in enumerate(order) if row in rows}
 
 
-def _taken(offers: Sequence[Offer], order: Sequence[int], probing: set[int]) -> list[list[int]]:
+def _taken(offers: Sequence[ScoredDraft], order: Sequence[int], probing: set[int]) -> list[list[int]]:
     """The rows of each offer: its candidates among those ordered, and the probes below them where it is probing."""
     ends = list(accumulate(len(offer.chances) for offer in offers))
     taken: list[list[int]] = []

@@ -90,7 +90,7 @@ class Engine(Protocol):
         """Held during every forward, and by whoever changes what the engine knows."""
 
     loop: object | None
-    """Whoever decodes on this engine, for those who come later: at first nobody."""
+    """The loop that decodes on this engine; None before the first text."""
 
     @property
     def shared_cost(self) -> Cost | None:

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 from antiphon.accel.decoding.choice import choose_drafter
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.drafting.tree import AttentionSpan
+from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.attention import HALF
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
-from antiphon.accel.engines.torch.traits import MASKABLE, Level, RopeSwitch, Traits
+from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,5 +142,5 @@ class Greedy:
     """Chooses the likeliest token after every row."""
 
     def over(self, logits: Logits) -> Callable[[int], int]:
-        """See `antiphon.accel.decoding.loop.TokenChooser`."""
+        """See `antiphon.accel.decoding.running_text.TokenChooser`."""
         return logits.best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Self
 from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.accel.decoding.stats import FinishReason, Step, Summary, summarize
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.text.detokenize import Detokenizer, StopStrings
+from antiphon.accel.text.detokenize import Detokenizer
+from antiphon.accel.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -100,8 +101,9 @@ class Stream(Pieces):
     nothing runs on once the stream is closed or dropped. It may be closed from another thread; the forward under
     way then ends first. An error in generation is raised where the next piece was asked for.
 
-    ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say.
-    ``logprobs`` is filled by the steps, one for each token.
+    ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say;
+    ``likelihood`` says the log-probability of what was chosen, where somebody counts it. ``logprobs`` is filled by the
+    steps, one for each token.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class Stream(Pieces):
         stop: Sequence[str] = (),
         chosen: tuple[float, float] = (0.0, 1.0),
         logprobs: Sequence[TokenLogprob] = (),
+        likelihood: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._running = steps
+        self._likelihood = likelihood
         self._chosen = chosen
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
@@ -177,6 +181,18 @@ class Stream(Pieces):
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
         """The logprobs of the tokens so far, from this one on."""
         return self._logprobs[first : len(self._ends)]
+
+    @property
+    def log_probability(self) -> float:
+        """How likely the model finds the tokens that it has emitted until now, in nats: it only ever falls.
+
+        Raises:
+            RuntimeError: it was not counted; streams of `LanguageModel.stream_batch` count it.
+        """
+        found = self._likelihood()
+        if found is None:
+            raise RuntimeError("Log-probabilities were not counted; ask for the text with stream_batch.")
+        return found
 
     def close(self) -> None:
         """Stop generating and free what generation held; the completion is what was said until now."""

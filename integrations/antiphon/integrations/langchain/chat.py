@@ -18,7 +18,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.forced_calls import offered
+from antiphon.accel.text.forced_tool_calls import offered
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.cache_keys import keyed
@@ -27,8 +27,8 @@ from antiphon.integrations.langchain.messages import chat_messages
 from antiphon.integrations.langchain.references import gathered, hidden, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import as_json
+from antiphon.integrations.opaque_references import REFERENCES
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.unseen import REFERENCES
 
 
 class ChatAntiphon(LocalModel, BaseChatModel):

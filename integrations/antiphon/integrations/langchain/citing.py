@@ -21,7 +21,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from antiphon.integrations.langchain.answers import annotated
 from antiphon.integrations.langchain.documents import document_of, passage_of
 from antiphon.integrations.langchain.references import references_of
-from antiphon.integrations.standing import Standing
+from antiphon.integrations.prompt_passages import PromptPassages
 from antiphon.retrieval import Passage
 
 
@@ -161,7 +161,7 @@ class Citing(BaseCallbackHandler):
 
 def _standing(prompt: str, near: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
     """The nearest that stand in the prompt; of words that were found in different documents nobody knows the source."""
-    standing = Standing(prompt)
+    standing = PromptPassages(prompt)
     for found in near:
         if standing.of([passage for passages in found for passage in passages]):
             return standing.of(unambiguous(found))

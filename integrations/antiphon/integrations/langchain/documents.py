@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from antiphon.integrations.handed import all_passages
+from antiphon.integrations.coercion import coerce_passages
 from antiphon.retrieval import Passage
 
 SOURCE, START, SCORE = "source", "start_index", "relevance_score"
@@ -41,7 +41,7 @@ def passages_of(given: object, name: str = "references") -> list[Passage]:
     Raises:
         TypeError: it is no list, or something in it is none of these.
     """
-    return all_passages(given, passage_of, alone=(Document, Mapping), kinds="texts or documents", name=name)
+    return coerce_passages(given, passage_of, alone=(Document, Mapping), kinds="texts or documents", name=name)
 
 
 def _passage(text: str, identifier: object, metadata: Mapping[str, Any]) -> Passage:

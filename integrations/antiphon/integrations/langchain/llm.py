@@ -21,8 +21,8 @@ from antiphon.integrations.langchain.answers import CITATIONS, citations, metada
 from antiphon.integrations.langchain.cache_keys import KeyedCache
 from antiphon.integrations.langchain.local import LocalModel
 from antiphon.integrations.langchain.references import references_of
+from antiphon.integrations.opaque_references import REFERENCES, OpaqueReferences
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.unseen import REFERENCES, Unseen
 from antiphon.pipelines import passage_references
 
 TRACED = ("callbacks", "tags", "metadata", "run_name", "run_id")
@@ -166,4 +166,4 @@ class AntiphonLLM(LocalModel, BaseLLM):
 
 def _hidden(given: dict[str, Any]) -> dict[str, Any]:
     references = given.get(REFERENCES)
-    return given if references is None else {**given, REFERENCES: Unseen(references_of((), references))}
+    return given if references is None else {**given, REFERENCES: OpaqueReferences(references_of((), references))}

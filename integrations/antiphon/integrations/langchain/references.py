@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from antiphon.integrations.langchain.documents import passage_of, passages_of
-from antiphon.integrations.unseen import REFERENCES, Unseen
+from antiphon.integrations.opaque_references import REFERENCES, OpaqueReferences
 from antiphon.retrieval import Passage
 
 
@@ -36,9 +36,9 @@ def hidden(message: BaseMessage) -> BaseMessage:
     handed, returned = _handed(message.additional_kwargs.get(REFERENCES)), _returned(message)
     changed: dict[str, Any] = {}
     if handed:
-        changed["additional_kwargs"] = {**message.additional_kwargs, REFERENCES: Unseen(handed)}
+        changed["additional_kwargs"] = {**message.additional_kwargs, REFERENCES: OpaqueReferences(handed)}
     if returned:
-        changed["artifact"] = Unseen(returned)
+        changed["artifact"] = OpaqueReferences(returned)
     return message.model_copy(update=changed) if changed else message
 
 
@@ -47,7 +47,7 @@ def gathered(messages: Sequence[BaseMessage], given: Mapping[str, Any]) -> tuple
     found = references_of(messages, given.get(REFERENCES))
     if not found:
         return list(messages), {name: value for name, value in given.items() if name != REFERENCES}
-    return [_bare(message) for message in messages], {**given, REFERENCES: Unseen(found)}
+    return [_bare(message) for message in messages], {**given, REFERENCES: OpaqueReferences(found)}
 
 
 def _bare(message: BaseMessage) -> BaseMessage:
@@ -63,13 +63,13 @@ def _bare(message: BaseMessage) -> BaseMessage:
 def _handed(given: object) -> list[Passage]:
     if given is None:
         return []
-    return list(given.passages) if isinstance(given, Unseen) else passages_of(given)
+    return list(given.passages) if isinstance(given, OpaqueReferences) else passages_of(given)
 
 
 def _returned(message: BaseMessage) -> list[Passage]:
     """The documents that a tool returned beside its text; a text alone is another tool's own business."""
     artifact = message.artifact if isinstance(message, ToolMessage) else None
-    if isinstance(artifact, Unseen):
+    if isinstance(artifact, OpaqueReferences):
         return list(artifact.passages)
     items = artifact if isinstance(artifact, list | tuple) else [artifact]
     return [passage for item in items if not isinstance(item, str) and (passage := passage_of(item))]

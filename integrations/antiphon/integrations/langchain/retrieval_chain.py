@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
@@ -11,13 +12,20 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.messages.content import Citation
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import (
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnableSerializable,
+)
 
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
+from antiphon.pipelines.each import asks_each
 from antiphon.pipelines.prompt import PromptFormat, prompt_format
-from antiphon.pipelines.rag import fit
+from antiphon.pipelines.rag import fit, surest_first
 
 Question = str | Mapping[str, Any]
 """A question, or a mapping that has it under "question" (and whatever else a prompt template takes)."""
@@ -42,13 +50,16 @@ def retrieval_chain(
     """A question to "question", "context" (the documents), "answer" (a message) and "citations" (of the answer).
 
     ``prompt`` is a template of "context" and "question"; without it the prompt is the one that the model was made for,
-    of as many documents as fit its context window.
+    of as many documents as fit its context window. A reader is asked about each document by itself; the one whose
+    answer it is surest of then comes first, and answers alone.
     """
-    found = RunnableParallel(
+    found: RunnableSerializable[Any, Any] = RunnableParallel(
         question=RunnableLambda(_question),
         context=RunnableLambda(_question) | retriever,
         given=RunnablePassthrough(),
     )
+    if prompt is None:
+        found = found.assign(context=RunnableLambda(partial(_surest_first, chat)))
     answered = found.assign(answer=RunnableLambda(partial(_asking, chat, prompt)))
     cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
     return cited.pick(["question", "context", "answer", "citations"])
@@ -62,6 +73,19 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
 
 
+def _surest_first(chat: QuotingChat, found: dict[str, Any]) -> list[Document]:
+    """The documents, first the one that answers, where the model is a reader."""
+    documents = found["context"]
+    passages = passages_of(documents, "documents")
+    numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
+    ordered = surest_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
+    return [documents[int(passage.id)] for passage in ordered]
+
+
+def _room(chat: QuotingChat) -> int:
+    return chat.max_tokens or Settings().max_new_tokens
+
+
 def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
     """Who answers this question: LangChain runs what is returned, and streams it."""
     question, documents = found["question"], found["context"]
@@ -72,6 +96,8 @@ def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: di
         context = "\n\n".join(document.page_content for document in documents)
         values = {**more, "question": question, "context": context}
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
+    if asks_each(chat.language_model):
+        documents = documents[:1]
     messages, stop = _written(chat, prompt_format(chat.language_model), question, documents)
     bound = chat.bind(references=documents, **({"stop": [*(chat.stop or ()), *stop]} if stop else {}))
     return RunnableLambda(lambda _: messages) | bound
@@ -81,8 +107,7 @@ def _written(
     chat: QuotingChat, form: PromptFormat, question: str, documents: list[Document]
 ) -> tuple[list[BaseMessage], tuple[str, ...]]:
     passages = tuple(passages_of(documents, "documents"))
-    room = chat.max_tokens or Settings().max_new_tokens
-    prompt = fit(partial(form, question), passages, chat.language_model, room)[1]
+    prompt = fit(partial(form, question), passages, chat.language_model, _room(chat))[1]
     if isinstance(prompt.content, str):
         return convert_to_messages([("user", prompt.content)]), prompt.stop
     return convert_to_messages([dict(turn) for turn in prompt.content]), prompt.stop

@@ -25,7 +25,7 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.forced_calls import offered
+from antiphon.accel.text.forced_tool_calls import offered
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
 from antiphon.accel.text.tool_calls import FREE, NONE, writes_tools
@@ -42,15 +42,15 @@ from antiphon.integrations.llama_index.messages import arguments_of, chat_messag
 from antiphon.integrations.llama_index.prompt import prompt_template
 from antiphon.integrations.llama_index.references import bare, hidden, of_template
 from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
+from antiphon.integrations.opaque_references import REFERENCES
 from antiphon.integrations.reading import AsyncReading
-from antiphon.integrations.unseen import REFERENCES
 
 Piece = tuple[str, str, Completion | None]
 """Of an answer that grows: the text so far, what is new of it, and at the end the completion."""
 
 
 class _Answering(GenerationFields, FunctionCallingLLM):
-    """Everything that an LLM of LlamaIndex can be asked; references come as `Unseen` alone."""
+    """Everything that an LLM of LlamaIndex can be asked; references come as `OpaqueReferences` alone."""
 
     model_config = ConfigDict(extra="forbid")
 

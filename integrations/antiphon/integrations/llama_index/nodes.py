@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from antiphon.integrations.handed import all_passages
+from antiphon.integrations.coercion import coerce_passages
 from antiphon.retrieval import Passage
 
 SOURCE = "source"
@@ -40,7 +40,7 @@ def passages_of(given: object, name: str = "references") -> list[Passage]:
     Raises:
         TypeError: it is no list, or something in it is neither.
     """
-    return all_passages(given, passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes", name=name)
+    return coerce_passages(given, passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes", name=name)
 
 
 def _passage(node: BaseNode, score: float | None) -> Passage:

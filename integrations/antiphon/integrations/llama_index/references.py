@@ -14,7 +14,7 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage
 
 from antiphon.integrations.llama_index.nodes import passages_of
-from antiphon.integrations.unseen import REFERENCES, Unseen
+from antiphon.integrations.opaque_references import REFERENCES, OpaqueReferences
 from antiphon.retrieval import Passage
 
 # Set while a prompt of LlamaIndex is on its way from `predict` to `chat` in one and the same frame, never longer.
@@ -31,7 +31,7 @@ def hidden(given: Mapping[str, Any], messages: Sequence[ChatMessage] = ()) -> di
     for message in messages:
         found += _handed(message.additional_kwargs.get(REFERENCES))
     kept = {name: value for name, value in given.items() if name != REFERENCES}
-    return {**kept, REFERENCES: Unseen(found)} if found else kept
+    return {**kept, REFERENCES: OpaqueReferences(found)} if found else kept
 
 
 def bare(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -57,4 +57,4 @@ def _bare(message: ChatMessage) -> ChatMessage:
 def _handed(given: object) -> list[Passage]:
     if given is None:
         return []
-    return list(given.passages) if isinstance(given, Unseen) else passages_of(given)
+    return list(given.passages) if isinstance(given, OpaqueReferences) else passages_of(given)

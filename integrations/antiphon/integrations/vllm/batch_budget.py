@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.accel.drafting.paying import Offer, paying_rows
+from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
 from antiphon.accel.drafting.running_cost import RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
 
@@ -27,7 +27,7 @@ class BatchBudget:
     def __init__(self) -> None:
         self.cost = RunningCost(UNSEEN)
 
-    def shares(self, offers: Sequence[Offer], *, plain: int = 0) -> list[int]:
+    def shares(self, offers: Sequence[ScoredDraft], *, plain: int = 0) -> list[int]:
         """How many rows of each chain are to be verified, in a step with ``plain`` requests more that have no draft."""
         texts = len(offers) + plain
         rows = sum(len(offer.chances) for offer in offers)

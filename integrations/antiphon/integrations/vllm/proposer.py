@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
-from antiphon.accel.drafting.paying import Offer
+from antiphon.accel.drafting.paying import ScoredDraft
 from antiphon.integrations.vllm.admission import sources_of
 from antiphon.integrations.vllm.batch_budget import BatchBudget
 from antiphon.integrations.vllm.request_drafts import RequestDrafts
@@ -97,7 +97,7 @@ class Proposer:
         ids = runner.input_batch.req_ids
         self._forget(runner)
         drafting: dict[int, RequestDrafts] = {}
-        offers: list[Offer] = []
+        offers: list[ScoredDraft] = []
         decoding = [index for index in range(len(sampled)) if len(sampled[index])]
         for index in decoding:
             request = self._read(runner, ids[index], index, tokens[index, : int(counts[index])])

@@ -16,7 +16,7 @@ from antiphon.accel.drafting.draft import (
     chain,
     likeliest_chain,
 )
-from antiphon.accel.drafting.paying import Offer
+from antiphon.accel.drafting.paying import ScoredDraft
 from antiphon.integrations.vllm.admission import Sources
 
 OPENING = 4
@@ -56,10 +56,10 @@ class RequestDrafts:
         self.context.extend(tokens)
         self._draft = EMPTY
 
-    def offer(self, rows: int) -> Offer:
+    def offer(self, rows: int) -> ScoredDraft:
         """A chain of at most so many rows, with the chance of each as this request has found it to be."""
         draft = likeliest_chain(self._drafter.propose(self.context, rows))
-        return Offer(draft, self.calibration.chances(draft))
+        return ScoredDraft(draft, self.calibration.chances(draft))
 
     def take(self, draft: Draft, rows: int) -> list[int]:
         """The first rows of a chain that was offered, which are verified now."""

@@ -35,7 +35,7 @@ def draw(methods: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     axes = figure.subplots()
     names = [str(each["method"]) for each in methods]
     places = range(len(methods), 0, -1)
-    bars = axes.barh(places, [each["speedup"] for each in methods], color=[_color(name) for name in names])
+    bars = axes.barh(places, [each["speedup"] for each in methods], color=[_color(each) for each in methods])
     axes.bar_label(
         bars, [f"{each['speedup']:.2f}×  {each['tokens_per_s']:.1f} tokens/s" for each in methods], padding=4
     )
@@ -48,5 +48,5 @@ def draw(methods: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _color(name: str) -> str:
-    return PLAIN if name == "hf-greedy" else PEER if name.startswith("hf-") else OURS
+def _color(figures: Mapping[str, Any]) -> str:
+    return PLAIN if figures["method"] == "hf-greedy" else PEER if figures["is_peer"] else OURS

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.cases import case_of
-from antiphon.pipelines.benchmark.methods import Job
 from antiphon.pipelines.benchmark.replay import recording_of
+from antiphon.pipelines.benchmark.run import Job
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -15,6 +15,14 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RunnersUp, make_drafter
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
+from antiphon.pipelines.benchmark.openvino_genai import (
+    GENAI,
+    GENAI_LOOKUP,
+    GenAIPipelines,
+    OpenVINOGenAI,
+    guessed_tokens,
+)
+from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
 from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter, window_size
 
 if TYPE_CHECKING:
@@ -34,61 +42,15 @@ PEERS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A prompt in token ids, the texts that drafts may come from, and the answer to replay, where one is."""
-
-    prompt: tuple[int, ...]
-    references: tuple[str, ...] = ()
-    answer: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MethodRun:
-    """One job decoded once; times are seconds of the wall clock.
-
-    ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
-    counted begins after it. ``reading`` is what was done for drafts before it, such as an index of the references: it
-    counts as decoding, for plain decoding has no use for it. A first draft that rides in the prefill's forward, as
-    prompt lookup's does, is free. ``forward`` is spent in the model itself, where a forward is done when it returns
-    (None elsewhere); ``drafting`` and ``looping`` are what our own steps say of their drafter, and of everything
-    that is not their forward.
-    """
-
-    tokens: tuple[int, ...]
-    seconds: float
-    first: float
-    steps: int
-    drafted: int
-    reading: float = 0.0
-    drafting: float | None = None
-    forward: float | None = None
-    looping: float | None = None
-
-    @property
-    def decoding(self) -> float:
-        """Seconds of the decoding phase."""
-        return self.seconds - self.first + self.reading
-
-
-class Method(Protocol):
-    """A way to decode under the name that a command line gives it; ``is_ours`` says whether drafts are this package's.
-
-    Calling it decodes one job greedily, ``limit`` new tokens at most.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name."""
-
-    def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode the job and say what it took."""
-
-
-@dataclass(frozen=True, slots=True)
 class HuggingFace:
     """`model.generate` of transformers, greedy, with further ``arguments`` of its own."""
 
     name: str
+
+    @property
+    def is_peer(self) -> bool:
+        """It is what everybody has."""
+        return True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; forwards are watched by hooks, and the first token by a stopping criterion."""
@@ -118,6 +80,11 @@ class Ours:
     name: str
     drafter: DrafterFactory | Literal["auto"]
     rows: int | None
+
+    @property
+    def is_peer(self) -> bool:
+        """It is this package's."""
+        return False
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
         """Decode the job; every step says itself what it took."""
@@ -160,6 +127,8 @@ class Warm:
     Every round begins with nothing, so that no text is drafted from itself: a job that comes again begins one.
     """
 
+    is_peer = False
+
     def __init__(self, name: str, rows: int | None) -> None:
         self.name = name
         self._table = RunnersUp()
@@ -192,11 +161,13 @@ def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
 
     A drafter's name may be followed by rows of its own: ``blend:16``, or ``blend:auto`` for as many as pay.
     ``blend-warm`` is the default drafter as a `LanguageModel` has it, which remembers earlier requests.
+    ``openvino-genai`` and ``openvino-genai-lookup:8`` are another program on the same weights.
 
     Raises:
         ValueError: there is no method of a name, or its rows are no number.
     """
-    return tuple(_method(name, rows) for name in dict.fromkeys((GREEDY, *names)))
+    pipelines = GenAIPipelines()
+    return tuple(_method(name, rows, pipelines) for name in dict.fromkeys((GREEDY, *names)))
 
 
 def compared(
@@ -224,10 +195,14 @@ def rows_named(rows: str) -> int | None:
     return int(rows)
 
 
-def _method(name: str, rows: int | None) -> Method:
+def _method(name: str, rows: int | None, pipelines: GenAIPipelines) -> Method:
     base, _, own = name.partition(":")
     if base in PEERS and not own:
         return HuggingFace(name)
+    if name == GENAI:
+        return OpenVINOGenAI(name, 0, pipelines)
+    if base == GENAI_LOOKUP:
+        return OpenVINOGenAI(name, guessed_tokens(own), pipelines)
     if base == WARM:
         return Warm(name, rows_named(own) if own else rows)
     own_rows = rows_named(own) if own else rows
@@ -236,7 +211,7 @@ def _method(name: str, rows: int | None) -> Method:
     if base in COMBINED:
         return Ours(name, COMBINED[base](), own_rows)
     if base not in DRAFTERS:
-        known = ", ".join((*NAMES, *COMBINED, WARM, "auto"))
+        known = ", ".join((*NAMES, *COMBINED, WARM, "auto", GENAI, GENAI_LOOKUP))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
     return Ours(name, DRAFTERS[base], own_rows)
 

@@ -83,12 +83,14 @@ SPEED_HEAD = """\
 Every method decodes the same prompts in turn (A B C A B C), through its own public interface; times are medians over
 the rounds, summed over the texts. *× greedy* is the decoding phase against `model.generate` of transformers; *× lookup*
 is against the better of its two prompt lookups (10 tokens with its defaults, and n=3); *prefill in* is the whole
-request against plain decoding's. What ours does for drafts before the first token counts as decoding, while a first
-draft of prompt lookup that rides in the prefill is free. *Host* is everything in a step that is not the model's own
-forward. *Replayed* means that the model's compute is real and its choices are led along the recorded answer, so that
-all methods say the same; a run that said anything else would have been refused. *Same text* is the share of outputs
-that are those of plain decoding, token for token. *nothing* is ours without drafts: what it gains on a CPU is due to
-attention and weights in the order in which kernels read them, and what other drafters gain beyond it is due to drafts.
+request against plain decoding's. *× best other* is against the best of all other programs that ran, whichever that was,
+without and with the prefill, and *first token* the mean time until it is there. What ours does for drafts before the
+first token counts as decoding, while a first draft of prompt lookup that rides in the prefill is free. *Host* is
+everything in a step that is not the model's own forward. *Replayed* means that the model's compute is real and its
+choices are led along the recorded answer, so that all methods say the same; a run that said anything else would have
+been refused. *Same text* is the share of outputs that are those of plain decoding, token for token. *nothing* is ours
+without drafts: what it gains on a CPU is due to attention and weights in the order in which kernels read them, and what
+other drafters gain beyond it is due to drafts.
 """
 
 FLOOR_HEAD = """\
@@ -141,9 +143,10 @@ def _count(figures: Result | None) -> str:
 def _speed(result: Result) -> str:
     """One measured run: what it was, and a row for each method."""
     how = "replayed" if result["replayed"] else "the model's own answers"
+    told = [key for key in SPEED if key not in LATER or all(key in each for each in result["methods"])]
     lines = [
-        _head("method", *SPEED.values()),
-        *(_row(each["method"], *(_cell(each[key]) for key in SPEED)) for each in result["methods"]),
+        _head("method", *(SPEED[key] for key in told)),
+        *(_row(each["method"], *(_cell(each[key]) for key in told)) for each in result["methods"]),
     ]
     return "\n".join(
         [
@@ -162,6 +165,9 @@ SPEED = {
     "speedup": "× greedy",
     "speedup_lookup": "× lookup",
     "speedup_whole": "prefill in",
+    "speedup_best": "× best other",
+    "speedup_best_whole": "prefill in",
+    "first_token_ms": "first token, ms",
     "tokens_per_step": "tokens per step",
     "rows_per_step": "rows per step",
     "ms_per_step": "ms per step",
@@ -170,6 +176,9 @@ SPEED = {
     "prefill_seconds": "prefills, s",
     "identical": "same text",
 }
+
+LATER = ("speedup_best", "speedup_best_whole", "first_token_ms")
+"""Columns that results of earlier versions do not have."""
 
 
 def _drafters(result: Result) -> str:

@@ -9,7 +9,8 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.benchmark.follow import Follower
-from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Job, Method, MethodRun
+from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP
+from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
 from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -21,10 +22,14 @@ Rounds = Sequence[Sequence[MethodRun]]
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """What one method took. Times are, for each job, the median of its rounds, and then added up over the jobs."""
+    """What one method took. Times are, for each job, the median of its rounds, and then added up over the jobs.
+
+    ``is_peer`` says whether it is another program's.
+    """
 
     name: str
     rounds: Rounds
+    is_peer: bool = False
 
     def total(self, of: Callable[[MethodRun], float]) -> float:
         """Something of a run: the median of its rounds, added up over the jobs."""
@@ -46,6 +51,11 @@ class MethodFigures:
         return self.total(lambda run: run.decoding) / max(self.tokens - self._jobs, 1)
 
     @property
+    def first_token(self) -> float:
+        """Seconds until the first token, the mean of the jobs: the prefill, and what comes before it."""
+        return self.total(lambda run: run.first) / self._jobs
+
+    @property
     def whole_pace(self) -> float:
         """Seconds for each token, the prefill included."""
         return self.total(lambda run: run.seconds) / max(self.tokens, 1)
@@ -60,17 +70,20 @@ class MethodFigures:
         decoding = self.total(lambda run: run.decoding)
         hosting = self._sum(lambda run: run.forward and run.decoding - run.forward)
         drafting, looping = (self._sum(of) for of in (lambda run: run.drafting, lambda run: run.looping))
+        drafted = self._sum(lambda run: run.drafted)
         return {
             "method": self.name,
+            "is_peer": self.is_peer,
             "tokens": round(self.tokens),
             "steps": round(self.steps),
             "tokens_per_s": round(1 / self.pace, 2),
             "tokens_per_step": round(self.tokens / (self.steps + self._jobs), 3),
-            "rows_per_step": round(self.total(lambda run: run.drafted) / forwards, 2),
+            "rows_per_step": None if drafted is None else round(drafted / forwards, 2),
             "ms_per_step": round(1000 * decoding / forwards, 3),
             "host_ms_per_step": None if hosting is None else round(1000 * hosting / forwards, 3),
             "loop_ms_per_step": None if looping is None else round(1000 * looping / forwards, 3),
             "draft_ms_per_step": None if drafting is None else round(1000 * drafting / forwards, 4),
+            "first_token_ms": round(1000 * self.first_token, 2),
             "prefill_seconds": round(self.total(lambda run: run.first), 4),
             "seconds": round(decoding, 4),
         }
@@ -96,9 +109,12 @@ class Speed:
 
         ``speedup`` is of the decoding phase against plain decoding, ``speedup_rounds`` the same round by round,
         ``speedup_whole`` with the prefill in, ``speedup_lookup`` against the better of the prompt lookups that ran
-        (None without one), and ``identical`` the share of texts that are those of plain decoding.
+        (None without one), and ``identical`` the share of texts that are those of plain decoding. ``speedup_best`` and
+        ``speedup_best_whole`` are against the best of all other programs, in the decoding phase and with the prefill.
         """
         greedy = self.methods[0]
+        peers = [each for each in self.methods if each is greedy or each.is_peer]
+        best, best_whole = min(each.pace for each in peers), min(each.whole_pace for each in peers)
         lookup = min((each.pace for each in self.methods if each.name in PROMPT_LOOKUP), default=None)
         return [
             each.as_dict()
@@ -109,6 +125,8 @@ class Speed:
                 ],
                 "speedup_lookup": lookup and round(lookup / each.pace, 3),
                 "speedup_whole": round(greedy.whole_pace / each.whole_pace, 3),
+                "speedup_best": round(best / each.pace, 3),
+                "speedup_best_whole": round(best_whole / each.whole_pace, 3),
                 "identical": round(_identical(each.rounds, greedy.rounds), 4),
             }
             for each in self.methods
@@ -150,7 +168,7 @@ def measure_speed(
                     runs[method.name][number].append(decode(method, job))
     if report is not None:
         report("Decoding", rounds * len(jobs), rounds * len(jobs))
-    return Speed(tuple(MethodFigures(name, each) for name, each in runs.items()))
+    return Speed(tuple(MethodFigures(method.name, runs[method.name], method.is_peer) for method in methods))
 
 
 @contextmanager

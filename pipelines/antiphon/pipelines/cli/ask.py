@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -22,6 +21,7 @@ from antiphon.pipelines.cli.options import (
 )
 from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
 from antiphon.pipelines.models.embedded import STOPS
+from antiphon.pipelines.rendering.visible import visible_json
 
 
 def ask(
@@ -74,7 +74,7 @@ def ask(
         rows=rows,
     )
     if as_json:
-        typer.echo(json.dumps(stream.to_end().answer.as_dict(), ensure_ascii=False))
+        typer.echo(visible_json(stream.to_end().answer.as_dict()))
         return
     answer = console.show_stream(stream)
     console.show_citations(answer)

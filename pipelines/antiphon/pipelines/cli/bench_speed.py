@@ -27,7 +27,8 @@ Methods = Annotated[
     list[str] | None,
     typer.Option(
         help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (so many rows), ...; blend-warm, which "
-        "remembers the requests before it in a round, as a program does that keeps its model.",
+        "remembers the requests before it in a round, as a program does that keeps its model; openvino-genai, and "
+        "openvino-genai-lookup:8 (so many tokens guessed at once): another program on the same weights.",
         show_default="all",
     ),
 ]
@@ -177,6 +178,8 @@ SPEED = {
     "speedup": "× greedy",
     "speedup_lookup": "× lookup",
     "speedup_whole": "× greedy,\nprefill in",
+    "speedup_best": "× best\nother",
+    "speedup_best_whole": "× best other,\nprefill in",
     "identical": "same text",
 }
 STEPS = {
@@ -186,6 +189,7 @@ STEPS = {
     "ms_per_step": "ms",
     "host_ms_per_step": "host ms",
     "draft_ms_per_step": "drafting\nms",
+    "first_token_ms": "first token\nms",
     "prefill_seconds": "prefill s",
 }
 
@@ -196,9 +200,18 @@ def _show_speed(facts: dict[str, Any]) -> None:
     how = "replayed" if facts["replayed"] else "decided by the model"
     rounds = f"medians of {facts['rounds']} rounds in turn"
     console.out.print(f"{facts['samples']} texts, {how}, {rounds}; speed without the prefill", style="dim")
+    console.out.print(best_other(facts["methods"]), style="dim")
     console.out.print(machine_line(facts), style="dim")
 
 
+def best_other(methods: Iterable[Mapping[str, Any]]) -> str:
+    """Which of the other programs was the best, without and with the prefill."""
+    peers = [each for each in methods if each["is_peer"]]
+    decoding = max(peers, key=lambda each: each["speedup_best"])["method"]
+    whole = max(peers, key=lambda each: each["speedup_best_whole"])["method"]
+    return f"the best other: {decoding}" if decoding == whole else f"the best other: {decoding}; prefill in: {whole}"
+
+
 def is_kept(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether every text is that of plain decoding, where it has to be."""
-    return dtype != "float32" or all(each["identical"] == 1 for each in methods)
+    """Whether every text of ours is that of plain decoding, where it has to be."""
+    return dtype != "float32" or all(each["identical"] == 1 for each in methods if not each["is_peer"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from antiphon.pipelines.cli.options import (
 )
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.embedded import STOPS
+from antiphon.pipelines.rendering.visible import visible_json
 
 if TYPE_CHECKING:
     from antiphon.accel import Certificate, LanguageModel, Stream
@@ -73,7 +73,7 @@ def certify(
     options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
     proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)
     if as_json:
-        typer.echo(json.dumps(proof.as_dict(), ensure_ascii=False))
+        typer.echo(visible_json(proof.as_dict()))
     else:
         console.show_certificate(proof.certificate, proof.word)
     if not proof.certificate.holds:

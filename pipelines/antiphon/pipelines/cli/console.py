@@ -88,8 +88,8 @@ def show_pieces(stream: AnswerStream | Stream) -> None:
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:
-    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened."""
-    for line in citation_lines(answer.citations, root):
+    """One line for each citation, of a refusal for each passage; sources under ``root`` are shortened."""
+    for line in citation_lines(answer.citations, answer.nearest, root):
         out.print(line)
 
 

@@ -26,7 +26,6 @@ QUESTIONS = (
     "list.pop(0) is slow, what should I use for a FIFO?",
     "Can my company sell a product that contains Python without paying anyone?",
 )
-K = 3
 MAX_NEW_TOKENS = 100
 
 
@@ -85,7 +84,7 @@ def _open(folder: Path, model: str) -> Rag:
     language_model = load_language_model(model, dtype=dtype)
     with console.err.status("Warming up"):  # the first forwards find out what the model can verify, and are slower
         language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
-    return Rag(Retriever.open(folder), language_model, k=K)
+    return Rag(Retriever.open(folder), language_model)
 
 
 def _ask(rag: Rag, question: str, stop: Sequence[str]) -> Answer:

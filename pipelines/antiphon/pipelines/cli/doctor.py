@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, Device
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device
 from antiphon.pipelines.cli.preparation import load_language_model
+from antiphon.pipelines.models.embedded import EMBEDDED
 
 
 def doctor(
@@ -38,6 +39,8 @@ def doctor(
         typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
         return
     show_diagnosis(model, diagnosis)
+    if model in EMBEDDED:
+        console.out.print(f"→ {LARGER}", markup=False)
 
 
 def _try_families(*, markdown: bool, as_json: bool) -> None:

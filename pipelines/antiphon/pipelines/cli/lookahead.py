@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import MaxNewTokens, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
+from antiphon.pipelines.rendering.visible import visible_json
 
 
 def lookahead(
@@ -55,7 +55,7 @@ def lookahead(
     summary = summarize(steps)
     text = loaded.tokenizer.decode([token for step in steps for token in step.tokens], skip_special_tokens=True)
     if as_json:
-        typer.echo(json.dumps({"text": text, "devices": own.size} | summary.as_dict(), ensure_ascii=False))
+        typer.echo(visible_json({"text": text, "devices": own.size} | summary.as_dict()))
         return
     console.out.print(text, markup=False, highlight=False)
     cost = f"{summary.tokens} tokens in {summary.steps} steps ({summary.tokens_per_step:.2f} a step)"

@@ -10,6 +10,12 @@ import typer
 DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 ASKED_HELP = f"{MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
+LARGER = (
+    "Larger models answer more, and better: Qwen/Qwen3-4B-Instruct-2507 (8 GB of memory in bfloat16), Qwen/Qwen3-8B "
+    "(17 GB), or any instruct model of the hub: --model NAME"
+)
+"""What to take instead of the embedded models, for those who ask about one; public models, not measured here."""
+
 DRAFTER_HELP = (
     "Who drafts: blend, trie, copying, recycling, lookahead, nothing; bita: its mask tokens alone; auto: what suits "
     "the model here, with the reason."

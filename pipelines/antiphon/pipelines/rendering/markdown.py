@@ -6,26 +6,48 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, citation_place, cited_segments
+from antiphon.pipelines.rendering.segments import (
+    CITED,
+    NEAREST,
+    NOT_CITED,
+    citation_place,
+    cited_segments,
+    sentence_place,
+)
 from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
+    from antiphon.pipelines.nearest import NearestSentence
 
 # Backslashes where every Markdown takes them; entities where some do not, or read HTML, tables and formulas first.
 _ESCAPED = {character: f"\\{character}" for character in "\\`*_[]#"} | {c: f"&#{ord(c)};" for c in "&<>|~$="}
 _BLOCKS = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+])")
 
 
-def answer_markdown(text: str, citations: Sequence[Citation], caption: str) -> str:
-    """An answer, its citations bold and with footnotes that say where they stand; then the caption."""
+def answer_markdown(
+    text: str, citations: Sequence[Citation], caption: str, nearest: Sequence[NearestSentence] = ()
+) -> str:
+    """An answer, its citations bold and with footnotes that say where they stand; then the caption.
+
+    Of a refusal the ``nearest`` sentences stand in their place.
+    """
     notes = {citation: number for number, citation in enumerate(citations, start=1)}
     segments = cited_segments(text, citations)
     said = "".join(_piece(piece, notes[citation] if citation else None) for piece, citation in segments)
     footnotes = [
         f"[^{number}]: {CITED} [{each.passage}] {_plain(citation_place(each))}" for each, number in notes.items()
     ]
-    return "\n\n".join([_broken(said), *(footnotes or [f"*{NOT_CITED}*"]), f"*{_plain(caption)}*"]) + "\n"
+    where = _nearest_list(nearest) if nearest else footnotes or [f"*{NOT_CITED}*"]
+    return "\n\n".join([_broken(said), *where, f"*{_plain(caption)}*"]) + "\n"
+
+
+def _nearest_list(nearest: Sequence[NearestSentence]) -> list[str]:
+    found = [
+        f"- \\[{each.passage}\\] {_plain(sentence_place(each))}: “{_plain(' '.join(each.text.split()))}”"
+        for each in nearest
+    ]
+    return [f"*{NEAREST}*", "\n".join(found)]
 
 
 def _piece(text: str, note: int | None) -> str:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.accel import Summary, Usage
     from antiphon.pipelines.citations import Citation
+    from antiphon.pipelines.nearest import NearestSentence
     from antiphon.retrieval import Passage
 
 NOT_CITED = "No six words of the answer stand verbatim in a passage."
 CITED = "Stands verbatim in"
 READ = "Passages that were read"
+NEAREST = "The documents that were searched come nearest in"
 
 
 def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
@@ -37,6 +39,11 @@ def shown_source(source: str, root: Path | None = None) -> str:
     """The source below ``root``, by default the working directory, or as it is."""
     path, root = Path(source), root or Path.cwd()
     return str(path.relative_to(root)) if path.is_relative_to(root) else source
+
+
+def sentence_place(sentence: NearestSentence, root: Path | None = None) -> str:
+    """Where a sentence stands: the source and the characters."""
+    return f"{shown_source(sentence.source, root)}, characters {sentence.start}-{sentence.end}"
 
 
 def citation_place(citation: Citation, root: Path | None = None) -> str:

@@ -10,30 +10,52 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from antiphon.pipelines.rendering.parts import Part
-from antiphon.pipelines.rendering.segments import CITED, NOT_CITED, citation_place, cited_segments
+from antiphon.pipelines.rendering.segments import (
+    CITED,
+    NEAREST,
+    NOT_CITED,
+    citation_place,
+    cited_segments,
+    sentence_place,
+)
 from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
+    from antiphon.pipelines.nearest import NearestSentence
 
 COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
-def answer_text(text: str, citations: Sequence[Citation], caption: str) -> RenderableType:
-    """An answer with its citations in the colour and with the number of their passage, where they stand, a caption."""
+def answer_text(
+    text: str, citations: Sequence[Citation], caption: str, nearest: Sequence[NearestSentence] = ()
+) -> RenderableType:
+    """An answer with its citations in the colour and with the number of their passage, where they stand, a caption.
+
+    Of a refusal the ``nearest`` sentences stand in their place.
+    """
     said = Text()
     for piece, citation in cited_segments(text, citations):
-        said.append(visible(piece), style=f"{_color(citation)} underline" if citation else "")
+        said.append(visible(piece), style=f"{_color(citation.passage)} underline" if citation else "")
         if citation:
-            said.append(f"[{citation.passage}]", style=f"bold {_color(citation)}")
-    return Group(said, *citation_lines(citations), Text(visible(caption), style="dim"))
+            said.append(f"[{citation.passage}]", style=f"bold {_color(citation.passage)}")
+    return Group(said, *citation_lines(citations, nearest), Text(visible(caption), style="dim"))
 
 
-def citation_lines(citations: Sequence[Citation], root: Path | None = None) -> list[Text]:
-    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened."""
+def citation_lines(
+    citations: Sequence[Citation], nearest: Sequence[NearestSentence] = (), root: Path | None = None
+) -> list[Text]:
+    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened.
+
+    Of a refusal, one line for each of the ``nearest`` sentences.
+    """
+    if nearest:
+        places = ((each.passage, sentence_place(each, root), each.text) for each in nearest)
+        return [Text(NEAREST, style="dim"), *(_line(*each) for each in places)]
     if not citations:
         return [Text(NOT_CITED, style="dim")]
-    return [Text(CITED, style="dim"), *(_line(citation, root) for citation in citations)]
+    places = ((each.passage, citation_place(each, root), each.text) for each in citations)
+    return [Text(CITED, style="dim"), *(_line(*each) for each in places)]
 
 
 def drafting_text(parts: Iterable[Part], caption: str) -> RenderableType:
@@ -55,13 +77,13 @@ def _append(text: Text, part: Part) -> None:
     text.append(visible(part.own), style="bold underline")
 
 
-def _line(citation: Citation, root: Path | None) -> Text:
+def _line(number: int, place: str, text: str) -> Text:
     line = Text()
-    line.append(f"  [{citation.passage}] ", style=f"bold {_color(citation)}")
-    line.append(visible(citation_place(citation, root)), style=_color(citation))
-    line.append(f": “{visible(' '.join(citation.text.split()))}”")
+    line.append(f"  [{number}] ", style=f"bold {_color(number)}")
+    line.append(visible(place), style=_color(number))
+    line.append(f": “{visible(' '.join(text.split()))}”")
     return line
 
 
-def _color(citation: Citation) -> str:
-    return COLORS[(citation.passage - 1) % len(COLORS)]
+def _color(number: int) -> str:
+    return COLORS[(number - 1) % len(COLORS)]

@@ -53,11 +53,13 @@ def teach(
     *,
     save: Callable[[Any, Path], None],
     report: StepReport = lambda step, loss: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Path:
     """Train the weights of a module that want a gradient, by AdamW, and ``save`` it in ``out`` at every checkpoint.
 
     A run that was cut off goes on from its last checkpoint, which lies in ``out`` until the end; if ``parts`` depend
-    on the step alone, it ends with the same weights as a run that was not.
+    on the step alone, it ends with the same weights as a run that was not. ``is_stopped`` is asked after each update;
+    a run that it stops leaves a checkpoint of that update.
 
     Raises:
         ValueError: ``out`` holds a checkpoint of another course.
@@ -82,9 +84,13 @@ def teach(
         schedule.step()
         optimizer.zero_grad()
         report(step + 1, loss * processes)
-        if accelerator.is_main_process and (step + 1) % course.save_every == 0 and step + 1 < course.steps:
+        stopped = is_stopped()
+        due = stopped or (step + 1) % course.save_every == 0
+        if accelerator.is_main_process and due and step + 1 < course.steps:
             _checkpoint(out, course, step + 1, accelerator.unwrap_model(module), optimizer, schedule)
             save(accelerator.unwrap_model(module), out)
+        if stopped:
+            return out
     if accelerator.is_main_process:
         save(accelerator.unwrap_model(module), out)
         (out / _STATE).unlink(missing_ok=True)

@@ -18,11 +18,11 @@ HOLD = (0.4, 0.15, 0.06)
 """How often the guesses of the first mask, of the first two, and so on, are accepted: what a request begins with."""
 
 MEMORY = 16
-"""About so many steps are remembered of that."""
+"""Acceptance is a moving average over about this many steps."""
 
 LEAST = 0.05
-"""At least this share of a row's chance is the chance that the accepted path ends there: the chances of its children
-add up to too much."""
+"""The chance that the accepted path ends at a row is at least this share of the row's own chance. The difference to the
+chances of its children would be too little: these are overestimated."""
 
 _Guesses = list[tuple[int, float]]
 
@@ -39,12 +39,12 @@ class Bita:
     """Drafts a tree from the logits of the masks behind the last accepted row, and puts masks behind every row of it.
 
     Level d of the tree has the best guesses of the d-th mask: ``k`` of the first, and by ``shape`` as many or fewer of
-    the others. Only the best guess of a level has children, the guesses of the next. Behind every row, and behind the
-    root, stands a group of masks (probes) that guess on from there, whatever is accepted: one forward verifies this
-    draft and makes the next. With m masks a full draft has 1 + m rows for every guess and m more, as in the paper
-    (section 3.3, "efficient tree-based decoding"). Under a smaller budget it has the rows worth most: guesses by their
-    chance, masks by the chance that the accepted path ends where they stand, times how often guesses of that mask have
-    been accepted.
+    the others. Only the best guess of a level has children, the guesses of the next. Every row, and the root,
+    has a group of mask tokens (probes) of its own behind it, so that the next draft exists whichever row is accepted:
+    one forward verifies this draft and makes the next. With m masks a full draft has 1 + m rows for every guess and m
+    more, as in the paper (section 3.3, "efficient tree-based decoding"). Under a smaller budget it has the rows worth
+    most: guesses by their chance, masks by the chance that the accepted path ends where they stand, times how often
+    guesses of that mask have been accepted.
 
     The ``weights`` belong to one model, and are refused by any other.
 

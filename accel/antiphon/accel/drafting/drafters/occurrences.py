@@ -64,7 +64,7 @@ class Occurrences:
     def continuations(self, places: Iterable[int], ahead: int) -> dict[int, list[int]]:
         """The places by the token that stands ``ahead`` of them, in order of appearance; ended ones are left out.
 
-        Look ahead step by step: a place that ended earlier must not be given again.
+        Pass only places that the previous ``ahead`` returned: one that has ended would read into the next sequence.
         """
         groups: dict[int, list[int]] = {}
         tokens = self.tokens

@@ -103,7 +103,9 @@ class RunnersUp:
         self.check(logits.vocabulary)
         tokens, chances = logits.top(range(ROOT, len(draft)), K)
         likely = (1.0, *draft.chances)
-        order = sorted(range(len(likely)), key=likely.__getitem__)  # of equal contexts the likeliest counts
+        order = sorted(
+            range(len(likely)), key=likely.__getitem__
+        )  # a context that occurs twice keeps what was written last: the likelier row
         after = contexts(tail, draft)
         self.note([after[row] for row in order], tokens[order], chances[order])
 

@@ -109,9 +109,9 @@ class Trie:
         return sum(self._windows(place - matched, length) for place in places)
 
     def _windows(self, start: int, length: int) -> int:
-        """How many full windows hold the ``length`` tokens from ``start`` on after a cut j of 0 to prefix - 1 tokens.
+        """How many windows of n tokens begin j tokens before ``start`` (0 <= j < prefix) and hold the whole path.
 
-        The window begins j tokens before ``start``, so j is limited by what stands before, and by n - j >= length.
+        The path is the ``length`` tokens from ``start`` on: j is limited by what stands before, and n - j >= length.
         """
         tokens, before, ahead = self._occurrences.tokens, 0, length
         while before < self.prefix - 1 and tokens[start - before - 1] != END:

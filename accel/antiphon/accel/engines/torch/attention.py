@@ -87,7 +87,7 @@ def _side_by_side(states: Tensor, start: int, slots: int, line: list[int]) -> Te
 
 
 def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
-    """What a causal forward needs: nothing, or numbers to add, so that no boolean mask but a tree's is ever seen."""
+    """The mask of a causal forward: None, or a float mask to add. So a boolean mask is always that of a tree."""
     sees = sdpa_mask(*arguments, **options)
     if sees is None or not is_lent(EXACT):
         return sees
@@ -126,7 +126,7 @@ def accepts(model: PreTrainedModel, implementation: str) -> bool:
 
 @contextmanager
 def lent(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """The same for one forward, in microseconds: for a model that has let itself be given it by `attending` before.
+    """A cheaper `attending` for one forward (microseconds); `attending` must have set this implementation once before.
 
     Whoever lends holds the lock of the model's engine. A forward that another thread runs meanwhile, past that lock,
     is attended as "sdpa" does it, as ever.
@@ -141,7 +141,7 @@ def lent(model: PreTrainedModel, implementation: str) -> Iterator[None]:
 
 
 def is_lent(implementation: str) -> bool:
-    """Whether this thread's forward has been lent this attention; what is compiled always has."""
+    """Whether this thread's forward has been lent this attention; True throughout the tracing of torch.compile."""
     return torch.compiler.is_compiling() or _here.implementation == implementation
 
 

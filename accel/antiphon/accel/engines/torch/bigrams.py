@@ -34,7 +34,8 @@ FIRST, ROWS = 16, 128
 """Tokens of the first forward, and of the largest: every one has twice as many as the one before."""
 
 BELIEVED = 0.6
-"""How often what it says there holds, of what it claims: 0.35 to 0.7 made no difference to SmolLM2's chats."""
+"""The factor by which the model's probabilities after a single token are discounted: 0.35 to 0.7 made no difference to
+SmolLM2's chats."""
 
 Forward = Callable[[Draft, int], Tensor]
 """One forward of a fresh text: a root token, and a draft below it; the logits have shape (1 + rows, vocab)."""

@@ -19,6 +19,7 @@ from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft, Tokens, chain
 from antiphon.accel.drafting.tree import AttentionSpan, plant
+from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.growing import GrowingLayer
 from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -34,7 +35,7 @@ from antiphon.accel.engines.torch.slots import (
     Memories,
     Memory,
 )
-from antiphon.accel.engines.torch.traits import Level, Traits
+from antiphon.accel.engines.torch.traits import Traits
 
 AHEAD = 1024
 """For how many further tokens a memory is chosen at least, where a text may go on for longer."""

@@ -109,8 +109,13 @@ class TorchEngine:
             if self._prepacked is not None:
                 self._prepacked.remove()
                 self._prepacked = None  # the copies of what is no more go before others come
-            wanted = self._prepack_wanted if self.is_owned or self._is_prepack_asked else False
-            self._prepacked = Prepacked(model, wanted=wanted, owned=self.is_owned, prepacking=self.prepacking)
+            if self.is_owned or self._is_prepack_asked:
+                wanted, declined = self._prepack_wanted, "it was declined"
+            else:
+                wanted, declined = False, "the model is borrowed; antiphon.accel.prepack(model) asks for it"
+            self._prepacked = Prepacked(
+                model, wanted=wanted, owned=self.is_owned, declined=declined, prepacking=self.prepacking
+            )
         return self._prepacked
 
     def prepack(self, wanted: bool | None = None) -> Prepacked:
@@ -161,13 +166,18 @@ class TorchEngine:
         experience = None if self.sharing is None else self.experience
         return None if experience is None else experience.shared_cost
 
-    def budget(self, drafter: Drafter, rows: int | None, cost: StepCost | None = None) -> Budget:
+    def budget(
+        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+    ) -> Budget:
         """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost.
 
-        With a ``cost`` nothing is measured, and nothing learned from the clock: forwards are taken to cost that.
+        With a ``cost`` nothing is measured, and nothing learned from the clock or from other requests: forwards are
+        taken to cost that. A ``reproducible`` budget takes what was measured of the model for it.
         """
         if rows is not None or self.traits.level == "plain":
             return Fixed(rows or 0)
+        if cost is None and reproducible:
+            cost = self.step_cost()
         if cost is not None:
             return Measured(FixedCost(cost), Calibration())
         assert self.experience is not None
@@ -233,10 +243,12 @@ class TorchEngine:
         fixed_rows: int = 0,
         bita: BitaWeights | None = None,
         compiled: bool | None = False,
+        shared: bool = True,
     ) -> TorchSequence | CompiledSequence:
         """The memory of one more text, which begins with what a ``cache`` holds.
 
-        ``compiled`` steps are taken as `antiphon.accel.generate.Decoder` says.
+        Unless it may be ``shared`` its forwards are its own. ``compiled`` steps are taken as
+        `antiphon.accel.generate.Decoder` says.
 
         Raises:
             ValueError: it cannot be decoded deterministically, or with what BiTA learned.
@@ -252,7 +264,7 @@ class TorchEngine:
             fixed_rows=fixed_rows,
             bita=bita,
             weights=self.prepacked,
-            shares=lambda: self.sharing is not None,
+            shares=lambda: shared and self.sharing is not None,
         )
         return plain if fixed_rows else self._compiled_or_plain(plain, compiled)
 

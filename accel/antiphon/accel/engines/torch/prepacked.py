@@ -29,6 +29,11 @@ SHARE = 0.5
 ROWS = (1, 2, 33)
 """For so many rows a product is compared with torch's."""
 
+BLOCK, GRAIN = 256, 32
+"""More rows than a block are multiplied by whole blocks, and what is left by whole grains. For each number of rows that
+it has not met oneDNN makes code and keeps it, amid what torch gives and takes: with every length of a prompt a process
+grew by megabytes."""
+
 TRIES = 3
 """The fastest of so many counts."""
 
@@ -79,7 +84,17 @@ class Product:
         return linear(input, weight, self._parameters["bias"])
 
     def multiply(self, input: Tensor) -> Tensor:
-        """As the kernel computes it from the copy."""
+        """As the kernel computes it from the copy; some of many rows are computed twice, for few shapes."""
+        if input.numel() <= BLOCK * input.shape[-1]:
+            return self._kernel(input)
+        rows = input.flatten(end_dim=-2)
+        rest = len(rows) % BLOCK
+        outputs = [self._kernel(rows[: len(rows) - rest])]
+        if rest:
+            outputs.append(self._kernel(rows[-(-(-rest // GRAIN) * GRAIN) :])[-rest:])
+        return torch.cat(outputs).view(*input.shape[:-1], -1)
+
+    def _kernel(self, input: Tensor) -> Tensor:
         return self._multiply(input, self._packed, self._parameters["bias"], "none", [], "")
 
 
@@ -110,9 +125,10 @@ class Prepacking:
 class Prepacked:
     """What stands in for a model's linear layers in the forwards that it is `applied` to.
 
-    ``reason`` says why nothing does, and is empty otherwise. ``size`` is how many bytes the weights take that
-    are copied. In a model that is ``owned``, whose weights nobody else changes, the layers keep the copies for good
-    and choose by who calls; in a borrowed one they have them for the length of each forward.
+    ``reason`` says why nothing does (``declined``, where they are not ``wanted``), and is empty otherwise. ``size`` is
+    how many bytes the weights take that are copied. In a model that is ``owned``, whose weights nobody else changes,
+    the layers keep the copies for good and choose by who calls; in a borrowed one they have them for the length of
+    each forward.
     """
 
     @torch.no_grad()
@@ -122,13 +138,14 @@ class Prepacked:
         *,
         wanted: bool | None = None,
         owned: bool = False,
+        declined: str = "it was declined",
         prepacking: Prepacking | None = None,
     ) -> None:
         self._owner = object()
         self._prepacking = prepacking or Prepacking()
         self._modules = _linear_layers(model, self._prepacking.least)
         self._products: list[tuple[nn.Linear, Product]] = []
-        self.reason = "it was declined"
+        self.reason = declined
         if wanted is not False:
             self.reason = _why_not(model, self._modules, self._prepacking, forced=bool(wanted))
         if not self.reason:

@@ -19,7 +19,7 @@ from antiphon.accel.drafting.tree import Tree, plant
 from antiphon.accel.engines.torch.attention import EXACT, lent
 from antiphon.accel.engines.torch.bita_cache import BitaCache
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded
-from antiphon.accel.engines.torch.commit import capacity, commit, end_recording, recorders, rewindable
+from antiphon.accel.engines.torch.cache_rollback import capacity, commit, end_recording, recorders, rewindable
 from antiphon.accel.engines.torch.growing import GrowingLayer, growing_layers, let_grow
 from antiphon.accel.engines.torch.masks import additive, mask
 from antiphon.accel.engines.torch.packed import PACKED, is_slow_alone

@@ -41,7 +41,7 @@ IDS, POSITIONS, PLACES, ANCESTORS = range(4)
 CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
 
 
-class Tenant(Protocol):
+class Occupant(Protocol):
     """A text whose keys and values lie in a memory for now."""
 
     is_midway: bool
@@ -86,30 +86,30 @@ class Memory:
         self.cache = Cache(layers=layers)
         self._steps: dict[int, CompiledStep] = {}
         self._lock = Lock()
-        self._tenant: Callable[[], Tenant | None] = lambda: None
+        self._occupant: Callable[[], Occupant | None] = lambda: None
 
-    def claim(self, tenant: Tenant) -> bool:
+    def claim(self, occupant: Occupant) -> bool:
         """Give the memory to a text, whose step then begins; false while another one is in the midst of its own."""
         with self._lock:
-            before = self._tenant()
-            if before is not None and before is not tenant:
+            before = self._occupant()
+            if before is not None and before is not occupant:
                 if before.is_midway:
                     return False
                 before.leave()
-            self._tenant = ref(tenant)
-            tenant.is_midway = True
+            self._occupant = ref(occupant)
+            occupant.is_midway = True
             return True
 
-    def has(self, tenant: Tenant) -> bool:
+    def has(self, occupant: Occupant) -> bool:
         """Whether it is this text that lies here."""
-        return self._tenant() is tenant
+        return self._occupant() is occupant
 
-    def vacate(self, tenant: Tenant) -> None:
+    def vacate(self, occupant: Occupant) -> None:
         """Have the text take its keys and values along, if it is this one's that lie here."""
         with self._lock:
-            if self.has(tenant):
-                tenant.leave()
-                self._tenant = lambda: None
+            if self.has(occupant):
+                occupant.leave()
+                self._occupant = lambda: None
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -148,7 +148,7 @@ class Memory:
             return self._steps[rows](model)
 
     def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
-        """The step in its final form, which has just given what it gives as it is."""
+        """The step, compiled or captured, whose output has just been compared with that of the step as it is."""
         step: CompiledStep = self._step(rows)
         expected, _ = step(model)
         if self._compiles:

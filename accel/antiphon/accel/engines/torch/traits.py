@@ -1,20 +1,17 @@
-"""What a model can verify, as its own config and signature declare it. Runs no model: `probe` does."""
+"""What a model can verify, as its own config and signature declare it. Runs no model: `self_test.py` does."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 
 from antiphon.accel.drafting.tree import AttentionSpan
+from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of
-
-Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
-"""What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
-from a snapshot of the recurrent state; or nothing, which is plain decoding."""
 
 DUMMY = "DummyLayer"  # by name, as all of these: not every release of transformers has every class to import
 TREE_LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", DUMMY})

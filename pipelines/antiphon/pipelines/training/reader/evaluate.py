@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.prompt import DECLINED
-from antiphon.pipelines.quotes import quotable_lines, quotes_of
+from antiphon.pipelines.quotes import Quote, quotable_lines, quotes_of
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.training.reader.lesson import Lesson, Question
 from antiphon.pipelines.training.reader.lessons import Lessons
@@ -131,10 +131,18 @@ def judge(
     judged = []
     for question, lesson in questions:
         rag = Rag(_Given(lesson.passages), language_model, k=len(lesson.passages))
-        one = Judged(question, rag.ask(question.text, **generation))
+        answer = rag.ask(question.text, **generation)
+        one = Judged(_renumbered(question, lesson, answer), answer)
         judged.append(one)
         report(one)
     return judged
+
+
+def _renumbered(question: Question, lesson: Lesson, answer: Answer) -> Question:
+    """The question with its quotes under the numbers that their passages have in the answer."""
+    places = [answer.passages.index(lesson.passages[quote.number - 1]) for quote in question.quotes]
+    quotes = (Quote(place + 1, quote.sentence) for place, quote in zip(places, question.quotes, strict=True))
+    return replace(question, quotes=tuple(quotes))
 
 
 @dataclass(frozen=True, slots=True)

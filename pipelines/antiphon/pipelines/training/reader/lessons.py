@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 from antiphon.pipelines.quotes import Quote, quotable_lines, quoted_form
 from antiphon.pipelines.training.reader.corpus import page_name
@@ -52,13 +53,14 @@ class Lessons:
 
         self.passages = passages
         self.seed, self.short = seed, short
-        vectors = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit_transform(
+        self._words = TfidfVectorizer(sublinear_tf=True, stop_words="english")
+        vectors = self._words.fit_transform(
             f"{passage.metadata.get('title', '')} {passage.text}" for passage in passages
         )
         self._vectors = vectors.tocsr()
-        self._written = _by_passage(passages, written)
-        self.anchors = sorted(self._written)
-        self._parts = _by_folder(passages, self.anchors)
+        self.asked = _by_passage(passages, written)
+        self.anchors = sorted(self.asked)
+        self.folders = _by_folder(passages, self.anchors)
 
     def lesson(self, number: int, *, is_written: bool = False) -> Lesson:
         """Lesson ``number``, around a passage that people asked about where ``is_written`` and there is one.
@@ -70,7 +72,7 @@ class Lessons:
         """
         random = Random(f"{self.seed} {number} {is_written}")
         for _ in range(_MOST_TRIES):
-            part = random.choice(self._parts) if is_written and self._parts else range(len(self.passages))
+            part = random.choice(self.folders) if is_written and self.folders else range(len(self.passages))
             if lesson := self._around(random.choice(part), random):
                 return lesson
         raise ValueError(
@@ -84,6 +86,11 @@ class Lessons:
         tries = (self._around(self.anchors[number], random) for _ in range(_TRIES))
         return next((lesson for lesson in tries if lesson), Lesson((), ()))
 
+    def nearest(self, questions: Sequence[str], count: int) -> list[list[int]]:
+        """For each question the numbers of the ``count`` passages that share its words, best first."""
+        scores = (self._words.transform(questions) @ self._vectors.T).tocsr()
+        return [_best(scores[row], count) for row in range(len(questions))]
+
     def _around(self, anchor: int, random: Random) -> Lesson | None:
         near = self._neighbours(anchor)
         count = random.choice(PASSAGES)
@@ -91,7 +98,7 @@ class Lessons:
         random.shuffle(chosen)
         passages = tuple(self.passages[index] for index in chosen)
         if self.short and random.random() < self.short:
-            passages = tuple(self._excerpt(index, random) for index in chosen)
+            passages = tuple(self.excerpt(index, random) for index in chosen)
         answerable = self._answerable(chosen, passages, random)
         if not answerable:
             return None
@@ -116,22 +123,22 @@ class Lessons:
         for number, (index, passage) in enumerate(zip(chosen, passages, strict=True), start=1):
             asked = questions_about(passage.text, random)
             random.shuffle(asked)
-            lines = _lines_of(passage)
-            known = [one for one in self._written.get(index, ()) if one.sentences and lines.issuperset(one.sentences)]
+            lines = lines_of_passage(passage)
+            known = [one for one in self.asked.get(index, ()) if one.sentences and lines.issuperset(one.sentences)]
             for one in known + asked:
-                if not _is_elsewhere(one, passages, number - 1):
+                if not is_elsewhere(one, passages, number - 1):
                     quotes = tuple(Quote(number, sentence) for sentence in one.sentences)
                     made.append(Question(one.text, quotes, one.kind))
         random.shuffle(made)
         written = [question for question in made if question.kind == "written"]
         by_rule = [question for question in made if question.kind != "written"]
-        return _varied(written + (by_rule[:_BY_RULE] if written else by_rule))
+        return varied(written + (by_rule[:_BY_RULE] if written else by_rule))
 
-    def _excerpt(self, index: int, random: Random) -> Passage:
+    def excerpt(self, index: int, random: Random) -> Passage:
         """A few sentences of a passage, one that people asked about among them; half of them without their heading."""
         passage = self.passages[index]
         spans = list(sentences(passage.text))
-        asked = {one.sentences[0] for one in self._written.get(index, ()) if one.sentences}
+        asked = {one.sentences[0] for one in self.asked.get(index, ()) if one.sentences}
         wanted = [at for at, span in enumerate(spans) if quoted_form(passage.text[slice(*span)]) in asked]
         prose = [at for at, span in enumerate(spans) if quotable(passage.text[slice(*span)])]
         count = random.choice(_SENTENCES)
@@ -144,22 +151,28 @@ class Lessons:
         self, chosen: Sequence[int], passages: Sequence[Passage], anchor: int, random: Random
     ) -> list[Question]:
         """Questions that people asked about the anchor, and those whose answers were cut off."""
-        refused = [one for one in self._written.get(anchor, ()) if not one.sentences]
+        refused = [one for one in self.asked.get(anchor, ()) if not one.sentences]
         for index, passage in zip(chosen, passages, strict=True):
-            lines = _lines_of(passage)
-            refused += [one for one in self._written.get(index, ()) if not lines.issuperset(one.sentences)]
+            lines = lines_of_passage(passage)
+            refused += [one for one in self.asked.get(index, ()) if not lines.issuperset(one.sentences)]
         random.shuffle(refused)
-        return [Question(one.text, (), "written-no") for one in refused if not _is_elsewhere(one, passages)]
+        return [Question(one.text, (), "written-no") for one in refused if not is_elsewhere(one, passages)]
 
     def _foreign(self, others: Sequence[int], passages: Sequence[Passage], random: Random) -> list[Question]:
         """Questions that passages nearby answer and these do not."""
-        written = [one for index in others for one in self._written.get(index, ()) if one.sentences]
+        written = [one for index in others for one in self.asked.get(index, ()) if one.sentences]
         asked = written + [one for index in others for one in questions_about(self.passages[index].text, random)[:2]]
-        asked = [one for one in asked if one.kind != "list" and not _is_elsewhere(one, passages)]
-        asked = [one for one in asked if not _is_covered(one.text, passages)]
+        asked = [one for one in asked if one.kind != "list" and not is_elsewhere(one, passages)]
+        asked = [one for one in asked if not is_covered(one.text, passages)]
         random.shuffle(asked)
         asked.sort(key=lambda one: one.kind == "keywords")
         return [Question(one.text, (), f"near-{one.kind}") for one in asked]
+
+
+def _best(scores: Any, count: int) -> list[int]:
+    """The columns of a sparse row with the highest values, best first."""
+    order = scores.data.argsort()[::-1][:count]
+    return [int(scores.indices[place]) for place in order]
 
 
 def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapping[int, list[Asked]]:
@@ -169,7 +182,9 @@ def _by_passage(passages: Sequence[Passage], written: Sequence[Written]) -> Mapp
         places[page_name(passage)].append(index)
     found: dict[int, list[Asked]] = defaultdict(list)
     lines = {
-        index: _lines_of(passages[index]) for name in {one.page for one in written} for index in places.get(name, ())
+        index: lines_of_passage(passages[index])
+        for name in {one.page for one in written}
+        for index in places.get(name, ())
     }
     for one in written:
         for index in places.get(one.page, ()):
@@ -186,11 +201,12 @@ def _by_folder(passages: Sequence[Passage], anchors: Sequence[int]) -> list[list
     return list(folders.values())
 
 
-def _lines_of(passage: Passage) -> set[str]:
+def lines_of_passage(passage: Passage) -> set[str]:
+    """What of a passage can be quoted, as it is said."""
     return {quote.sentence for quote in quotable_lines([passage])[0]}
 
 
-def _varied(questions: Sequence[Question]) -> list[Question]:
+def varied(questions: Sequence[Question]) -> list[Question]:
     """One question for each answer, and few that are bare keywords."""
     seen: set[tuple[Quote, ...]] = set()
     kept, keywords = [], 0
@@ -206,14 +222,14 @@ def _varied(questions: Sequence[Question]) -> list[Question]:
     return kept
 
 
-def _is_elsewhere(asked: Asked, passages: Sequence[Passage], but: int | None = None) -> bool:
+def is_elsewhere(asked: Asked, passages: Sequence[Passage], but: int | None = None) -> bool:
     """Whether a passage other than number ``but`` nearly says a sentence that answers the question."""
     others = [set(_words(passage.text)) for index, passage in enumerate(passages) if index != but]
     wanted = [words for sentence in asked.sentences if (words := set(_words(sentence)))]
     return any(len(words & other) > _SAME * len(words) for words in wanted for other in others)
 
 
-def _is_covered(question: str, passages: Sequence[Passage]) -> bool:
+def is_covered(question: str, passages: Sequence[Passage]) -> bool:
     """Whether one passage has every long word of a question, so that it may well answer it."""
     words = {word for word in _words(question) if len(word) > 4}
     return any(words <= set(_words(passage.text)) for passage in passages)

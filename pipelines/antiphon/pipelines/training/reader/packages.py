@@ -1,7 +1,8 @@
 """The reader's training corpus: documentation from Debian packages, and everyday texts. Knows nothing of lessons.
 
 Both licences are permissive (PSF-2.0 and the PostgreSQL licence); each package's notice is kept beside its pages. The
-everyday texts (rules, manuals, recipes, histories) were written for this and ship with it, in ``everyday.jsonl``.
+everyday texts (rules, recipes, histories) and the manuals (of programs and houses, with code, tables and lists) were
+written for this and ship with it, in ``everyday.jsonl`` and ``manuals.jsonl``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from antiphon.pipelines.data.python_docs import page_text
 PACKAGES: Mapping[str, str] = {"python": "python3.11-doc", "postgresql": "postgresql-doc-15"}
 """The folder of the corpus, and the package that it is made from."""
 
-EVERYDAY = Path(__file__).parent / "everyday.jsonl"
+WRITTEN: Mapping[str, Path] = {name: Path(__file__).parent / f"{name}.jsonl" for name in ("everyday", "manuals")}
+"""The folders of the corpus whose texts ship with it, and the file that holds them."""
 
 _PYTHON = ("library", "reference", "using", "c-api", "extending", "distutils", "whatsnew")
 """Parts of the Python documentation; those of the demo (tutorial, FAQ, glossary, how-to guides) are none of them."""
@@ -48,14 +50,14 @@ def fetch(out: Path, packages: Sequence[Path] = ()) -> Mapping[str, int]:
             pages[name] = _python(html, target) if name == "python" else _postgresql(html, target)
             notice = folder / "tree" / "usr" / "share" / "doc" / package / "copyright"
             shutil.copyfile(notice, out / f"{name}.copyright")
-    return pages | {"everyday": write_everyday(out / "everyday")}
+    return pages | {name: write_texts(file, out / name) for name, file in WRITTEN.items()}
 
 
-def write_everyday(target: Path) -> int:
-    """Write the everyday texts into a folder, a file each, and say how many they are."""
+def write_texts(file: Path, target: Path) -> int:
+    """Write the texts of a file of JSON lines into a folder, a file each, and say how many they are."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    texts = [json.loads(line) for line in EVERYDAY.read_text(encoding="utf-8").splitlines()]
+    texts = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for one in texts:
         (target / f"{one['name']}.md").write_text(one["text"], encoding="utf-8")
     return len(texts)

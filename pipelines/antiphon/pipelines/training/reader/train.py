@@ -88,15 +88,19 @@ def train_reader(
     adapted = _fresh(model, plan, base) if start is None else further(model, start)
 
     def parts(adapted: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
-        for number in _numbers(step, plan, process, processes):
+        for number in lesson_numbers(step, plan, process, processes):
             loss = answer_loss(adapted, encode_lesson(lesson(number), tokenizer), model.device)
             yield loss / (plan.lessons * processes)
 
     return teach(adapted, plan, parts, out, save=save_adapter, report=report)
 
 
-def load_base(name: str, device: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that is taught and its tokenizer, in float32: an adapter in bfloat16 learns nothing from small steps.
+def load_base(
+    name: str, device: str | None = None, *, dtype: torch.dtype = torch.float32
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that is taught, in ``dtype``, and its tokenizer.
+
+    An adapter beside a bfloat16 model is kept in float32, since in bfloat16 it learns nothing from small steps.
 
     Raises:
         ValueError, ImportError: there is no such model; see `resolve_model`.
@@ -104,7 +108,7 @@ def load_base(name: str, device: str | None = None) -> tuple[PreTrainedModel, Pr
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     place = resolve_model(name)
-    model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, attn_implementation="sdpa")
+    model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation="sdpa")
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return model, AutoTokenizer.from_pretrained(place)
 
@@ -116,14 +120,22 @@ def is_written(number: int) -> bool:
 
 def answer_loss(model: torch.nn.Module, encoded: Encoded, device: torch.device) -> torch.Tensor:
     """The mean cross-entropy of a lesson's answer tokens, in nats; the head is computed on their rows alone."""
-    logits = model(
-        input_ids=encoded.tokens.to(device),
-        position_ids=encoded.positions.to(device),
-        attention_mask=encoded.mask.to(device),
-        use_cache=False,
-        logits_to_keep=encoded.sources.to(device),
-    ).logits
+    logits = answer_logits(model, encoded, device)
     return torch.nn.functional.cross_entropy(logits[0].float(), encoded.targets.to(device))
+
+
+def answer_logits(model: torch.nn.Module, encoded: Encoded, device: torch.device) -> torch.Tensor:
+    """The logits (1, targets, vocabulary) behind a lesson's answer tokens, computed as the model's weights are kept."""
+    is_half = next(iter(model.parameters())).dtype is torch.bfloat16
+    with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+        logits: torch.Tensor = model(
+            input_ids=encoded.tokens.to(device),
+            position_ids=encoded.positions.to(device),
+            attention_mask=encoded.mask.to(device),
+            use_cache=False,
+            logits_to_keep=encoded.sources.to(device),
+        ).logits
+    return logits
 
 
 def save_adapter(adapted: Any, out: Path) -> None:
@@ -152,7 +164,7 @@ def _fresh(model: PreTrainedModel, plan: ReaderPlan, base: str) -> Any:
     return adapted
 
 
-def _numbers(step: int, plan: ReaderPlan, rank: int, processes: int) -> Iterator[int]:
+def lesson_numbers(step: int, plan: ReaderPlan, rank: int, processes: int) -> Iterator[int]:
     """The lessons of one update for one of several processes."""
     first = step * plan.lessons * processes + rank
     yield from range(first, first + plan.lessons * processes, processes)

@@ -10,13 +10,13 @@ REFERENCES = "references"
 """The argument of a call, and the key of a message's ``additional_kwargs``, that hold references."""
 
 
-class Unseen(str):
+class OpaqueReferences(str):
     """The word "references" to everybody, and ``passages`` to who asks for them; so it fits wherever text does."""
 
     passages: tuple[Passage, ...]
 
-    def __new__(cls, passages: Sequence[Passage]) -> Unseen:
+    def __new__(cls, passages: Sequence[Passage]) -> OpaqueReferences:
         """The word, with passages behind it."""
-        unseen = super().__new__(cls, REFERENCES)
-        unseen.passages = tuple(passages)
-        return unseen
+        opaque = super().__new__(cls, REFERENCES)
+        opaque.passages = tuple(passages)
+        return opaque

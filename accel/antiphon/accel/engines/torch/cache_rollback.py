@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicSlidingWindowLayer, StaticLayer
 
+from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.growing import GrowingLayer, shared_buffers
-from antiphon.accel.engines.torch.traits import STATE_LAYERS, TREE_LAYERS, Level
+from antiphon.accel.engines.torch.traits import STATE_LAYERS, TREE_LAYERS
 
 FP8 = "Fp8QuantizedLayer"  # by name: releases of transformers before it had no such class to import
 

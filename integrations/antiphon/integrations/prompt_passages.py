@@ -11,7 +11,7 @@ from antiphon.retrieval import Passage
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\([nrtbf\"'\\/])")
 
 
-class Standing:
+class PromptPassages:
     """A prompt that is asked for passages; white space does not count, nor do escapes of JSON, Python, HTML or XML."""
 
     def __init__(self, prompt: str) -> None:

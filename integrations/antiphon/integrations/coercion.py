@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from antiphon.retrieval import Passage
 
 
-def all_passages(
+def coerce_passages(
     given: object, passage_of: Callable[[object], Passage | None], *, alone: tuple[type, ...], kinds: str, name: str
 ) -> list[Passage]:
     """The passages of a list, each made by ``passage_of``; ``alone`` are types that are one item and no list of them.

@@ -1,0 +1,54 @@
+"""Antiphon's own pipeline as a query engine of LlamaIndex: what it finds, asks and answers is what `Rag` does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response.schema import RESPONSE_TYPE, StreamingResponse
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.prompts.mixin import PromptMixinType
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from antiphon.integrations.llama_index.citing import CitedResponse, CitedStreamingResponse
+from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.pipelines import Rag
+
+
+class AntiphonQueryEngine(BaseQueryEngine):
+    """Answers as ``rag`` does, with the same passages, prompt and words; its responses have ``citations``.
+
+    A reader is asked about each passage by itself, which no synthesizer of LlamaIndex does. ``generation`` are the
+    options of `Rag.ask`. With ``streaming`` the response grows while it is read.
+    """
+
+    def __init__(
+        self,
+        rag: Rag,
+        *,
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+        **generation: Any,
+    ) -> None:
+        self.rag = rag
+        self.streaming = streaming
+        self.generation = generation
+        super().__init__(callback_manager)
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """The nodes that an answer is made from, in the order of the search."""
+        return [node_of(passage) for passage in self.rag.find(query_bundle.query_str)]
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {}
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        stream = self.rag.stream(query_bundle.query_str, **self.generation)
+        nodes = [node_of(passage) for passage in stream.passages]
+        if self.streaming:
+            return CitedStreamingResponse(StreamingResponse(stream, nodes))  # type: ignore[arg-type]
+        return CitedResponse(stream.to_end().answer.text, nodes)
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return await asyncio.to_thread(self._query, query_bundle)

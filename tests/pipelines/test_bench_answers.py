@@ -1,0 +1,78 @@
+"""Where answers are lost: the questions that ship can be answered from their documents, and each loss has one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from antiphon.pipelines.benchmark.answers import AnswerTrace, answer_figures, trace_answers
+from antiphon.pipelines.data.span_questions import CORPORA, SpanQuestion, span_questions
+from antiphon.retrieval import load_documents
+
+ASKED = SpanQuestion("bees", "How many eggs?", "a.md", ("two thousand eggs",))
+NOBODY = SpanQuestion("bees", "Who made it?", None, ())
+
+
+def test_every_wanted_span_stands_in_the_document_that_is_named() -> None:
+    texts = {document.source: document.text for document in load_documents([CORPORA]).documents}
+    for asked in span_questions():
+        if asked.source is not None:
+            own = texts[str(CORPORA / asked.corpus / asked.source)]
+            assert SpanQuestion(asked.corpus, asked.question, asked.source, asked.spans[:1]).is_in(own), asked
+
+
+def test_there_are_enough_questions_of_each_kind_and_they_stay_small() -> None:
+    questions = span_questions()
+    counts = Counter(asked.corpus for asked in questions if asked.is_answerable)
+    assert len(counts) == 5
+    assert sum(counts.values()) >= 120
+    assert min(counts.values()) >= 24
+    assert 0.1 < sum(not asked.is_answerable for asked in questions) / len(questions) < 0.2
+    assert sum(file.stat().st_size for file in CORPORA.rglob("*") if file.is_file()) < 400_000
+
+
+def test_a_span_is_found_over_line_breaks_hyphens_and_marks() -> None:
+    assert ASKED.is_in("| two thou-\nsand | **eggs** |")
+    assert not ASKED.is_in("two hundred eggs")
+
+
+def test_an_answer_is_right_with_seven_tenths_of_the_wanted_words() -> None:
+    asked = SpanQuestion("bees", "?", "a", ("one two three four five six seven eight nine ten",))
+    assert asked.is_answered_by("ten nine eight seven six five FOUR")
+    assert not asked.is_answered_by("ten nine eight seven six five")
+
+
+@pytest.mark.parametrize(
+    ("cut", "rank", "quotable", "text", "lost"),
+    [
+        (False, 1, 1, "Two thousand eggs.", ""),
+        (True, None, None, "No.", "chunking"),
+        (False, None, None, "No.", "retrieval"),
+        (False, 4, 4, "No.", "retrieval"),
+        (False, 2, None, "No.", "prompt"),
+        (False, 2, 2, "No.", "reader"),
+    ],
+)
+def test_a_loss_has_one_place(cut: bool, rank: int | None, quotable: int | None, text: str, lost: str) -> None:
+    assert AnswerTrace(ASKED, cut, rank, quotable, 3, text).lost == lost
+
+
+def test_the_figures_count_the_answerable_and_the_others_apart() -> None:
+    right = AnswerTrace(ASKED, False, 1, 1, 3, "two thousand eggs")
+    declined = AnswerTrace(ASKED, False, 4, 4, 3, "The passages do not say.")
+    refused = AnswerTrace(NOBODY, False, None, None, 3, "The passages do not say.")
+    row, every = answer_figures([right, declined, refused])
+    assert row | {"corpus": "all"} == every
+    assert (row["answerable"], row["unanswerable"], row["recall@3"], row["recall@5"]) == (2, 1, 0.5, 1.0)
+    assert (row["right"], row["wrongly_declined"], row["declined"], row["lost_retrieval"]) == (0.5, 0.5, 1.0, 1)
+
+
+def test_a_question_is_traced_through_an_index_of_its_documents(tmp_path: Path) -> None:
+    (tmp_path / "bees").mkdir()
+    (tmp_path / "bees" / "a.md").write_text("# Queens\n\nA queen lays two thousand eggs.\n")
+    [one, other] = trace_answers([ASKED, NOBODY], tmp_path, embedder="minilm")
+    assert (one.is_cut, one.rank, one.quotable, one.text) == (False, 1, 1, None)
+    assert other.rank is None
+    assert "right" not in answer_figures([one, other])[0]

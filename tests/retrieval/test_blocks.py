@@ -1,0 +1,78 @@
+"""Blocks: nothing of a text is lost between them, and code and tables are told from prose."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
+from antiphon.retrieval.blocks import Kind, blocks, code_lines, table_rows
+from antiphon.retrieval.markup import numbered_headings
+
+count = HashEmbedder().count_tokens
+LINES = st.sampled_from(["", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"])
+
+
+@given(st.lists(LINES, max_size=30).map("\n".join), st.integers(0, 10))
+def test_blocks_hold_all_of_a_text_in_order(text: str, start: int) -> None:
+    start = min(start, len(text))
+    found = list(blocks(text, start))
+    assert [each.end for each in found][-1:] == [len(text)][: len(text) - start]
+    assert all(one.end == other.start for one, other in pairwise(found))
+    assert all(one.start < one.end for one in found)
+    assert not found or found[0].start == start
+
+
+def test_fenced_code_and_tables_are_told_from_prose() -> None:
+    text = "To build:\n\n```sh\nmake\n\nmake test\n```\nThen:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nDone.\n"
+    found = [(each.kind, text[each.start : each.end]) for each in blocks(text)]
+    assert [kind for kind, _ in found] == [Kind.TEXT, Kind.CODE, Kind.TEXT, Kind.TABLE, Kind.TEXT]
+    assert code_lines(found[1][1]) == ["make", "make test"]
+    assert table_rows(found[3][1]) == ("a | b", ["1 | 2"])
+
+
+def test_a_fence_ends_only_at_one_of_its_own_kind_and_length() -> None:
+    text = "````md\n```\ncode\n```\n| no | row |\n````\nEnd."
+    assert [each.kind for each in blocks(text)] == [Kind.CODE, Kind.TEXT]
+    assert [each.kind for each in blocks("```\ncode without an end\n| a |\n")] == [Kind.CODE]
+
+
+def test_rows_without_names_of_columns_are_all_rows() -> None:
+    assert table_rows("| 1 | 2 |\n| 3 | 4 |\n") == ("", ["1 | 2", "3 | 4"])
+
+
+def test_a_passage_keeps_code_whole_and_after_what_leads_to_it() -> None:
+    prose = " ".join(f"Sentence number {number} says little." for number in range(5))
+    code = "```sh\ncmake -B build\n\ncmake --build build\n```"
+    text = f"{prose} To build it:\n\n{code}\n"
+    passages = chunk_document(Document(text, "a.md"), count, max_tokens=30)
+    [whole] = [passage.text for passage in passages if "cmake -B" in passage.text]
+    assert whole == f"To build it:\n\n{code}"
+
+
+def test_what_is_embedded_stands_under_its_headings_once() -> None:
+    under = Passage.at("a.md", 0, "It melts.", {"title": "Wax > Heat"})
+    assert under.text_with_headings == "Wax > Heat\nIt melts."
+    assert (
+        Passage.at("a.md", 0, "## Heat\n\nIt melts.", {"title": "Wax > Heat"}).text_with_headings
+        == "Wax\n## Heat\n\nIt melts."
+    )
+    assert Passage.at("a.md", 0, "It melts.").text_with_headings == "It melts."
+
+
+def test_sections_of_a_paper_are_found_by_their_numbers_and_tables_are_none() -> None:
+    text = (
+        "Bees and Wax\nA. Keeper\nAbstract\nWax melts. It was weighed.\n1 Introduction\nMuch is known of\n"
+        "3 Greek authors who kept bees and wrote.\n2 Methods\n2.1 The hive\nA hive was opened.\n"
+        "Hives   Queens\n4   Two of them\n12\n3. Results\nIt melts at 64 degrees.\nReferences\n"
+    )
+    found = [(heading.level, heading.title) for heading in numbered_headings(text)]
+    assert found == [
+        (1, "Abstract"),
+        (1, "1 Introduction"),
+        (1, "2 Methods"),
+        (2, "2.1 The hive"),
+        (1, "3. Results"),
+        (1, "References"),
+    ]
+    assert all(text[heading.start : heading.end] == heading.title for heading in numbered_headings(text))

@@ -1,0 +1,202 @@
+"""Encoders on OpenVINO: torch's own vectors, a graph that is kept, and torch where the graph does not agree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from antiphon.retrieval import CrossEncoderReranker, MiniLMEmbedder, Passage, SentenceTransformerEmbedder
+from antiphon.retrieval import encoder_graph as graphs
+from antiphon.retrieval.encoder_engine import CLOSE, PROBES, apart, choose_engine
+
+pytest.importorskip("openvino")
+pytestmark = pytest.mark.skipif(
+    graphs.obstacle_of("cpu", torch.float32) is not None, reason="OpenVINO's encoders are for x86 CPUs"
+)
+
+TEXTS = ["The cat sleeps on the warm stove.", "a", "", "Photosynthesis turns light into sugar. " * 9, "漢字 🙂"]
+
+
+@pytest.fixture(scope="module")
+def toy(toy_folder: Path) -> SentenceTransformerEmbedder:
+    return SentenceTransformerEmbedder(toy_folder, device="cpu", engine="openvino")
+
+
+@pytest.fixture
+def toy_model(toy_folder: Path) -> Any:
+    """The toy's own model, on torch and in float32."""
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(toy_folder, dtype=torch.float32).eval()
+
+
+def test_the_embedded_model_says_what_torch_says(minilm: MiniLMEmbedder) -> None:
+    assert minilm.engine.name == "openvino", minilm.engine.reason
+    theirs = MiniLMEmbedder("cpu", engine="torch")
+    assert theirs.engine.name == "torch"
+    assert theirs.fingerprint == minilm.fingerprint
+    assert apart(theirs.embed_documents(TEXTS), minilm.embed_documents(TEXTS)) <= CLOSE
+    for one, other in zip(theirs.token_vectors(TEXTS), minilm.token_vectors(TEXTS), strict=True):
+        assert one.vectors.shape == other.vectors.shape
+        assert not len(one.ids) or apart(one.vectors, other.vectors) <= 10 * CLOSE
+
+
+def test_a_model_of_sentence_transformers_keeps_its_pooling_and_its_prompts(
+    toy: SentenceTransformerEmbedder, toy_folder: Path
+) -> None:
+    theirs = SentenceTransformerEmbedder(toy_folder, device="cpu", engine="torch")
+    assert (toy.engine.name, theirs.engine.name) == ("openvino", "torch")
+    assert re.fullmatch(r"its vectors are \S+ from torch's in float32, in cosine", toy.engine.reason)
+    assert apart(theirs.embed_documents(TEXTS), toy.embed_documents(TEXTS)) <= CLOSE
+    assert apart(theirs.embed_queries(TEXTS), toy.embed_queries(TEXTS)) <= CLOSE
+    assert (toy.fingerprint, toy.max_tokens, toy.dim) == (theirs.fingerprint, theirs.max_tokens, theirs.dim)
+
+
+def test_a_cross_encoder_keeps_its_order_and_its_scores(toy_cross_encoders: dict[int, Path]) -> None:
+    how: dict[str, Any] = {"device": "cpu", "max_length": 48}
+    ours, theirs = (
+        CrossEncoderReranker(toy_cross_encoders[1], engine=engine, **how) for engine in ("openvino", "torch")
+    )
+    given = [Passage.at(f"source {place}", 0, text) for place, text in enumerate(TEXTS)]
+    found, expected = (each.rerank("where is the cat?", given) for each in (ours, theirs))
+    assert [each.source for each in found] == [each.source for each in expected]
+    assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=0.02)
+
+
+def test_texts_of_many_threads_do_not_mix(toy: SentenceTransformerEmbedder) -> None:
+    alone = [toy.embed_documents([text] * 3) for text in PROBES]
+    found: list[Any] = [None] * len(PROBES)
+
+    def embed(place: int) -> None:
+        found[place] = [toy.embed_documents([PROBES[place]] * 3) for _ in range(4)]
+
+    threads = [Thread(target=embed, args=(place,)) for place in range(len(PROBES))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(one, alone[place]) for place, several in enumerate(found) for one in several)
+
+
+def chosen(model: Any, vectors: Any, wanted: Any = "auto", device: str = "cpu") -> Any:
+    """The choice for these vectors, which no other test has asked for."""
+    key = getattr(vectors, "__name__", "")
+    return choose_engine(
+        wanted, model, "last_hidden_state", key=key, device=device, dtype=torch.float32, vectors=vectors
+    )
+
+
+def first_states(model: Any) -> Any:
+    """The states of the first tokens of three texts, padded."""
+    ids = torch.arange(6, 36).reshape(3, 10)
+    mask = torch.ones_like(ids).tril(6)
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float().numpy()
+
+
+def test_a_graph_that_says_something_else_is_never_taken(toy_model: Any) -> None:
+    def lying(model: Any) -> Any:
+        states = first_states(model)
+        return states + 0.05 * np.abs(states).max() * isinstance(model, graphs.GraphEncoder)
+
+    model, choice = chosen(toy_model, lying)
+    assert model is toy_model
+    assert choice.name == "torch"
+    assert "from torch's in float32, in cosine, and 1.0e-04 is allowed" in choice.reason
+    assert chosen(toy_model, lying)[1] == choice, "what was found out is kept"
+    with pytest.raises(ValueError, match=r"cannot run this encoder: its vectors are .* Choose the engine auto"):
+        chosen(toy_model, lying, "openvino")
+
+
+def test_numbers_that_are_none_are_no_agreement(toy_model: Any) -> None:
+    def broken(model: Any) -> Any:
+        states = first_states(model)
+        return states * np.nan if isinstance(model, graphs.GraphEncoder) else states
+
+    assert chosen(toy_model, broken)[1].name == "torch"
+
+
+def test_what_cannot_be_converted_stays_on_torch_and_says_why(toy_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stubborn(torch.nn.Module):
+        config = toy_model.config
+
+        def forward(self, input_ids: Any, attention_mask: Any, return_dict: bool = True) -> Any:
+            raise RuntimeError("this one reads no tensors\nat all")
+
+    model = Stubborn()
+    same, choice = chosen(model, first_states)
+    assert same is model
+    assert choice.reason == (
+        "OpenVINO was not taken: the model cannot be converted (RuntimeError: this one reads no tensors)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "machine", "reason"),
+    [
+        ("cuda:0", "x86_64", "it is for CPUs, and the model runs on cuda:0"),
+        ("cpu", "aarch64", "it is for x86 CPUs, and this one is aarch64"),
+    ],
+)
+def test_where_it_cannot_run_it_is_not_tried(
+    device: str, machine: str, reason: str, toy_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    model, choice = chosen(toy_model, None, device=device)
+    assert model is toy_model
+    assert (choice.name, choice.reason) == ("torch", f"OpenVINO was not taken: {reason}")
+
+
+def test_an_engine_that_there_is_none_of_is_refused(toy_folder: Path) -> None:
+    with pytest.raises(ValueError, match="engine is 'onnx'; choose from auto, torch, openvino"):
+        SentenceTransformerEmbedder(toy_folder, device="cpu", engine="onnx")  # type: ignore[arg-type]
+
+
+def test_the_graph_is_kept_and_one_that_is_damaged_is_made_anew(
+    toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: list[Any] = []
+
+    def noting(*given: Any) -> Any:
+        made.append(given)
+        return converted(*given)
+
+    converted = graphs._converted
+    monkeypatch.setattr(graphs, "_converted", noting)
+    expected = first_states(toy_model)
+
+    def states() -> Any:
+        return first_states(graphs.GraphEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32))
+
+    assert apart(expected, states()) < 1e-6
+    assert apart(expected, states()) < 1e-6
+    assert len(made) == 1
+    weights = next(tmp_path.rglob("graph.bin"))
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 255
+    weights.write_bytes(content)
+    assert apart(expected, states()) < 1e-6
+    assert len(made) == 2
+
+
+def test_where_nothing_can_be_kept_the_graph_is_made_for_this_process(
+    toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "antiphon").write_text("a file where the folder should be", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    encoder = graphs.GraphEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32)
+    assert apart(first_states(toy_model), first_states(encoder)) < 1e-6
+
+
+def test_other_weights_settings_or_outputs_have_another_graph(toy_model: Any) -> None:
+    folders = [graphs.graph_folder(toy_model, output, key) for output in graphs.OUTPUTS for key in ("one", "other")]
+    toy_model.config.num_attention_heads = 4
+    folders.append(graphs.graph_folder(toy_model, "logits", "one"))
+    assert len(set(folders)) == 5

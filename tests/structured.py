@@ -1,0 +1,239 @@
+"""Answers in a form on the embedded model: python -m tests.structured. Exits with 1 if one is not as promised.
+
+Three classes, greedy and sampled, asked in Python, by LangChain and by LlamaIndex: every answer has to be an object of
+its class. In Python each is decoded once more without drafts, and has to be the same; greedy ones are timed beside free
+text.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, field
+from enum import Enum
+from time import perf_counter
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from pydantic import BaseModel
+
+from antiphon.accel import Completion, LanguageModel
+from antiphon.integrations.langchain import ChatAntiphon
+from antiphon.integrations.llama_index import AntiphonLLM
+from antiphon.pipelines import resolve_model
+
+TOKENS = 120
+"""The most that an answer may have."""
+
+NAMES = ("Anna Moser", "Ben Okafor", "Chiara Rossi", "David Levy", "Eun-ji Park", 'Fatima "Faye" Haddad', "Göran Ås")
+CITIES = ("Graz", "Lagos", "Turin", "Haifa", "Busan", "Tangier", "Malmö", "Osaka", "Quito", "Leeds", "Perth")
+THINGS = ("a lamp", "two chairs", "a crate of apples", "a bicycle", "nine books", "a violin", "a stove", "seeds")
+
+
+class Visitor(BaseModel):
+    """A visitor of a library."""
+
+    name: str
+    age: int
+    is_member: bool
+
+
+class Speed(Enum):
+    """How fast something is sent."""
+
+    NORMAL = "normal"
+    EXPRESS = "express"
+
+
+class Address(BaseModel):
+    """Where something is sent."""
+
+    city: str
+    country: Literal["Austria", "Nigeria", "Italy", "Korea", "another"]
+
+
+class Parcel(BaseModel):
+    """A parcel that is sent."""
+
+    content: str
+    speed: Speed
+    to: Address
+    weight: float | None
+
+
+class Entry(BaseModel):
+    """A line of a list."""
+
+    item: str
+    count: int
+
+
+class Shopping(BaseModel):
+    """A list of things to buy."""
+
+    buyer: str
+    entries: list[Entry]
+
+
+CLASSES: dict[str, type[BaseModel]] = {"flat": Visitor, "nested with enums": Parcel, "list of objects": Shopping}
+
+
+@dataclass(slots=True)
+class Count:
+    """How often a face kept what it promises, and what went wrong first."""
+
+    asked: int = 0
+    parsed: int = 0
+    same: int = 0
+    wrong: str = ""
+
+    def note(self, parsed: bool, same: bool, what: str) -> None:
+        """Count one answer."""
+        self.asked, self.parsed, self.same = self.asked + 1, self.parsed + parsed, self.same + same
+        if not (parsed and same):
+            self.wrong = self.wrong or what
+
+
+@dataclass(slots=True)
+class Spent:
+    """Tokens and seconds."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, completion: Completion) -> None:
+        """One more answer, its prompt not counted."""
+        self.tokens += completion.steps.tokens - 1
+        self.seconds += completion.steps.seconds - completion.steps.prefill_seconds
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(slots=True)
+class Times:
+    """What answers of one class took, beside free text of the same length."""
+
+    form: Spent = field(default_factory=Spent)
+    plain: Spent = field(default_factory=Spent)
+    free: Spent = field(default_factory=Spent)
+    free_plain: Spent = field(default_factory=Spent)
+
+
+def question(number: int) -> str:
+    """A few sentences to make an object of, another one for each number."""
+    name, city, thing = (of[number % len(of)] for of in (NAMES, CITIES, THINGS))
+    return (
+        f"{name} from {city} is {20 + number % 60} years old, has been a member of the library since spring, and sends "
+        f"{thing} home by express. Fill in what is asked for."
+    )
+
+
+def in_python(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: dict[str, Any]) -> tuple[Any, Any]:
+    """The answer in Python, drafted and plain."""
+    schema = wanted.model_json_schema()
+    turns: Any = [{"role": "user", "content": f"{question(number)}\n\nAnswer in JSON of this schema:\n{schema}"}]
+    asked: Any = {"json_schema": schema, "max_new_tokens": TOKENS, **sampling}
+    return model.generate(turns, **asked), model.generate(turns, drafter="nothing", **asked)
+
+
+def in_langchain(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: dict[str, Any]) -> Any:
+    """The answer by LangChain, every other one as a call of a tool."""
+    chat: Any = ChatAntiphon(language_model=model, max_tokens=TOKENS, **sampling)
+    method = ("function_calling", "json_schema")[number % 2]
+    return chat.with_structured_output(wanted, method=method).invoke(question(number))
+
+
+def in_llama_index(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: dict[str, Any]) -> Any:
+    """The answer by LlamaIndex."""
+    llm: Any = AntiphonLLM(language_model=model, max_tokens=TOKENS, **sampling)
+    return llm.as_structured_llm(wanted).complete(question(number)).raw
+
+
+Asking = Callable[[LanguageModel, type[BaseModel], int, dict[str, Any]], Any]
+
+FACES: dict[str, Asking] = {"LangChain": in_langchain, "LlamaIndex": in_llama_index}
+
+
+def try_python(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: Any, times: Times) -> Count:
+    """One case in Python; greedy ones are timed."""
+    count = Count()
+    drafted, plain = in_python(model, wanted, number, sampling)
+    try:
+        wanted.model_validate_json(drafted.text)
+        count.note(True, drafted.text == plain.text, f"plain: {plain.text!r}, drafted: {drafted.text!r}")
+    except ValueError as error:
+        count.note(False, drafted.text == plain.text, f"{drafted.text!r}: {error}")
+    if not sampling["temperature"]:
+        times.form.add(drafted)
+        times.plain.add(plain)
+        turns: Any = [{"role": "user", "content": question(number)}]
+        length = max(drafted.steps.tokens, 2)
+        times.free.add(model.generate(turns, max_new_tokens=length))
+        times.free_plain.add(model.generate(turns, max_new_tokens=length, drafter="nothing"))
+    return count
+
+
+def try_face(
+    ask: Callable[..., Any], model: LanguageModel, wanted: type[BaseModel], number: int, sampling: Any
+) -> Count:
+    """One case in a framework."""
+    count = Count()
+    try:
+        found = ask(model, wanted, number, sampling)
+        count.note(isinstance(found, wanted), True, repr(found))
+    except Exception as error:  # noqa: BLE001 - whatever a user would have seen
+        count.note(False, True, f"{type(error).__name__}: {error}")
+    return count
+
+
+def added(counts: Sequence[Count]) -> Count:
+    """All together."""
+    asked, parsed, same = (sum(each[at] for each in map(astuple, counts)) for at in range(3))
+    return Count(asked, parsed, same, next((each.wrong for each in counts if each.wrong), ""))
+
+
+def run(model: LanguageModel, name: str, cases: int) -> bool:
+    """All cases of one class, with a line for each face and mode; whether all were as promised."""
+    wanted, times, is_right = CLASSES[name], Times(), True
+    for mode, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        sampled = [{"temperature": temperature, "seed": number} for number in range(cases)]
+        counts = {"Python": [try_python(model, wanted, number, sampled[number], times) for number in range(cases)]}
+        for face, ask in FACES.items():
+            counts[face] = [try_face(ask, model, wanted, number, sampled[number]) for number in range(cases)]
+        for face, each in counts.items():
+            total = added(each)
+            same = f", {total.same} of {total.asked} the same drafted and plain" if face == "Python" else ""
+            typer.echo(f"{name}, {mode}, {face}: {total.parsed} of {total.asked} parse{same}")
+            if total.wrong:
+                is_right = False
+                typer.echo(f"    {total.wrong}")
+    drafted, plain = times.form.rate / times.free.rate, times.plain.rate / times.free_plain.rate
+    typer.echo(
+        f"{name}: {times.form.rate:.1f} tokens per second, free text {times.free.rate:.1f}: {drafted:.2f} of it; "
+        f"without drafts {times.plain.rate:.1f} and {times.free_plain.rate:.1f}: {plain:.2f}"
+    )
+    return is_right
+
+
+def main(
+    cases: Annotated[int, typer.Option(min=1, help="How many questions for each class and mode.")] = 100,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    only: Annotated[str | None, typer.Option(help=f"One class alone: {', '.join(CLASSES)}.")] = None,
+) -> None:
+    """Ask SmolLM2 for objects of three classes, and count those that are not as promised."""
+    warnings.filterwarnings("ignore", message="The `json` method is deprecated")  # LlamaIndex's own call
+    torch.set_num_threads(threads)
+    model = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype=torch.float32)
+    model.generate("Once upon a time", max_new_tokens=8)  # what is found out of a model once is no answer's time
+    started = perf_counter()
+    right = [run(model, name, cases) for name in CLASSES if only in (None, name)]
+    typer.echo(f"{perf_counter() - started:.0f} s")
+    raise typer.Exit(code=0 if all(right) else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
