@@ -158,7 +158,7 @@ def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     page.set_input_files("#files", [hostile])
     shows(page, "#told", "Added 1.")
     line = page.locator("#list li", has_text="img src=x onerror=window.hit=1>.md (1 passages)")
-    assert line.count() == 1
+    line.wait_for()
     line.locator("button").click()
     page.wait_for_selector("#list li button", state="detached")
     assert page.evaluate("window.hit") is None

@@ -18,7 +18,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.forced_calls import offered
+from antiphon.accel.text.forced_tool_calls import offered
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.cache_keys import keyed

@@ -25,7 +25,7 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.forced_calls import offered
+from antiphon.accel.text.forced_tool_calls import offered
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
 from antiphon.accel.text.tool_calls import FREE, NONE, writes_tools

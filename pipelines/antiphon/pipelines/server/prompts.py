@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
-from antiphon.accel.text.forced_calls import offered
+from antiphon.accel.text.forced_tool_calls import offered
 from antiphon.accel.text.messages import Conversation, Message, PromptInput
 from antiphon.pipelines.server.errors import refused_error
 from antiphon.pipelines.server.requests import (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOffer:
+class OfferedTools:
     """What a model is told of tools: the messages, those that its template writes, its first words, and a schema.
 
     ``names`` are those of all tools that it may call; ``schema`` is what its answer follows where it has to call one.
@@ -33,7 +33,7 @@ class ToolOffer:
 
 def offered(
     tokenizer: PreTrainedTokenizerBase | None, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
-) -> ToolOffer:
+) -> OfferedTools:
     """The offer of tools with a choice among them; a model whose template writes none is told of them in a message.
 
     Raises:
@@ -44,19 +44,19 @@ def offered(
     is_forced = bool(tools) and wanted not in FREE and wanted != NONE
     if tokenizer is None:
         heard = () if wanted == NONE else tools
-        return ToolOffer(messages, heard, "", names(heard), choice=_chosen(wanted, heard) if is_forced else None)
+        return OfferedTools(messages, heard, "", names(heard), choice=_chosen(wanted, heard) if is_forced else None)
     if is_forced and not writes_tools(tokenizer):
         chosen = [tool for tool in tools if wanted in (True, "any", "required", tool["function"]["name"])]
         if not chosen:
             raise ValueError(f"tool_choice is {wanted!r}, which is no tool's name; nor is it auto, none or any.")
         told = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         asked = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{told}'
-        return ToolOffer(asking(messages, asked), (), "", names(chosen), calls_schema(chosen, ""))
+        return OfferedTools(asking(messages, asked), (), "", names(chosen), calls_schema(chosen, ""))
     heard, opening = offer(tokenizer, tools, choice)
     if not is_forced:
-        return ToolOffer(messages, heard, opening, names(heard))
+        return OfferedTools(messages, heard, opening, names(heard))
     opening = opening if "{" in opening else ""
-    return ToolOffer(messages, heard, opening, names(heard), calls_schema(heard, opening))
+    return OfferedTools(messages, heard, opening, names(heard), calls_schema(heard, opening))
 
 
 def _chosen(wanted: Any, tools: Sequence[Tool]) -> Any:
