@@ -10,6 +10,7 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
+from antiphon.pipelines.prompt import prompt_format
 from antiphon.retrieval import HashEmbedder, Retriever
 
 QUESTION = "How many eggs can a queen bee lay on a day in summer?"
@@ -26,7 +27,7 @@ def test_the_answer_to_a_paraphrased_question_saves_steps_and_changes_no_word(
     reader: LanguageModel, retriever: Retriever, tmp_path: Path
 ) -> None:
     store = SessionStore(tmp_path / "s.sqlite", embedder=HashEmbedder(), similarity=0.6)
-    rag = Rag(retriever, reader, k=3, sessions=store)
+    rag = Rag(retriever, reader, k=3, sessions=store, prompt=prompt_format(reader))  # all passages in one prompt
     options: dict[str, Any] = {"max_new_tokens": 40}
     empty = rag.ask(QUESTION, sessions=False, **options)
     rag.ask(PARAPHRASE, **options)

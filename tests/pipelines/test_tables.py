@@ -14,7 +14,17 @@ from rich.console import Console, RenderableType
 from antiphon.accel import Summary, Usage
 from antiphon.pipelines import Answer
 from antiphon.pipelines.benchmark import drafting
-from antiphon.pipelines.cli import bench, bench_drafters, bench_index, bench_speed, bita, demo, doctor_report, reader
+from antiphon.pipelines.cli import (
+    bench,
+    bench_answers,
+    bench_drafters,
+    bench_index,
+    bench_speed,
+    bita,
+    demo,
+    doctor_report,
+    reader,
+)
 from antiphon.pipelines.rendering.tables import FigureTable, fact_card, figure_table
 from antiphon.pipelines.training.bita import evaluate
 from tests.imports import MODULES
@@ -67,6 +77,7 @@ def tables() -> Iterator[tuple[str, FigureTable]]:
     yield "retrieval", figure_table("40 questions", bench.RETRIEVAL, rows_of(bench.RETRIEVAL, "hybrid"))
     yield "speed", figure_table("reader, float32", bench_speed.SPEED, rows_of(bench_speed.SPEED, "blend+lookahead"))
     yield "steps", figure_table("In one step", bench_speed.STEPS, rows_of(bench_speed.STEPS, "blend+lookahead"))
+    yield "answers", figure_table("179 questions", bench_answers.ANSWERS, rows_of(bench_answers.ANSWERS, "handbook"))
     floor = [{key: figure() for key in bench_speed.FLOOR} for _ in range(3)]
     yield "floor", figure_table("llama-2-7b, bfloat16, after 1,024 tokens", bench_speed.FLOOR, floor)
     yield "drafters", figure_table("rag", bench_drafters.COLUMNS, rows_of(bench_drafters.COLUMNS, "blend+lookahead"))

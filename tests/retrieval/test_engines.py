@@ -221,7 +221,7 @@ def test_opened_again_it_holds_what_was_put_and_no_other_embedder_may_open_it(op
 def test_a_retriever_finds_the_same_everywhere(empty: Collection) -> None:
     retriever = Retriever(empty, EMBEDDER, fusion=None)
     retriever.add(PASSAGES[:60])
-    texts = EMBEDDER.embed_documents([passage.text for passage in PASSAGES[:60]])
+    texts = EMBEDDER.embed_documents([passage.text_with_headings for passage in PASSAGES[:60]])
     for question in ("Which owl is number 7?", "the fox 33"):
         scores = texts @ EMBEDDER.embed_queries([question])[0]
         found = retriever.search(question, 5)

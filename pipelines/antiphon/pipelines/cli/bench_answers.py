@@ -17,7 +17,7 @@ from antiphon.pipelines.rendering.tables import figure_table
 if TYPE_CHECKING:
     from antiphon.pipelines.benchmark.answers import AnswerTrace
 
-_COLUMNS = {
+ANSWERS = {
     "corpus": "corpus",
     "answerable": "answer-\nable",
     "unanswerable": "not",
@@ -71,7 +71,7 @@ def answers(
         facts = {"kind": "answers", "command": command_line(), "model": model, "embedder": embedder, "k": k}
         typer.echo(json.dumps(facts | {"corpora": rows}))
         return
-    columns = {key: heading for key, heading in _COLUMNS.items() if key in rows[0]}
+    columns = {key: heading for key, heading in ANSWERS.items() if key in rows[0]}
     console.out.print(figure_table(f"{len(traced)} questions, {k} passages, {model}", columns, rows))
 
 

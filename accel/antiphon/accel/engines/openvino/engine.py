@@ -8,21 +8,22 @@ from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.drafting.experience import Experience, beginning, budget_of
 from antiphon.accel.engines.fair_lock import FairLock
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.memory import BlockMemory, bytes_of_block
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
 from antiphon.accel.engines.protocol import Feed
-from antiphon.accel.engines.torch.logits import TorchLogits
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from antiphon.accel.drafting.budget import Budget
     from antiphon.accel.drafting.draft import Drafter
     from antiphon.accel.drafting.drafters.runners_up import Bigrams
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from antiphon.accel.drafting.step_cost import StepCost
     from antiphon.accel.engines.protocol import CachedSequence
 
-CHUNK = 512
-"""Tokens of a prompt that are read in one forward."""
+CHUNK = 1024
+"""Tokens of a prompt that are read in one forward: SmolLM2 reads 900 in one 7 % sooner than in two, and 13 % than in
+four."""
 
 Ask = Callable[[Callable[[Draft, int], Tensor]], "Bigrams | None"]
 """Asks a model for its bigrams, given a forward of a fresh text: a root token, and a draft below it."""
@@ -193,7 +195,7 @@ class OpenVINOEngine:
         logits = self.graph.run(shares)
         answers: list[Logits] = []
         for share in shares:
-            answers.append(TorchLogits(torch.from_numpy(logits[: share.asked])))
+            answers.append(NumpyLogits(logits[: share.asked]))
             logits = logits[share.asked :]
         return answers
 
