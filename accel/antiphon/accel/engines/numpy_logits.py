@@ -45,13 +45,8 @@ class NumpyLogits:
         return int(self._numbers([row])[0].argmax())
 
     def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The ``k`` likeliest tokens after each of these rows, best first, and their probabilities; (rows, k) each."""
-        numbers = self._numbers(rows)
-        tokens, values = _likeliest(numbers, k)
-        highest = values[:, :1]
-        shifted = numbers - highest
-        chances = np.exp(values - highest) / np.exp(shifted, out=shifted).sum(1, keepdims=True)
-        return tokens.astype(np.int64), chances.astype(np.float32)
+        """The ``k`` likeliest tokens after each of these rows, best first, and about how likely they are; (rows, k)."""
+        return _likeliest(self._numbers(rows), k)
 
     def head(self, rows: int) -> NumpyLogits:
         """The same without the rows behind the first ``rows`` of the draft."""
@@ -77,16 +72,21 @@ class NumpyLogits:
 
 
 def _likeliest(numbers: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The ``k`` greatest numbers of each row, the greatest first, and where they stand; (rows, k) each.
+    """The ``k`` likeliest tokens of each row, the likeliest first, and about their probabilities; (rows, k) each.
 
-    A row is laid out as strips below each other. The k greatest stand in the k columns whose maxima are the greatest,
-    so no more than those are sorted.
+    A row is laid out as strips below each other. The k greatest numbers stand in the k columns whose maxima are the
+    greatest, so no more than those are sorted; and probabilities are relative to the columns' maxima alone, therefore a
+    little too large, as those of `antiphon.accel.engines.torch.best.best` are.
     """
     rows, vocabulary = numbers.shape
     strips = gcd(vocabulary, STRIPS) if vocabulary >= STRIPS * k else 1
     page = numbers.reshape(rows, strips, vocabulary // strips)
-    columns = np.argpartition(page.max(1), -k, axis=1)[:, -k:]
+    heads = page.max(1)
+    columns = np.argpartition(heads, -k, axis=1)[:, -k:]
     few = np.take_along_axis(page, columns[:, None, :], 2).reshape(rows, strips * k)
     order = np.argsort(-few, axis=1, kind="stable")[:, :k]
     tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
-    return tokens, np.take_along_axis(few, order, 1)
+    values = np.take_along_axis(few, order, 1)
+    highest = values[:, :1]
+    chances = np.exp(values - highest) / np.exp(heads - highest).sum(1, keepdims=True)
+    return tokens.astype(np.int64), chances.astype(np.float32)
