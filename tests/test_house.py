@@ -231,3 +231,8 @@ def test_drafting_knows_no_engine_and_no_loop() -> None:
         and not name.startswith(("antiphon.accel.drafting.", "antiphon.accel.files."))  # a leaf: it writes bytes
     ]
     assert wrong == []
+
+
+def test_what_is_known_of_a_model_hangs_from_one_weak_map() -> None:
+    maps = [path.name for path in FILES["accel"] if ": WeakKeyDictionary[" in path.read_text(encoding="utf-8")]
+    assert maps == ["engine.py"], "a model's engine keeps what is known of it"

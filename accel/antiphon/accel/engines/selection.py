@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeGuard, cast, get_args
-from weakref import WeakKeyDictionary
+from typing import Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
 from transformers import PreTrainedModel
 
@@ -32,9 +31,15 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    selected: Selected
+    """What was found; None stands for the engine of torch, which keeps this and cannot be freed if it holds itself."""
+
+    engine: ModelEngine | None
+    reason: str
     weights: Weights
     memory: int | None
+
+    def of(self, model: PreTrainedModel) -> Selected:
+        return Selected(self.engine or engine_of(model), self.reason)
 
 
 def engine_named(name: str) -> EngineName:
@@ -63,36 +68,34 @@ def select(
     engine_named(asked)
     if asked == "torch":
         return Selected(engine_of(model), "It was asked for.")
-    chosen, weights = _chosen.setdefault(model, {}), _weights(model)
+    chosen: dict[str, Any] = engine_of(model).selected
+    weights = _weights(model)
 
     def is_current(kept: _Kept | None) -> TypeGuard[_Kept]:
         return kept is not None and kept.weights == weights and memory in (None, kept.memory)
 
     def find() -> Selected:
-        kept = chosen.get(asked)
+        kept: _Kept | None = chosen.get(asked)
         if not is_current(kept):  # another thread may have been faster
             size = kept.memory if memory is None and kept is not None else memory
-            kept = chosen[asked] = _Kept(_select(model, asked, size, report), weights, size)
-        return kept.selected
+            kept = chosen[asked] = _Kept(*_found(model, asked, size, report), weights, size)
+        return kept.of(model)
 
-    kept = chosen.get(asked)
-    return kept.selected if is_current(kept) else engine_of(model).lock.take(find)
+    kept: _Kept | None = chosen.get(asked)
+    return kept.of(model) if is_current(kept) else engine_of(model).lock.take(find)
 
 
-def _select(model: PreTrainedModel, asked: EngineName, memory: int | None, report: Report | None) -> Selected:
+def _found(
+    model: PreTrainedModel, asked: EngineName, memory: int | None, report: Report | None
+) -> tuple[ModelEngine | None, str]:
     size, is_free = model.num_parameters(), asked == "auto"
     if is_free and size < SMALL:
-        return Selected(engine_of(model), f"Converting a model of {size:,} parameters takes longer than it saves.")
+        return None, f"Converting a model of {size:,} parameters takes longer than it saves."
     opened = open_engine(model, memory=memory, if_faster=is_free, report=report)
-    if opened.engine is not None:
-        return Selected(opened.engine, opened.reason)
-    if not is_free:
+    if opened.engine is None and not is_free:
         raise ValueError(f"engine is 'openvino', which cannot run this {type(model).__name__}: {opened.reason}")
-    return Selected(engine_of(model), opened.reason)
+    return opened.engine, opened.reason
 
 
 def _weights(model: PreTrainedModel) -> Weights:
     return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())
-
-
-_chosen: WeakKeyDictionary[PreTrainedModel, dict[EngineName, _Kept]] = WeakKeyDictionary()

@@ -39,6 +39,7 @@ class TorchEngine:
 
     ``is_owned`` says that nobody else changes the model's weights, as where `LanguageModel.from_pretrained` has loaded
     it. Only then, or where `prepack` asks for it, linear layers are computed by prepacked copies of their weights.
+    ``selected`` is what `antiphon.accel.engines.selection.select` has found of other engines for the model.
     """
 
     name = "torch"
@@ -47,6 +48,7 @@ class TorchEngine:
         self._model = ref(model)
         self.lock = FairLock()
         self.loop: object | None = None
+        self.selected: dict[str, object] = {}
         self.is_owned = False
         self.compiled_steps = CompiledSteps()
         self.prepacking = Prepacking()
