@@ -51,9 +51,13 @@ def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
     turns, moments = FairLock(), Random(0)
 
     def work() -> None:
-        signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 2e-4))
-        while True:
-            turns.take(int)
+        # Again each second: while another thread ends, Python can overlook that a signal has come, until the next one.
+        signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 2e-4), 1.0)
+        try:
+            while True:
+                turns.take(int)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
