@@ -21,7 +21,10 @@ ROWS = (1, 4, 8, 16, 5, 32, 2, 6, 12, 64, 3, 24)
 CONTEXTS = (64, 1024)
 ROUNDS = 6
 SECONDS = 1.5
-STEPS = 1
+LEAST = 2
+"""How often every number of rows is run in any case: its first forward makes its kernels, many times as long."""
+
+STEPS = 2
 """Raised whenever steps come to be run otherwise: costs that were kept from before are measured anew."""
 
 
@@ -57,14 +60,16 @@ def measure(
     """Time real forwards over a text of each length, for about so many ``seconds``; the fastest of each kind counts.
 
     A forward counts until the best token of every row is known. Contexts that do not fit the memory or the model's
-    positions beside the rows are left out; of the first one every number of rows is run at least once.
+    positions beside the rows are left out; of the first one every number of rows is run `LEAST` times, of the others a
+    plain step.
     """
     points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
     deadline = perf_counter() + seconds
     for turn in range(ROUNDS):
         for context, count in points:
-            if perf_counter() < deadline or (turn == 0 and context == points[0][0]) or count == 1 > turn:
+            is_needed = turn < LEAST and (context == points[0][0] or count == 1)
+            if is_needed or perf_counter() < deadline:
                 samples[context, count].append(_time(engine, context, count))
     found: dict[int, dict[int, float]] = {}
     for (context, count), taken in sorted(samples.items()):

@@ -71,7 +71,7 @@ def open_engine(
     if (obstacle := obstacle_of(model)) is not None:
         return Opened(None, obstacle)
     key, setting = fingerprint(model), _setting(model)
-    known = verdict_on(key, setting)
+    known = kept = verdict_on(key, setting)
     if known is not None and (reason := _against(known, if_faster=if_faster)):
         return Opened(None, reason)
     told = _silent if report is None else report
@@ -90,7 +90,8 @@ def open_engine(
         if if_faster and known.ratio is None:
             known = replace(known, ratio=_ratio(engine, model))
             told(STAGE, STAGES, STAGES)
-    keep_verdict(key, setting, known)
+    if known != kept:
+        keep_verdict(key, setting, known)
     if reason := _against(known, if_faster=if_faster):
         return Opened(None, reason)
     return Opened(engine, _for(engine, known))
