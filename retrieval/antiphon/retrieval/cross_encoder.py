@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.device import batch_size, pick, precision
-from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_engine
+from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_transformers_engine
 from antiphon.retrieval.hub import cached, load_model, weights_of
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import ranked
@@ -78,23 +78,14 @@ class CrossEncoderReranker:
 
     def _choose(self, wanted: Engine, weights: str) -> EngineChoice:
         """Let an engine compute what the first module asks of its model; logits of all probes are one vector."""
-        transformer: Any = self._model[0]
         pairs = [(one, other) for one in PROBES for other in PROBES]
 
-        def vectors(candidate: Any) -> Vectors:
-            transformer.model = candidate
+        def vectors() -> Vectors:
             return self._logits(pairs)[None].astype(np.float32)
 
-        transformer.model, choice = choose_engine(
-            wanted,
-            transformer.model,
-            "logits",
-            key=weights,
-            device=self._device,
-            dtype=precision(self._device),
-            vectors=vectors,
+        return choose_transformers_engine(
+            wanted, self._model[0], "logits", key=weights, device=self._device, vectors=vectors
         )
-        return choice
 
 
 def _load_cross_encoder(source: str, device: str, max_length: int, local_files_only: bool) -> CrossEncoder:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from antiphon.retrieval.device import precision
 from antiphon.retrieval.durable import replace_file
 from antiphon.retrieval.vectors import Vectors
 
@@ -69,6 +70,24 @@ def choose_engine(
         graph, reason = _agreeing_graph(model, output, key, device, dtype, vectors)
         return (model, refused_choice(wanted, reason)) if graph is None else (graph, EngineChoice("openvino", reason))
     return model, refused_choice(wanted, "")
+
+
+def choose_transformers_engine(
+    wanted: Engine, transformer: Any, output: str, *, key: str, device: str, vectors: Callable[[], Vectors]
+) -> EngineChoice:
+    """The same for the transformer of a model of sentence-transformers, which asks its ``model`` for the ``output``.
+
+    ``vectors`` gives what the whole makes of `PROBES` with the model that its transformer has at the time.
+    """
+
+    def with_model(candidate: Any) -> Vectors:
+        transformer.model = candidate
+        return vectors()
+
+    transformer.model, choice = choose_engine(
+        wanted, transformer.model, output, key=key, device=device, dtype=precision(device), vectors=with_model
+    )
+    return choice
 
 
 def refused_choice(wanted: Engine, reason: str) -> EngineChoice:

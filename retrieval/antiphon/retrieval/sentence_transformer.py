@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from antiphon.retrieval.device import batch_size as default_batch_size
 from antiphon.retrieval.device import pick, precision
 from antiphon.retrieval.embed import checked_texts
-from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_engine, refused_choice
+from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_transformers_engine, refused_choice
 from antiphon.retrieval.hub import cached, load_model, weights_of
 from antiphon.retrieval.vectors import Vectors, normalized
 
@@ -124,20 +124,14 @@ class SentenceTransformerEmbedder:
         if getattr(transformer, "modality_config", {}).get("text") != _PLAIN:
             return refused_choice(wanted, "its first module is not a transformer whose last layer is pooled")
 
-        def vectors(candidate: Any) -> Vectors:
-            transformer.model = candidate
-            return self.embed_documents(PROBES)
-
-        transformer.model, choice = choose_engine(
+        return choose_transformers_engine(
             wanted,
-            transformer.model,
+            transformer,
             "last_hidden_state",
             key=weights,
             device=self._device,
-            dtype=precision(self._device),
-            vectors=vectors,
+            vectors=lambda: self.embed_documents(PROBES),
         )
-        return choice
 
     def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
         if not checked_texts(texts):
