@@ -32,8 +32,7 @@ from antiphon.pipelines.benchmark.methods import (
 )
 from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.shapes import shaped
-from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
-from antiphon.pipelines.cli.bench_speed import best_other, is_kept
+from antiphon.pipelines.benchmark.speed import measure_speed
 from tests.pipelines.recorded import HILL, SAMPLES
 
 
@@ -171,87 +170,6 @@ def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageMode
     assert lookup.drafted == sum(fed) - len(fed)
 
 
-def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
-    return MethodRun(
-        tuple(range(tokens)), seconds, first, more.pop("steps", tokens - 1), more.pop("drafted", 0), **more
-    )
-
-
-def test_figures_are_medians_of_rounds_added_up_over_the_texts() -> None:
-    rounds = [[run_of(11, 6.0, 1.0), run_of(21, 3.0, 1.0)], [run_of(11, 3.0, 1.0), run_of(21, 9.0, 1.0)]]
-    rounds.append([run_of(11, 2.0, 1.0), run_of(21, 5.0, 1.0)])
-    figures = MethodFigures("hf-greedy", rounds)
-    assert figures.total(lambda run: run.decoding) == 2.0 + 4.0
-    assert figures.pace == 6.0 / 30
-    assert figures.whole_pace == 8.0 / 32
-    shown = figures.as_dict()
-    assert (shown["tokens"], shown["steps"], shown["tokens_per_step"]) == (32, 30, 1.0)
-    assert (shown["tokens_per_s"], shown["ms_per_step"], shown["prefill_seconds"]) == (5.0, 200.0, 2.0)
-    assert (shown["host_ms_per_step"], shown["draft_ms_per_step"]) == (None, None)
-
-
-def test_what_is_read_for_drafts_before_the_first_token_is_decoding_time() -> None:
-    run = run_of(11, 3.0, 2.0, reading=0.5, forward=0.7, drafting=0.1, looping=0.2, steps=5, drafted=40)
-    assert run.decoding == 1.5
-    shown = MethodFigures("blend", [[run]]).as_dict()
-    assert shown["host_ms_per_step"] == pytest.approx(1000 * (1.5 - 0.7) / 5)
-    assert shown["draft_ms_per_step"] == pytest.approx(20)
-    assert shown["loop_ms_per_step"] == pytest.approx(40)
-    assert (shown["rows_per_step"], shown["tokens_per_step"]) == (8.0, round(11 / 6, 3))
-
-
-def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> None:
-    times = {"hf-greedy": 9.0, "hf-lookup": 5.0, "hf-lookup-n3": 3.0, "blend": 2.0}
-    speed = Speed(tuple(MethodFigures(name, [[run_of(9, 1 + time, 1.0)]]) for name, time in times.items()))
-    blend = speed.as_dict()[-1]
-    assert (blend["speedup"], blend["speedup_lookup"], blend["speedup_whole"]) == (4.5, 1.5, round(10 / 3, 3))
-    assert blend["speedup_rounds"] == [4.5]
-    alone = Speed((speed.methods[0], speed.methods[-1])).as_dict()[-1]
-    assert alone["speedup_lookup"] is None
-
-
-def test_the_best_other_program_is_another_one_with_the_prefill_in() -> None:
-    def figures(name: str, seconds: float, first: float, is_peer: bool) -> MethodFigures:
-        return MethodFigures(name, [[run_of(11, first + seconds, first)] * 2], is_peer)
-
-    speed = Speed(
-        (
-            figures(GREEDY, 10.0, 1.0, True),
-            figures("hf-lookup", 5.0, 1.0, True),
-            figures("genai", 4.0, 4.0, True),
-            figures("blend", 2.0, 2.0, False),
-        )
-    )
-    shown = speed.as_dict()
-    assert [each["speedup_best"] for each in shown] == [0.4, 0.8, 1.0, 2.0]
-    assert [each["speedup_best_whole"] for each in shown] == [round(6 / 11, 3), 1.0, 0.75, 1.5]
-    assert [each["first_token_ms"] for each in shown] == [1000.0, 1000.0, 4000.0, 2000.0]
-    assert [each["is_peer"] for each in shown] == [True, True, True, False]
-    assert best_other(shown) == "the best other: genai; prefill in: hf-lookup"
-    assert best_other(shown[:2]) == "the best other: hf-lookup"
-
-
-def test_a_text_of_another_program_that_differs_is_told_and_breaks_no_promise() -> None:
-    one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
-    plain = MethodFigures(GREEDY, [[one]], True)
-    theirs = Speed((plain, MethodFigures("genai", [[other]], True))).as_dict()
-    ours = Speed((plain, MethodFigures("blend", [[other]]))).as_dict()
-    assert theirs[1]["identical"] == ours[1]["identical"] == 0
-    assert is_kept("float32", theirs)
-    assert not is_kept("float32", ours)
-
-
-def test_rows_that_a_program_does_not_tell_are_none() -> None:
-    shown = MethodFigures("genai", [[run_of(9, 2.0, 1.0, drafted=None)]], True).as_dict()
-    assert (shown["rows_per_step"], shown["tokens_per_step"]) == (None, 1.0)
-
-
-def test_texts_that_differ_are_counted() -> None:
-    one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
-    speed = Speed((MethodFigures(GREEDY, [[one, one], [one, one]]), MethodFigures("blend", [[one, other], [one, one]])))
-    assert [each["identical"] for each in speed.as_dict()] == [1.0, 0.75]
-
-
 def test_methods_take_turns(follower_model: LanguageModel) -> None:
     order: list[tuple[str, int]] = []
 
@@ -263,7 +181,7 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
 
         def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
             order.append((self.name, len(job.prompt)))
-            return run_of(3, 2.0, 1.0)
+            return MethodRun((0, 1, 2), seconds=2.0, first=1.0, steps=2, drafted=0)
 
     jobs = [Job((1,)), Job((1, 2))]
     measure_speed(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
