@@ -126,6 +126,25 @@ def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[St
     return list(generation.steps())
 
 
+def test_where_a_change_of_rows_is_dear_a_step_keeps_as_many_as_the_last_one() -> None:
+    cost = StepCost({64: {1: 1.0, 12: 1.2, 64: 8.0}}, change=1.0)
+    budget = Measured(RunningCost(cost), Calibration())
+    assert budget.pads(EMPTY, 64) == 0, "no forward was before this one"
+    budget.spent(12, 64, 1.2)
+    assert budget.pads(EMPTY, 64) == 11
+    assert budget.pads(chain([5] * 5), 64) == 6
+    assert len(budget.trim(chain([5] * 20, [0.1] * 20), 64)) == 11, "rows up to the last one's cost nothing more"
+    budget.spent(64, 64, 8.0)
+    assert budget.pads(EMPTY, 64) == 0, "to stay would cost more than to change"
+
+
+def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:
+    budget = Measured(RunningCost(KINKED), Calibration())
+    before = budget.cost.next_seconds(64, 20)
+    budget.spent(40, 64, KINKED.curve(64, 40)[-1])
+    assert budget.cost.next_seconds(64, 20) == before == budget.cost.seconds(64, 20)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2"])
 def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
     model = tiny_model(family)

@@ -2,13 +2,19 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 from antiphon.accel.drafting.draft import Logits
+from antiphon.accel.drafting.step_cost import StepCost
 
 # after `making`, which skips these tests where OpenVINO is not installed
+from antiphon.accel.engines.openvino import cost
 from antiphon.accel.engines.openvino.cost import ROWS, measure
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.torch.cost_store import load, save
 from tests.accel.openvino.making import engine_of, model_of
 
 
@@ -26,6 +32,30 @@ def test_no_cost_is_that_of_a_first_forward_whose_kernels_are_made() -> None:
     plain = engine_of(model_of())
     engine = Counting(plain.graph, memory=2**22)
     engine.forwards = Counter()
-    cost = measure(engine, contexts=(64, 128), seconds=0.0)
+    found = measure(engine, contexts=(64, 128), seconds=0.0)
     assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, 1): 2}
-    assert set(cost.seconds) == {64, 128}
+    assert set(found.seconds) == {64, 128}
+
+
+def test_a_change_of_rows_is_measured_apart_from_what_rows_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    last: list[int] = []
+
+    def took(engine: OpenVINOEngine, context: int, count: int) -> float:
+        seconds = 1.0 + 0.1 * count + (0.0 if last == [count] else 5.0)
+        last[:] = [count]
+        return seconds
+
+    monkeypatch.setattr(cost, "_time", took)
+    found = cost.measure(engine_of(model_of()), contexts=(64, 128), seconds=1.0)
+    assert found.change == pytest.approx(5.0)
+    assert found.seconds[64] == pytest.approx({rows: 1.0 + 0.1 * rows for rows in sorted(ROWS)})
+
+
+def test_what_a_change_costs_is_kept_with_the_rest(tmp_path: Path) -> None:
+    path, key = tmp_path / "cost.json", {"engine": "openvino"}
+    save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, change=0.25))
+    kept = load(path, key)
+    assert kept is not None
+    assert (kept.seconds, kept.change) == ({64: {1: 1.0, 4: 1.5}}, 0.25)
+    path.write_text(path.read_text().replace("0.25", "-1"))
+    assert load(path, key) is None

@@ -108,8 +108,11 @@ class Measured:
         self._rows = min(max(2 * rows, self._rows - 1, FEWEST), MOST)
 
     def pads(self, draft: Draft, context: int) -> int:
-        """As many as make the forward a tenth cheaper, where any do: in half precision, some CPUs prefer a few rows."""
-        costs = self.cost.seconds(context, max(1 + len(draft), FEWEST))[len(draft) :]
+        """As many as make the forward a tenth cheaper, where any do.
+
+        In half precision some CPUs prefer a few rows, and some engines as many as the last forward had.
+        """
+        costs = self.cost.next_seconds(context, max(1 + len(draft), FEWEST))[len(draft) :]
         cheapest = min(costs)
         return costs.index(cheapest) if cheapest < FREE * costs[0] else 0
 
@@ -123,7 +126,7 @@ class Measured:
 
     def _costs(self, context: int, rows: int) -> list[float]:
         """Seconds of a forward by how many draft rows it has; where more rows are cheaper, it is filled up to them."""
-        costs = self.cost.seconds(context, max(1 + rows, FEWEST))
+        costs = self.cost.next_seconds(context, max(1 + rows, FEWEST))
         return list(accumulate(reversed(costs), min))[::-1]
 
 

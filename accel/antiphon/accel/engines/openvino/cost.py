@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,13 @@ ROWS = (1, 4, 8, 16, 5, 32, 2, 6, 12, 64, 3, 24)
 
 CONTEXTS = (64, 1024)
 ROUNDS = 6
-SECONDS = 1.5
-LEAST = 2
-"""How often every number of rows is run in any case: its first forward makes its kernels, many times as long."""
-
-STEPS = 2
+SECONDS = 2.0
+STEPS = 3
 """Raised whenever steps come to be run otherwise: costs that were kept from before are measured anew."""
 
 
 def step_cost(engine: OpenVINOEngine, fingerprint: str, *, anew: bool = False) -> StepCost:
-    """What a forward of this engine costs: as it was measured here before, or measured now (under two seconds).
+    """What a forward of this engine costs: as it was measured here before, or measured now (some two seconds).
 
     ``anew`` measures in any case.
     """
@@ -59,23 +57,30 @@ def measure(
 ) -> StepCost:
     """Time real forwards over a text of each length, for about so many ``seconds``; the fastest of each kind counts.
 
-    A forward counts until the best token of every row is known. Contexts that do not fit the memory or the model's
-    positions beside the rows are left out; of the first one every number of rows is run `LEAST` times, of the others a
-    plain step.
+    Each is run twice in a row: the first adapts the graph to its number of rows, and what it takes longer than the
+    second is what a `StepCost.change` costs. A forward counts until the best token of every row is known. Contexts that
+    do not fit the memory or the model's positions beside the rows are left out; of the first one every number of rows
+    is run, of the others a plain step.
     """
     points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
+    changes: list[float] = []
+    made: set[int] = set()  # the row counts whose kernels were made before
     deadline = perf_counter() + seconds
     for turn in range(ROUNDS):
         for context, count in points:
-            is_needed = turn < LEAST and (context == points[0][0] or count == 1)
+            is_needed = turn == 0 and (context == points[0][0] or count == 1)
             if is_needed or perf_counter() < deadline:
-                samples[context, count].append(_time(engine, context, count))
+                first, again = _time(engine, context, count), _time(engine, context, count)
+                samples[context, count].append(again)
+                if count in made:
+                    changes.append(first - again)
+                made.add(count)
     found: dict[int, dict[int, float]] = {}
     for (context, count), taken in sorted(samples.items()):
         if taken:
             found.setdefault(context, {})[count] = min(taken)
-    return StepCost(found)
+    return StepCost(found, max(median(changes), 0.0) if changes else 0.0)
 
 
 def _fits(engine: OpenVINOEngine, context: int, count: int) -> bool:

@@ -13,7 +13,7 @@ from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.store import folder_of
 from antiphon.accel.files import write
 
-TRIED = 3
+TRIED = 4
 """Raised whenever more, or something else, comes to be asked of a model before it is taken."""
 
 

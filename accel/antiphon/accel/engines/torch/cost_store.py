@@ -54,15 +54,16 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
             int(context): {int(rows): float(spent) for rows, spent in row.items()}
             for context, row in found["seconds"].items()
         }
+        change = float(found["change"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values())
-    return StepCost(seconds) if is_whole and found.get("key") == key else None
+    is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values()) and change >= 0
+    return StepCost(seconds, change) if is_whole and found.get("key") == key else None
 
 
 def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
     """Keep the cost in this file."""
-    write(path, json.dumps({"key": key, "seconds": cost.seconds}).encode())
+    write(path, json.dumps({"key": key, "seconds": cost.seconds, "change": cost.change}).encode())
 
 
 def _hardware() -> list[str]:
