@@ -25,7 +25,7 @@ from weakref import ref
 
 from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.budget import share_rows
+from antiphon.accel.drafting.budget import fillers, share_rows
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens, padded
 from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first
@@ -234,7 +234,7 @@ class Loop:
             filled = ask.draft
             if ask.rows:
                 ask.draft = depth_first(text.budget.trim(ask.draft, ask.length))
-                filled = _filled(ask, pending[-1])
+                filled = _filled(ask, pending[-1], ask.text.budget.pads(ask.draft, ask.length))
                 ask.rows = len(pending) + len(filled)
             begun = perf_counter()
             [logits] = self.engine.forward([Feed(text.sequence, pending, filled, text.chunk)])
@@ -255,7 +255,7 @@ class Loop:
         pending = [_pending(ask) for ask in group]
         lengths = [ask.length for ask in group]
         cost = self.engine.shared_cost
-        drafts = share_rows([ask.draft for ask in group], [ask.text.budget for ask in group], lengths)
+        drafts = share_rows([ask.draft for ask in group], [ask.text.budget for ask in group], lengths, cost)
         rows = [len(own) + len(draft) for own, draft in zip(pending, drafts, strict=True)]
         if cost is not None and not _pays(cost, rows, lengths):
             for ask in group:
@@ -263,10 +263,17 @@ class Loop:
             return
         for ask, draft in zip(group, drafts, strict=True):
             ask.draft = draft
+        last, filled = group[-1], drafts[-1]
+        if cost is not None:
+            filled = _filled(last, pending[-1][-1], fillers(cost, max(lengths), sum(rows)))
+            rows[-1] += len(filled) - len(last.draft)
         begun = perf_counter()
         try:
             found = self.engine.forward(
-                [Feed(ask.text.sequence, own, ask.draft) for ask, own in zip(group, pending, strict=True)]
+                [
+                    Feed(ask.text.sequence, own, filled if ask is last else ask.draft)
+                    for ask, own in zip(group, pending, strict=True)
+                ]
             )
         except BaseException as error:
             for ask in group:  # nobody can say how far it came: all read their texts again, each by itself
@@ -278,6 +285,8 @@ class Loop:
         seconds = perf_counter() - begun
         if cost is not None:
             cost.observe(sum(rows), sum(lengths) // len(lengths), seconds)
+        if filled is not last.draft:
+            found[-1] = found[-1].head(len(last.draft))
         for ask, logits in zip(group, found, strict=True):
             ask.forwarding, ask.is_shared = seconds, True
             ask.result = self._finished(ask, logits)
@@ -349,10 +358,10 @@ def _pending(ask: _Ask) -> list[int]:
     return pending
 
 
-def _filled(ask: _Ask, token: int) -> Draft:
-    """The draft with rows of no meaning, where they make the forward cheaper and the model can take them."""
+def _filled(ask: _Ask, token: int, pads: int) -> Draft:
+    """The draft with so many rows of no meaning, where the model can take them."""
     text, draft = ask.text, ask.draft
-    pads, depth = text.budget.pads(draft, ask.length), text.ending.room - 1
+    depth = text.ending.room - 1
     if not pads or not depth:
         return draft
     filled = text.sequence.fit(padded(draft, token, pads), sys.maxsize, depth)

@@ -95,7 +95,8 @@ class Measured:
 
     def kept(self, draft: Draft, context: int) -> list[int]:
         """The rows that `trim` keeps, ascending."""
-        [kept] = paying_rows([self.offer(draft)], self._costs(context, len(draft)), 1.0)
+        costs = _filled_costs(self.cost, context, max(1 + len(draft), FEWEST))
+        [kept] = paying_rows([self.offer(draft)], costs, 1.0)
         self.adapt(len(kept))
         return kept
 
@@ -112,9 +113,7 @@ class Measured:
 
         In half precision some CPUs prefer a few rows, and some engines as many as the last forward had.
         """
-        costs = self.cost.next_seconds(context, max(1 + len(draft), FEWEST))[len(draft) :]
-        cheapest = min(costs)
-        return costs.index(cheapest) if cheapest < FREE * costs[0] else 0
+        return fillers(self.cost, context, 1 + len(draft))
 
     def learn(self, accepted: Accepted) -> None:
         """Calibrate the chances of this draft and of earlier ones."""
@@ -124,20 +123,30 @@ class Measured:
         """Correct the cost."""
         self.cost.observe(rows, context, seconds)
 
-    def _costs(self, context: int, rows: int) -> list[float]:
-        """Seconds of a forward by how many draft rows it has; where more rows are cheaper, it is filled up to them."""
-        costs = self.cost.next_seconds(context, max(1 + rows, FEWEST))
-        return list(accumulate(reversed(costs), min))[::-1]
+
+def fillers(cost: Cost, context: int, rows: int) -> int:
+    """How many rows that nobody reads make a forward of ``rows`` rows a tenth cheaper: as many as do, or none."""
+    costs = cost.next_seconds(context, max(rows, FEWEST))[rows - 1 :]
+    cheapest = min(costs)
+    return costs.index(cheapest) if cheapest < FREE * costs[0] else 0
 
 
-def share_rows(drafts: Sequence[Draft], budgets: Sequence[Budget], contexts: Sequence[int]) -> list[Draft]:
+def _filled_costs(cost: Cost, context: int, rows: int) -> list[float]:
+    """Seconds of a forward by its rows; where more rows are cheaper, it is filled up to them."""
+    return list(accumulate(reversed(cost.next_seconds(context, rows)), min))[::-1]
+
+
+def share_rows(
+    drafts: Sequence[Draft], budgets: Sequence[Budget], contexts: Sequence[int], cost: Cost | None = None
+) -> list[Draft]:
     """What to verify of each text's draft in one forward over all of them, in the order of `select_depth_first`.
 
     ``contexts`` are how many tokens each sequence holds. The forward has one root for each text and the rows of all
     drafts, so the rows of all texts compete: likeliest first, as many as promise the most tokens per second,
     (texts + sum of chances) / cost(texts + rows), if that is more than without them by a margin. The rows of other
-    budgets than `Measured` are verified in any case; they count in tokens and in cost. Texts share one model, so the
-    cost is that of the first measured budget, after the longest context. One text gets what its own budget trims to.
+    budgets than `Measured` are verified in any case; they count in tokens and in cost. The ``cost`` is that of forwards
+    over several texts, or else of the first measured budget, after the longest context. One text gets what its own
+    budget trims to.
     """
     measured = {index: budget for index, budget in enumerate(budgets) if isinstance(budget, Measured)}
     if len(drafts) == 1 and measured:
@@ -151,8 +160,8 @@ def share_rows(drafts: Sequence[Draft], budgets: Sequence[Budget], contexts: Seq
     feeds = len(drafts) + sum(map(len, shared.values()))
     offers = [budget.offer(drafts[index]) for index, budget in measured.items()]
     if measured:
-        cost = next(iter(measured.values())).cost
-        costs = cost.seconds(max(contexts), feeds + sum(len(offer.draft) for offer in offers))[feeds - 1 :]
+        known = cost or next(iter(measured.values())).cost
+        costs = _filled_costs(known, max(contexts), feeds + sum(len(offer.draft) for offer in offers))[feeds - 1 :]
         for (index, budget), kept in zip(measured.items(), paying_rows(offers, costs, tokens), strict=True):
             budget.adapt(len(kept))
             shared[index] = select_depth_first(drafts[index], kept)
