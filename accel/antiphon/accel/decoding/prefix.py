@@ -33,8 +33,8 @@ class PrefixCache:
     Rounding aside, which depends on how many tokens a forward reads, nothing that is said changes.
 
     An engine with memory of its own for all texts (OpenVINO's) keeps there what it has read for a ``tenant``: for this
-    cache alone, in whole blocks of tokens, for any number of requests at a time, and as long as it has room. Caches that
-    were made for one ``tenant`` share it.
+    cache alone, in whole blocks of tokens, for any number of requests at a time, and as long as it has room.
+    Caches that were made for one ``tenant`` share it.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
