@@ -93,3 +93,13 @@ def test_the_same_text_in_other_blocks_is_known_once() -> None:
     assert pool.find("a", TEXT) == (first, 3 * BLOCK)
     pool.release(second)
     assert pool.available == 3
+
+
+def test_of_a_tenant_whose_blocks_were_forgotten_nothing_is_left() -> None:
+    pool = BlockPool(2)
+    for number in range(20):
+        blocks = pool.take(1)
+        pool.know(f"tenant {number}", range(BLOCK if number % 2 else BLOCK - 1), blocks)
+        pool.know(f"late {number}", range(2 * BLOCK), blocks * 2, since=1)
+        pool.release(blocks)
+    assert pool.tenants == 2, "as many as there are blocks"

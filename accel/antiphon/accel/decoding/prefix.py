@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -34,10 +34,11 @@ class PrefixCache:
 
     An engine with memory of its own for all texts (OpenVINO's) keeps there what it has read for a ``tenant``: for this
     cache alone, in whole blocks of tokens, for any number of requests at a time, and as long as it has room.
+    Caches that were made for one ``tenant`` share it.
     """
 
-    def __init__(self) -> None:
-        self.tenant = object()
+    def __init__(self, tenant: Hashable = None) -> None:
+        self.tenant: Hashable = object() if tenant is None else tenant
         self._kept: tuple[PreTrainedModel, list[int], Cache] | None = None
         self._taking = Lock()
 

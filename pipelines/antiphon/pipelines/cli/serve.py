@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, DRAFTER_HELP, MODEL_HELP, Device, Precision
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, DRAFTER_HELP, MODEL_HELP, Device, EngineOption, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.embedded import STOPS
 
@@ -75,6 +75,7 @@ def serve(
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     dtype: Precision = "auto",
     device: Device = None,
+    engine: EngineOption = "auto",
     embedder: EmbedderName = None,
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
 ) -> None:
@@ -97,13 +98,13 @@ def serve(
     )
     check_place(host, settings, lets_anybody=anybody)
     parts = _parts(index, embedder, device, k)
-    service = _service(model, settings, parts, drafter=drafter, dtype=dtype, device=device)
+    service = _service(model, settings, parts, drafter=drafter, dtype=dtype, device=device, engine=engine)
     console.err.print(f"Serving {', '.join(service.models)} at http://{_shown(host)}:{port}/v1", markup=False)
     run_server(create_app(service), host, port, drain_seconds=drain)
 
 
 def _service(
-    model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: str, dtype: str, device: str | None
+    model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: str, dtype: str, **runs: Any
 ) -> Service:
     from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.rag import Rag
@@ -111,7 +112,7 @@ def _service(
 
     console.quiet_libraries()
     chosen = resolve_drafter(drafter)
-    language_model = load_language_model(model, device=device, dtype=dtype_named(dtype), drafter=chosen)
+    language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
     retriever, k = parts.pop("retriever"), parts.pop("k")
     if retriever is not None:
         parts["rag"] = Rag(retriever, language_model, k=k)

@@ -50,6 +50,7 @@ class ServerTenant:
 
     name: str
     table: RunnersUp
+    _shared: object = field(default_factory=object)
     _read: list[_ReadPrompt] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
@@ -64,12 +65,14 @@ class ServerTenant:
         with self._lock:
             best = max(self._read, key=lambda each: _in_common(each.tokens, tokens), default=None)
             if best is None or not _in_common(best.tokens, tokens):
-                return PrefixCache()
+                return PrefixCache(self._shared)
             self._read.remove(best)
             return best.cache
 
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
-        """Remember what was read of a prompt."""
+        """Remember what was read of a prompt; an engine that holds it by itself finds it again for this tenant."""
+        if not cache.size:
+            return
         with self._lock:
             self._read.append(_ReadPrompt(tuple(tokens), cache))
 

@@ -21,12 +21,13 @@ class OutOfBlocks(MemoryError):  # noqa: N818  # a state of affairs that callers
 class Known:
     """A full block that can be found again: what it holds, and the blocks that go on after it.
 
-    Of the root of each tenant's tree there is no block.
+    Of the root of each ``tenant``'s tree there is no block.
     """
 
     block: int = -1
     tokens: tuple[int, ...] = ()
     before: Known | None = None
+    tenant: Hashable = None
     after: dict[tuple[int, ...], Known] = field(default_factory=dict)
 
 
@@ -49,6 +50,11 @@ class BlockPool:
     def available(self) -> int:
         """How many blocks can be had now."""
         return len(self._free) + len(self._idle)
+
+    @property
+    def tenants(self) -> int:
+        """Of how many tenants something is known."""
+        return len(self._roots)
 
     def take(self, count: int) -> list[int]:
         """So many blocks, each with one user; the ones that were idle for longest are forgotten for it.
@@ -87,13 +93,15 @@ class BlockPool:
 
     def know(self, tenant: Hashable, text: Tokens, blocks: Sequence[int], since: int = 0) -> None:
         """Let the blocks that hold the beginning of this text be found, from the ``since``-th on."""
-        node = self._roots.setdefault(tenant, Known())
+        node = self._roots.get(tenant) or Known(tenant=tenant)
         for index in range(len(text) // BLOCK):
             tokens = tuple(text[index * BLOCK : (index + 1) * BLOCK])
             found = node.after.get(tokens)
             if found is None:
                 if index < since or blocks[index] in self._known:
                     return  # what it hangs from was forgotten in the meantime
+                if node.before is None:
+                    self._roots[tenant] = node
                 found = Known(blocks[index], tokens, node)
                 node.after[tokens] = self._known[blocks[index]] = found
             node = found
@@ -122,6 +130,8 @@ class BlockPool:
         waiting = [self._known[block]]
         if (before := waiting[0].before) is not None:
             del before.after[waiting[0].tokens]
+            if before.before is None and not before.after:  # nothing is known of this tenant any more
+                del self._roots[before.tenant]
         while waiting:
             known = waiting.pop()
             waiting += known.after.values()

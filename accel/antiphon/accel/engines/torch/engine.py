@@ -113,9 +113,9 @@ class TorchEngine:
         return self._renewed()
 
     def own(self) -> None:
-        """Take the model's weights for ones that nobody else changes."""
+        """Take the model's weights for ones that nobody else changes; copies are made when a forward needs them."""
         self.is_owned = True
-        self._renewed()
+        self.rest()
 
     def rest(self) -> None:
         """Give back the memory of prepacked weights until the next forward, as where another engine runs the model."""
