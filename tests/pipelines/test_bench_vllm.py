@@ -16,7 +16,7 @@ from antiphon.pipelines.benchmark.recording import as_line
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.benchmark.vllm_engines import SPECULATION, VLLMSettings, opened_engines
 from antiphon.pipelines.benchmark.vllm_speed import BatchFigures, measure_vllm, vllm_jobs, with_ratios
-from antiphon.pipelines.benchmark.vllm_worker import Answer, Decoded
+from antiphon.pipelines.benchmark.vllm_worker import Decoded, EngineAnswer
 from tests.pipelines.recorded import SAMPLES, antiphon
 
 FAKE = Path(__file__).parent / "fake_vllm"
@@ -38,7 +38,7 @@ class Noting:
 
     def decode(self, jobs: Sequence[Mapping[str, Any]], limit: int) -> Decoded:
         self.asked.append(list(jobs))
-        answers = [Answer(list(range(limit)), limit // 2, 5, 0.1) for _ in jobs]
+        answers = [EngineAnswer(list(range(limit)), limit // 2, 5, 0.1) for _ in jobs]
         return Decoded(answers, 2.0, limit * len(jobs) / self.pace, limit * len(jobs))
 
 
@@ -171,4 +171,4 @@ def test_a_python_without_vllm_is_told_in_a_sentence(
 
 
 def test_figures_of_an_engine_that_only_read_prompts_are_none_at_all() -> None:
-    assert BatchFigures("plain", 1, Decoded([Answer([1], 1)], 1.0)).pace == 0
+    assert BatchFigures("plain", 1, Decoded([EngineAnswer([1], 1)], 1.0)).pace == 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from antiphon.pipelines.benchmark.vllm_worker import MODULE, Answer, Decoded
+from antiphon.pipelines.benchmark.vllm_worker import MODULE, Decoded, EngineAnswer
 
 PLAIN, OURS = "plain", "antiphon"
 
@@ -83,7 +83,7 @@ class VLLMEngine:
             ValueError: the engine has ended; says what it wrote last.
         """
         told = self.ask({"jobs": list(jobs), "limit": limit})
-        return Decoded(**told | {"answers": [Answer(**each) for each in told["answers"]]})
+        return Decoded(**told | {"answers": [EngineAnswer(**each) for each in told["answers"]]})
 
     def ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
         """Send one line, and read the one that answers it.

@@ -19,7 +19,7 @@ MODULE = "antiphon.pipelines.benchmark.vllm_worker"
 
 
 @dataclass(slots=True)
-class Answer:
+class EngineAnswer:
     """What one request said, and the steps of the engine that emitted it, the prompt's own included."""
 
     tokens: list[int] = field(default_factory=list)
@@ -35,18 +35,18 @@ class Decoded:
     ``decoding`` and ``emitted`` are of steps in which every running request had its first token already.
     """
 
-    answers: list[Answer]
+    answers: list[EngineAnswer]
     seconds: float = 0.0
     decoding: float = 0.0
     emitted: int = 0
 
 
-def decode(engine: Any, parameters: type, jobs: Sequence[Mapping[str, Any]], *, limit: int) -> Decoded:
+def decode_all(engine: Any, parameters: type, jobs: Sequence[Mapping[str, Any]], *, limit: int) -> Decoded:
     """Decode all jobs at once and greedily, ``limit`` tokens at most, until the last one has ended.
 
     ``parameters`` is vLLM's class of a request's parameters.
     """
-    decoded = Decoded([Answer() for _ in jobs])
+    decoded = Decoded([EngineAnswer() for _ in jobs])
     running = {f"{index} of {id(decoded)}": answer for index, answer in enumerate(decoded.answers)}
     started = now = perf_counter()
     for name, job in zip(tuple(running), jobs, strict=True):
@@ -66,7 +66,7 @@ def decode(engine: Any, parameters: type, jobs: Sequence[Mapping[str, Any]], *, 
     return decoded
 
 
-def _note(running: dict[str, Answer], output: Any, seconds: float) -> int:
+def _note(running: dict[str, EngineAnswer], output: Any, seconds: float) -> int:
     """Take down what a step has brought for one request; how many tokens that is."""
     answer, [said] = running[output.request_id], output.outputs
     count = len(said.token_ids) - len(answer.tokens)
@@ -81,7 +81,7 @@ def _note(running: dict[str, Answer], output: Any, seconds: float) -> int:
     return count
 
 
-def main() -> None:
+def serve_lines() -> None:
     """Open the engine that the first line describes, and decode what each further line holds."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # vLLM and its processes write to standard output too; that goes into the log
@@ -91,7 +91,7 @@ def main() -> None:
     _say(answers, {"version": resolve_name("vllm:__version__")})
     for line in sys.stdin:
         asked = json.loads(line)
-        _say(answers, asdict(decode(engine, parameters, asked["jobs"], limit=asked["limit"])))
+        _say(answers, asdict(decode_all(engine, parameters, asked["jobs"], limit=asked["limit"])))
 
 
 def _say(answers: Any, what: Mapping[str, Any]) -> None:
@@ -100,4 +100,4 @@ def _say(answers: Any, what: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_lines()

@@ -76,28 +76,29 @@ def vllm(
 
     console.quiet_libraries()
     methods, batches = method or list(SPECULATION), batch or list(BATCHES)
-    needed = sum(max(limit, each) for each in batches) + warm_up
-    jobs = vllm_jobs(load_language_model(model), load_samples(file, limit=needed), sources, passages)
-    settings = VLLMSettings(
-        str(python), resolve_model(model), dtype, window, max(batches), threads=threads, eager=not compiled
-    )
+    samples = load_samples(file, limit=sum(max(limit, each) for each in batches) + warm_up)
+    jobs = vllm_jobs(load_language_model(model), samples, sources, passages)
+    place: dict[str, Any] = {"threads": threads, "eager": not compiled}
+    settings = VLLMSettings(str(python), resolve_model(model), dtype, window, max(batches), **place)
     with console.err.status("Starting vLLM"), opened_engines(methods, settings) as engines:
         with console.progress_bars() as report:
             figures = measure_vllm(
                 engines, jobs, batches=batches, limit=max_new_tokens, least=limit, warm_up=warm_up, report=report
             )
-        version = engines[0].version
     facts: dict[str, Any] = {"kind": "vllm", "command": command_line(), "model": model, "dtype": dtype}
-    facts |= {"vllm": version, "processor": processor(), "units": units(), "file": Path(file).name}
+    facts |= {"vllm": engines[0].version, "processor": processor(), "units": units(), "file": Path(file).name}
     facts |= {"sources": sources, "passages": passages, "max_new_tokens": max_new_tokens, "batches": {}}
-    for each in batches:
-        rows = with_ratios([one for one in figures if one.at_once == each])
-        facts["batches"][str(each)] = rows
-        title = f"{rows[0]['requests']} requests, {each} at once: {model}, {dtype}, vLLM {version}, {sources}"
-        console.out.print(figure_table(title, COLUMNS, rows))
+    facts["batches"] |= {str(each): with_ratios([one for one in figures if one.at_once == each]) for each in batches}
+    _show(facts, as_json=as_json)
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
+    what = f"{facts['model']}, {facts['dtype']}, vLLM {facts['vllm']}, {facts['sources']}"
+    for at_once, rows in facts["batches"].items():
+        console.out.print(figure_table(f"{rows[0]['requests']} requests, {at_once} at once: {what}", COLUMNS, rows))
     if as_json:
         typer.echo(json.dumps(facts))
-    if dtype == "float32" and not all(is_kept(rows) for rows in facts["batches"].values()):
+    if facts["dtype"] == "float32" and not all(is_kept(rows) for rows in facts["batches"].values()):
         raise typer.Exit(1)
 
 
