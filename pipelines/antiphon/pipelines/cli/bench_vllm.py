@@ -80,11 +80,10 @@ def vllm(
     jobs = vllm_jobs(load_language_model(model), samples, sources, passages)
     place: dict[str, Any] = {"threads": threads, "eager": not compiled}
     settings = VLLMSettings(str(python), resolve_model(model), dtype, window, max(batches), **place)
-    with console.err.status("Starting vLLM"), opened_engines(methods, settings) as engines:
-        with console.progress_bars() as report:
-            figures = measure_vllm(
-                engines, jobs, batches=batches, limit=max_new_tokens, least=limit, warm_up=warm_up, report=report
-            )
+    with console.progress_bars() as report, opened_engines(methods, settings) as engines:
+        figures = measure_vllm(
+            engines, jobs, batches=batches, limit=max_new_tokens, least=limit, warm_up=warm_up, report=report
+        )
     facts: dict[str, Any] = {"kind": "vllm", "command": command_line(), "model": model, "dtype": dtype}
     facts |= {"vllm": engines[0].version, "processor": processor(), "units": units(), "file": Path(file).name}
     facts |= {"sources": sources, "passages": passages, "max_new_tokens": max_new_tokens, "batches": {}}
