@@ -131,7 +131,7 @@ def test_what_stands_in_a_prompt_and_what_is_only_drafted_from(tiny: LanguageMod
     assert predicted[0]["sources"] == {"prediction": "\n".join(samples[0].references)}
     assert remembered[0]["sources"]["references"] == [text for sample in samples for text in sample.references]
     with pytest.raises(ValueError, match="sources is 'all'"):
-        vllm_jobs(tiny, samples, "all", 1)  # type: ignore[arg-type]
+        vllm_jobs(tiny, samples, "all", 1)
 
 
 def test_the_edits_are_code_that_is_not_in_its_prompt() -> None:

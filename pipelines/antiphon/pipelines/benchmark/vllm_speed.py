@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.benchmark.cases import case_of
 from antiphon.pipelines.benchmark.samples import RecordedSample
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.benchmark.vllm_worker import Decoded
 
-Sources = Literal["passages", "prediction", "answers"]
+SOURCES = ("passages", "prediction", "answers")
 """What our proposer is given beside the prompt: the passages that stand in it, or what does not stand in it: the
 sample's own references as its prediction, or those of all samples, as a store of earlier answers keeps them."""
 
@@ -141,18 +141,18 @@ def measure_vllm(
 
 
 def vllm_jobs(
-    language_model: LanguageModel, samples: Sequence[RecordedSample], sources: Sources, passages: int
+    language_model: LanguageModel, samples: Sequence[RecordedSample], sources: str, passages: int
 ) -> list[dict[str, Any]]:
     """The prompt of each sample in token ids, and what our proposer is given with it.
 
     Only ``passages`` stand in prompts, the first so many references of a sample; otherwise its query is asked alone.
 
     Raises:
-        ValueError: ``sources`` is none of the three.
+        ValueError: ``sources`` is none of `SOURCES`.
     """
     from antiphon.accel.text.messages import prompt_tokens
 
-    if sources not in ("passages", "prediction", "answers"):
+    if sources not in SOURCES:
         raise ValueError(f"sources is {sources!r}; give passages, prediction or answers.")
     answers = [text for sample in samples for text in sample.references]
     jobs = []
