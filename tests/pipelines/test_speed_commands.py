@@ -44,7 +44,7 @@ def test_recorded_samples_read_back_with_the_prompt_that_was_given(
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_samples_are_found_by_name(name: str) -> None:
     samples = load_samples(name)
-    assert len(samples) == {"python-docs": 40, "translation": 12, "genres": 12}[name]
+    assert len(samples) == {"python-docs": 40, "translation": 12, "genres": 12, "edits": 21}[name]
     assert all(sample.prompt and sample.response for sample in samples)
     if name == "python-docs":
         assert all(len(sample.references) == 3 and sample.query in sample.prompt for sample in samples)

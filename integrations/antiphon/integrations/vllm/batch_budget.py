@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
-from antiphon.accel.drafting.running_cost import RunningCost
-from antiphon.accel.drafting.step_cost import StepCost
-
-SLOPE = 0.01
-"""What a further row is thought to cost, in steps of one row, before any step was seen: little, so that it is tried."""
-
-UNSEEN = StepCost({1: {1: 1.0, 101: 1.0 + 100 * SLOPE}})
-CONTEXT = 1
-"""Steps are told apart by their rows alone: what contexts cost changes slowly, and for all of them."""
+from antiphon.integrations.vllm.step_times import StepTimes
 
 
 class BatchBudget:
@@ -25,7 +17,7 @@ class BatchBudget:
     """
 
     def __init__(self) -> None:
-        self.cost = RunningCost(UNSEEN)
+        self.times = StepTimes()
 
     def shares(self, offers: Sequence[ScoredDraft], *, plain: int = 0) -> list[int]:
         """How many rows of each chain are to be verified, in a step with ``plain`` requests more that have no draft."""
@@ -33,9 +25,9 @@ class BatchBudget:
         rows = sum(len(offer.chances) for offer in offers)
         if not rows:
             return [0] * len(offers)
-        costs = self.cost.seconds(CONTEXT, texts + rows)[texts - 1 :]
+        costs = self.times.seconds(texts + rows)[texts - 1 :]
         return [len(kept) for kept in paying_rows(offers, costs, float(texts))]
 
     def spent(self, rows: int, seconds: float) -> None:
         """Learn what a step of so many rows has taken."""
-        self.cost.observe(rows, CONTEXT, seconds)
+        self.times.observe(rows, seconds)

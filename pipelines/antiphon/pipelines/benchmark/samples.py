@@ -16,10 +16,13 @@ SHIPPED = {
     "python-docs": Path(__file__).parents[1] / "data" / "python-docs" / "answers.jsonl",
     "translation": Path(__file__).parents[1] / "data" / "translation.jsonl",
     "genres": Path(__file__).parents[1] / "data" / "genres.jsonl",
+    "edits": Path(__file__).parents[1] / "data" / "edits.jsonl",
 }
 """Samples that ship with the package: forty questions about the Python documentation, asked over three passages each
 and answered by the reader; translations, in which there is next to nothing to copy; and requests for prose, code and
-mathematics without anything to read, answered by SmolLM2."""
+mathematics without anything to read, answered by SmolLM2; and requests for code, answered by it too, whose one
+reference is the code as it was before an edit: with one name called otherwise throughout, and every eighth line
+missing."""
 
 TEXTS = ("id", "task", "query", "prompt", "response")
 

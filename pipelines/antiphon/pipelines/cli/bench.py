@@ -13,7 +13,7 @@ from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
-from antiphon.pipelines.cli import bench_answers, bench_drafters, bench_index, bench_speed, console
+from antiphon.pipelines.cli import bench_answers, bench_drafters, bench_index, bench_speed, bench_vllm, console
 from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
 from antiphon.pipelines.rendering.tables import FigureTable, figure_table
 
@@ -29,6 +29,7 @@ for command in (
     bench_index.index,
     bench_drafters.drafters,
     bench_answers.answers,
+    bench_vllm.vllm,
 ):
     app.command()(command)
 
