@@ -14,6 +14,7 @@ from antiphon.accel.decoding import loop
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits
 from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
+from antiphon.accel.engines.openvino.memory import BlockMemory
 from antiphon.accel.engines.torch import sequence
 from antiphon.accel.engines.torch.compiled import CompiledSequence
 from antiphon.accel.engines.torch.masks import mask
@@ -125,6 +126,11 @@ def cache_is_not_cropped(patch: Patch) -> None:
 def accepted_rows_are_not_moved(patch: Patch) -> None:
     """Accepted rows are kept where they stood: the first ones are there instead."""
     patch.setattr("antiphon.accel.engines.torch.cache_rollback._move_up", lambda rows, stray, moved: None)
+
+
+def accepted_rows_stay_in_their_blocks(patch: Patch) -> None:
+    """OpenVINO's memory keeps accepted rows where the draft had them."""
+    patch.setattr(BlockMemory, "move", lambda memory, sources, targets: None)
 
 
 def state_is_not_rewound(patch: Patch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
+from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, path_to
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.testing.adversary import Sight
 
@@ -20,12 +20,19 @@ KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0
 
 def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:
     """Logits after every token, of shape (tokens, vocab): one forward without a cache or a draft."""
+    return _plain_logits(model, [tokens], padding)[0]
+
+
+def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> Tensor:
+    """The same of several texts, (texts, tokens, vocab); what stands behind the end of a shorter one means nothing."""
+    width = max(map(len, texts))
+    batch = torch.tensor([[*text, *[0] * (width - len(text))] for text in texts])
     arguments: dict[str, Tensor] = {}
     if padding:
-        positions = torch.arange(len(tokens)) - padding
-        arguments = {"attention_mask": (positions >= 0).long()[None], "position_ids": positions.clamp(min=0)[None]}
+        positions = (torch.arange(width) - padding).expand(len(texts), -1)
+        arguments = {"attention_mask": (positions >= 0).long(), "position_ids": positions.clamp(min=0)}
     with torch.no_grad():
-        logits: Tensor = model(torch.tensor([list(tokens)]), **arguments).logits[0].float()
+        logits: Tensor = model(batch, **arguments).logits.float()
     return logits
 
 
@@ -36,14 +43,27 @@ def expect_plain_logits(
     truth = plain_logits(model, text, padding)
     for index, sight in enumerate(sights):
         rows = [ROOT, *sight.accepted.path]
-        expected = truth[sight.length - 1 :][: len(rows)]
-        torch.testing.assert_close(sight.logits[[row + 1 for row in rows]].float(), expected, atol=ATOL, rtol=RTOL)
-        for row in range(len(sight.draft)) if index < every_row else ():
-            if sight.draft.tokens[row] < 0:
-                continue  # a mask stands for no token
-            tokens = [*text[: sight.length], *spelled(sight.draft, row)]
-            expected = plain_logits(model, tokens, padding)[-1]
-            torch.testing.assert_close(sight.logits[row + 1].float(), expected, atol=ATOL, rtol=RTOL)
+        expect_close(sight.logits[[row + 1 for row in rows]], truth[sight.length - 1 :][: len(rows)])
+        if index < every_row:
+            _expect_every_row(model, text[: sight.length], sight, padding)
+
+
+def _expect_every_row(model: Any, context: Sequence[int], sight: Sight, padding: int) -> None:
+    """Every path through the draft, accepted or not, has a plain forward's logits: all paths in one batch."""
+    draft = sight.draft
+    said = [row for row in range(len(draft)) if draft.tokens[row] >= 0]  # a mask stands for no token
+    leaves = sorted(set(said) - {draft.parents[row] for row in said})
+    if not leaves:
+        return
+    paths = [path_to(draft, leaf) for leaf in leaves]
+    texts = [[*context, *(draft.tokens[row] for row in path)] for path in paths]
+    for path, truth in zip(paths, _plain_logits(model, texts, padding), strict=True):
+        expect_close(sight.logits[[row + 1 for row in path]], truth[len(context) :][: len(path)])
+
+
+def expect_close(logits: Tensor, truth: Tensor) -> None:
+    """They differ by no more than rounding."""
+    torch.testing.assert_close(logits.float(), truth, atol=ATOL, rtol=RTOL)
 
 
 def spelled(draft: Draft, row: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The contract table: every drafter, every family, greedy and sampled, against both oracles."""
+"""The contract table: every drafter, every family, every engine, greedy and sampled, against both oracles."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import Draft, Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, RunnersUp
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, Nothing, RunnersUp
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.trie import Trie
+from antiphon.accel.engines.openvino.runtime import is_installed
+from antiphon.accel.engines.selection import EngineName, select
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
-from tests.accel.oracles import KINKED, expect_plain_logits
+from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -85,9 +87,26 @@ def drafter_of(name: str, text: Tokens, model: Any) -> Drafter:
     return TAUGHT[name](text, loud(model)) if name in TAUGHT else TABLE[name](text)
 
 
+# Whoever runs the forwards is one more column; what was learned of a model asks masks, which only torch knows.
+OPENVINO = pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+CELLS = [
+    *((name, "torch") for name in [*TABLE, *TAUGHT]),
+    *(pytest.param(name, "openvino", marks=OPENVINO) for name in TABLE),
+]
+
+
 @cache
 def model_of(family: str) -> Any:
     return tiny_model(family)
+
+
+@cache
+def prepared(family: str, engine: EngineName) -> Any:
+    """The model, of which its engine has found out all that it asks of torch."""
+    model = model_of(family)
+    if engine == "openvino":
+        _ = select(model, engine).engine.bigrams
+    return model
 
 
 def prompt_of(seed: int, length: int = 40) -> Tensor:
@@ -102,28 +121,56 @@ def plain(family: str, mode: str, seed: int = 3) -> Tensor:
     return output
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", [*TABLE, *TAUGHT])
-def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str) -> None:
-    model = model_of(family)
-    expected = plain(family, mode)
-    text = expected[0].tolist()
-    witness = Witness(drafter_of(name, text, model))
+def drafted(witness: Witness, family: str, mode: str, engine: EngineName, **options: Any) -> list[int]:
+    """The text, and what the witness saw of it; another engine than torch never asks torch for a forward."""
+    model, forwards = prepared(family, engine), []
+    hook = model.register_forward_pre_hook(lambda *_: forwards.append(1))
     torch.manual_seed(3)
     output = generate(
         model,
         prompt_of(3),
-        references=[text[40:60], prompt_of(9)[0].tolist(), text[55:88]],
-        rows=32,
         drafter=lambda: witness,
+        engine=engine,
         eos_token_id=None,
         max_new_tokens=48,
+        **options,
         **MODES[mode],
     )
+    hook.remove()
     assert isinstance(output, Tensor)
-    assert output.tolist() == expected.tolist()
+    assert bool(forwards) == (engine == "torch")
+    tokens: list[int] = output[0].tolist()
+    return tokens
+
+
+@cache
+def undrafted(family: str, mode: str, engine: EngineName) -> tuple[list[int], Tensor]:
+    """What an engine says without drafts, and its logits for each new token."""
+    witness = Witness(Nothing())
+    text = drafted(witness, family, mode, engine, rows=0)
+    return text, torch.cat([sight.logits for sight in witness.sights])
+
+
+def expect_own_logits(witness: Witness, logits: Tensor) -> None:
+    """Every kept row has the logits that the same engine finds without drafts."""
+    for sight in witness.sights:
+        kept = sight.logits[[0, *(row + 1 for row in sight.accepted.path)]]
+        expect_close(kept, logits[sight.length - 40 :][: len(kept)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "engine"), CELLS)
+def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str, engine: EngineName) -> None:
+    model, text = model_of(family), plain(family, mode)[0].tolist()
+    witness = Witness(drafter_of(name, text, model))
+    references = [text[40:60], prompt_of(9)[0].tolist(), text[55:88]]
+    assert drafted(witness, family, mode, engine, rows=32, references=references) == text
     expect_plain_logits(model, text, witness.sights)
+    if engine != "torch":  # whose plain decoding is the text
+        alone, logits = undrafted(family, mode, engine)
+        assert alone == text
+        expect_own_logits(witness, logits)
     if name == "oracle":
         assert len(witness.sights) == 1 + 8  # the prefill's token, then 47 tokens six at a time
 
@@ -147,17 +194,13 @@ def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", [*TABLE, *TAUGHT])
-def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(name: str, family: str) -> None:
-    model = model_of(family)
-    text = plain(family, "greedy")[0].tolist()
+@pytest.mark.parametrize(("name", "engine"), CELLS)
+def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(
+    name: str, family: str, engine: EngineName
+) -> None:
+    model, text = model_of(family), plain(family, "greedy")[0].tolist()
     witness = Witness(drafter_of(name, text, model))
-    output = generate(
-        model, prompt_of(3), references=[text[40:60]], drafter=lambda: witness, eos_token_id=None, max_new_tokens=48,
-        do_sample=False, cost=KINKED,
-    )  # fmt: skip
-    assert isinstance(output, Tensor)
-    assert output[0].tolist() == text
+    assert drafted(witness, family, "greedy", engine, references=[text[40:60]], cost=KINKED) == text
     expect_plain_logits(model, text, witness.sights, every_row=1)
 
 

@@ -30,12 +30,12 @@ class Row:
 
 
 ROWS = [
-    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "llama", "greedy")),
-    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "gpt2", "greedy")),
-    Row(mutants.rows_see_no_ancestors, ALIKE, ("thicket", "llama", "greedy")),
-    Row(mutants.rows_see_their_siblings, ALIKE, ("thicket", "llama", "greedy")),
-    Row(mutants.window_is_one_too_wide, ALIKE, ("thicket", "mistral", "greedy")),
-    Row(mutants.window_counts_slots, ALIKE, ("thicket", "mistral", "greedy")),
+    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "llama", "greedy", "torch")),
+    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "gpt2", "greedy", "torch")),
+    Row(mutants.rows_see_no_ancestors, ALIKE, ("thicket", "llama", "greedy", "torch")),
+    Row(mutants.rows_see_their_siblings, ALIKE, ("thicket", "llama", "greedy", "torch")),
+    Row(mutants.window_is_one_too_wide, ALIKE, ("thicket", "mistral", "greedy", "torch")),
+    Row(mutants.window_counts_slots, ALIKE, ("thicket", "mistral", "greedy", "torch")),
     Row(mutants.padding_is_seen, PADDED, ("llama",)),
     Row(mutants.positions_count_the_padding, PADDED, ("gpt2",)),
     Row(
@@ -43,14 +43,18 @@ ROWS = [
         test_contract.test_eager_attention_gives_the_same_text_as_plain_decoding,
         ("llama",),
     ),
-    Row(mutants.first_rows_are_kept, ALIKE, ("thicket", "llama", "greedy")),
+    Row(mutants.first_rows_are_kept, ALIKE, ("thicket", "llama", "greedy", "torch")),
     Row(
         mutants.first_rows_are_kept, test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill, ("llama",)
     ),
-    Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy"), error=IndexError),
-    Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "llama", "greedy")),
-    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "llama", "greedy")),
-    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "mistral", "greedy")),
+    Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy", "torch"), error=IndexError),
+    Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "llama", "greedy", "torch")),
+    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "llama", "greedy", "torch")),
+    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "mistral", "greedy", "torch")),
+    pytest.param(
+        Row(mutants.accepted_rows_stay_in_their_blocks, ALIKE, ("thicket", "llama", "greedy", "openvino")),
+        marks=test_contract.OPENVINO,
+    ),
     Row(mutants.state_is_not_rewound, test_families.test_drafts_change_neither_text_nor_logits, ("mamba2", "greedy")),
     Row(
         mutants.bonus_token_is_lost,
@@ -73,19 +77,19 @@ ROWS = [
         mutants.criteria_are_asked_per_forward,
         test_engine.test_a_stop_string_across_two_accepted_tokens_ends_the_text_there,
     ),
-    Row(mutants.likeliest_child_is_followed, ALIKE, ("thicket", "llama", "greedy")),
+    Row(mutants.likeliest_child_is_followed, ALIKE, ("thicket", "llama", "greedy", "torch")),
     Row(mutants.padding_is_a_token, test_engine.test_token_id_0_after_a_leaf_is_a_token_and_no_padding, ()),
     Row(
         mutants.every_row_is_chosen,
         test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
     ),
-    Row(mutants.every_row_is_chosen, ALIKE, ("thicket", "llama", "sampled")),
+    Row(mutants.every_row_is_chosen, ALIKE, ("thicket", "llama", "sampled", "torch")),
     Row(
         mutants.processors_miss_the_path,
         test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
     ),
-    Row(mutants.processors_miss_the_path, ALIKE, ("oracle", "llama", "penalised")),
-    Row(mutants.logits_are_the_rows_before, ALIKE, ("oracle", "llama", "greedy")),
+    Row(mutants.processors_miss_the_path, ALIKE, ("oracle", "llama", "penalised", "torch")),
+    Row(mutants.logits_are_the_rows_before, ALIKE, ("oracle", "llama", "greedy", "torch")),
     Row(mutants.compiled_position_is_the_slot, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.rejected_slots_are_seen, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.kept_slots_are_written_again, COMPILED, ("llama", "sdpa", "greedy")),

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from tests.fuzz.check import TIE
 from tests.fuzz.round import Report, begin, fuzz
 
 ROUND = 250
+SPAWN = get_context("spawn")
 GIVE_UP = 4
 """So many failures are one fault over and over, or an engine that is broken throughout."""
 
@@ -32,7 +34,10 @@ def main(
     verdicts: Counter[str] = Counter()
     failures = 0
     started = monotonic()
-    with ProcessPoolExecutor(processes, get_context("spawn"), begin) as pool:
+    with (
+        TemporaryDirectory(prefix="antiphon-fuzz-") as cache,
+        ProcessPoolExecutor(processes, SPAWN, begin, (cache,)) as pool,
+    ):
         for report in pool.map(fuzz, *zip(*rounds, strict=True)):
             verdicts += report.verdicts
             if report.failure:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend
+from antiphon.accel.engines.openvino.runtime import is_installed
+from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.testing.tiny import EOS, FAMILIES, VOCABULARY
 
 FACTORIES: dict[str, DrafterFactory] = {**DRAFTERS, "blend+lookahead": partial(Blend, window=WINDOW)}
@@ -20,6 +22,9 @@ TRUTH = -1
 
 Script = tuple[tuple[int, int, float], ...]
 """A draft relative to the truth. Each row: how many rows above its parent stands, its token or TRUTH, its chance."""
+
+ENGINES: tuple[EngineName, ...] = ("torch", "torch", "openvino") if is_installed() else ("torch",)
+"""Whose forwards are tried: every third case is OpenVINO's, where that is installed and takes the model."""
 
 _DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 _LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 40}
@@ -72,6 +77,7 @@ class Case:
     stop_strings: tuple[str, ...] = ()
     criterion: tuple[str, int] | None = None
     door: str = "generate"
+    engine: EngineName = "torch"
 
 
 ALPHABETS = ((), (), (0, 97, 98), (0, 32, 97, 98, EOS), tuple(range(97, 110)))
@@ -152,4 +158,5 @@ def cases(draw: st.DrawFn) -> Case:
         stop_strings=tuple(draw(st.lists(letter, max_size=draw(st.sampled_from([0, 0, 4]))))),
         criterion=draw(st.none() | st.tuples(st.sampled_from(["calls", "sum", "zeros"]), st.integers(1, 12))),
         door=draw(st.sampled_from(["generate", "custom_generate", "stream"])),
+        engine=draw(st.sampled_from(ENGINES)),
     )

@@ -12,13 +12,14 @@ from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCr
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Drafter
+from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.adversary import Witness
 from antiphon.accel.testing.tiny import PAD
 from tests.accel.oracles import ATOL, KINKED, RTOL, expect_plain_logits
 from tests.fuzz.case import FACTORIES, Case
-from tests.fuzz.cast import TOKENIZER, Company, Scripted, model_of
+from tests.fuzz.cast import TOKENIZER, Company, Scripted, is_taken, model_of
 
 TIE = 1e-4
 """Two tokens this close (in nats) may change places when float32 sums are taken in another order, and no others."""
@@ -74,6 +75,11 @@ def model_for(case: Case) -> Any:
     return model_of(case.family, case.size, case.seed, case.attention)
 
 
+def engine_of(case: Case) -> EngineName:
+    """The engine that decodes the case: torch, where the model is none of those that the case's engine takes."""
+    return case.engine if case.engine == "torch" or is_taken(model_for(case)) else "torch"
+
+
 def drafter_of(case: Case, text: list[int]) -> Drafter:
     return Scripted(case.scripts, text) if case.drafter == "script" else FACTORIES[case.drafter]()
 
@@ -118,7 +124,7 @@ def decode(case: Case, drafter: Drafter, company: Company) -> tuple[list[int], l
     """The engine's text and steps, by the door that the case names."""
     model, prompt, given = model_for(case), prompt_of(case), arguments(case, company)
     steps: list[Step] = []
-    own: dict[str, Any] = {"rows": case.rows, "drafter": lambda: drafter, "cost": KINKED}
+    own: dict[str, Any] = {"rows": case.rows, "drafter": lambda: drafter, "cost": KINKED, "engine": engine_of(case)}
     if case.door == "stream":
         generator = None if case.draw is None else torch.Generator().manual_seed(case.draw)
         steps += stream(model, prompt, references=case.references, generator=generator, **own, **given)

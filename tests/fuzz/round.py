@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 import warnings
 from collections import Counter
@@ -32,8 +33,9 @@ class Report:
         return sum(self.verdicts.values()) + bool(self.failure)
 
 
-def begin() -> None:
-    """What a process does before its first round: one thread, errors for warnings, as in the tests."""
+def begin(cache: str) -> None:
+    """What a process does before its first round: one thread, errors for warnings, and no trace in the user's cache."""
+    os.environ["XDG_CACHE_HOME"] = cache
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     logging.set_verbosity_error()

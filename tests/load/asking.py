@@ -106,9 +106,9 @@ async def ask_for(
         _, late = await asyncio.wait(asking, timeout=seconds + DRAIN)
         for each in late:
             each.cancel()
-        for each in await asyncio.gather(*asking, return_exceptions=True):
-            if isinstance(each, Exception):
-                raise each
+        for ended in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
     outcome.seconds = perf_counter() - began
     return outcome
 

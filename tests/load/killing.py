@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import httpx
 import typer
 
-from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
+from antiphon.retrieval import HashEmbedder, LocalIndex, Passage, Retriever, index_passages
 from tests.load.asking import Outcome, Target, ask_for
 from tests.load.prompts import Asked
 from tests.load.servers import Command, RunningServer, free_port, started
@@ -30,7 +30,9 @@ def kill_and_restart(model: str, questions: Sequence[Asked], *, clients: int, se
         outcome, confirmed, kept = asyncio.run(
             _killed(model, questions, place, clients=clients, seconds=seconds, max_tokens=max_tokens)
         )
-        stored = len(Retriever.open(place).index)
+        index = Retriever.open(place).index
+        assert isinstance(index, LocalIndex)
+        stored = len(index)
     whole = kept and stored >= len(set(texts)) + confirmed
     typer.echo(
         f"killed {KILLS} times: {len(outcome.answers)} answers, errors {dict(outcome.errors)}, malformed "

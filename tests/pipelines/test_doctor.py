@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from antiphon.accel.engines.openvino.conversion import windows_of
+from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.families import ALL_FAMILIES
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.accel.testing.trial import FamilyTrial, Trial
+from antiphon.accel.testing.trial import FamilyTrial, OpenVINOTrial, Trial
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.doctor_report import LEVELS, families_markdown, show_families, try_families
 
@@ -99,11 +101,17 @@ def test_the_families_named_are_tried_and_sorted_by_what_they_verify() -> None:
     assert [trial.trials["greedy"]["oracle"].steps for trial in trials] == [9, 9, 9]
     found = json.loads(json.dumps(trials[0].as_dict()))
     assert (found["family"], found["level"], found["greedy"]["oracle"]["tokens"]) == ("llama", "tree", 48)
+    if is_installed():
+        assert (found["openvino"]["reason"], found["openvino"]["sampled"]["thicket"]["same"]) == ("", True)
+        assert "| 9 | no | " in families_markdown(trials[1:])
 
 
-def trial_of(family: str, greedy: Trial, sampled: Trial) -> FamilyTrial:
+STAYS = OpenVINOTrial({}, "it is another engine")
+
+
+def trial_of(family: str, greedy: Trial, sampled: Trial, openvino: OpenVINOTrial = STAYS) -> FamilyTrial:
     modes = {"greedy": {"oracle": greedy}, "sampled": {"oracle": sampled}}
-    return FamilyTrial(family, traits_of(tiny_model(family)), modes)
+    return FamilyTrial(family, traits_of(tiny_model(family)), modes, openvino)
 
 
 GOOD = Trial(same=True, tokens=48, steps=9, error=3e-6)
@@ -112,10 +120,11 @@ GOOD = Trial(same=True, tokens=48, steps=9, error=3e-6)
 def test_a_family_that_is_not_exact_stands_out(capsys: pytest.CaptureFixture[str]) -> None:
     other = Trial(same=False, tokens=48, steps=12, error=float("inf"))
     drifting = Trial(same=True, tokens=48, steps=9, error=0.02)
-    rows = [trial_of("llama", GOOD, other), trial_of("gemma3", drifting, GOOD)]
+    rows = [trial_of("llama", GOOD, other, OpenVINOTrial({"greedy": {"oracle": drifting}}))]
+    rows.append(trial_of("gemma3", drifting, GOOD))
     page = families_markdown(rows)
-    assert "| llama | tree | full | same | differs | inf | 9 | " in page
-    assert "| gemma3 | tree | sliding + full | differs | same | 2e-02 | 9 | " in page
+    assert "| llama | tree | full | same | differs | inf | 9 | differs |" in page
+    assert "| gemma3 | tree | sliding + full | differs | same | 2e-02 | 9 | no: it is another engine |" in page
     show_families(rows)
     assert "differs" in capsys.readouterr().out
 
@@ -124,7 +133,11 @@ def test_the_page_of_families_is_what_its_command_prints_today() -> None:
     """Results come from the run that wrote it; names, levels, layers and reasons are the probe's, here and now."""
     rows = []
     for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
-        steps = int(re.findall(rf"^\| {family} \|.*\| (\d+) \| [^|]* \|$", PAGE, flags=re.MULTILINE)[0])
-        trial = Trial(same=True, tokens=48, steps=steps, error=3e-6)
-        rows.append(trial_of(family, trial, trial))
+        row = rf"^\| {family} \|.*\| (\d+) \| (no: |)([^|]*) \| [^|]* \|$"
+        steps, refused, said = re.findall(row, PAGE, flags=re.MULTILINE)[0]
+        traits, trial = traits_of(tiny_model(family)), Trial(same=True, tokens=48, steps=int(steps), error=3e-6)
+        reason = said if refused else "" if said.startswith("same") else traits.reason
+        windows = [] if reason else [window for window in windows_of(traits) if window]
+        openvino = OpenVINOTrial({}, reason, None if reason else min(windows, default=None))
+        rows.append(trial_of(family, trial, trial, openvino))
     assert families_markdown(rows) == PAGE

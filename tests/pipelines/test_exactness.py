@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from antiphon.accel import Certificate, LanguageModel
+from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -103,6 +104,20 @@ def test_every_way_of_decoding_is_measured(tiny_folder: Path, tmp_path: Path) ->
     assert double["worst_ulp_steady"] <= 2
 
 
+@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+def test_another_engine_is_held_against_itself_without_drafts_and_against_transformers(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    arguments = ("bench", "exactness", recorded(tmp_path, 2), "--model", tiny_folder, "--dtype", "float32")
+    shown = antiphon(*arguments, "--engine", "openvino", "--max-new-tokens", 16, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    (figure,) = json.loads(shown.stdout)["dtypes"]
+    assert (figure["engine"], figure["prompts"], figure["tokens"], figure["kept"]) == ("openvino", 2, 32, True)
+    assert figure["drafted_identical_to_undrafted"] == figure["undrafted_identical"] == 1
+    assert figure["worst_ulp_undrafted"] is not None
+    assert figure["worst_ulp_eager"] is figure["worst_ulp_steady"] is None
+
+
 def test_the_table_has_a_column_for_each_precision(tiny_folder: Path, tmp_path: Path) -> None:
     arguments = ("bench", "exactness", recorded(tmp_path, 1), "--model", tiny_folder, "--dtype", "float32")
     shown = antiphon(*arguments, "--max-new-tokens", 4)
@@ -161,6 +176,10 @@ def test_a_broken_promise_is_noticed() -> None:
     assert Exactness("bfloat16", (kept, noisy)).is_kept, "plain decoding is no better"
     assert not Exactness("bfloat16", (kept, replace(noisy, drafted=certificate(1, 2, 3, regret=9.5)))).is_kept
     assert not Exactness("float32", (kept, noisy)).is_kept
+    parted = Ways(plain=one, drafted=other, undrafted=other)
+    assert Exactness("float32", (parted,), engine="openvino").is_kept, "at a tie with torch"
+    assert not Exactness("float32", (replace(parted, undrafted=one),), engine="openvino").is_kept
+    assert not Exactness("float32", (parted,)).is_kept
     moved = replace(kept, steady=one, steady_plain=other)
     assert not Exactness("bfloat16", (moved,)).is_kept
 

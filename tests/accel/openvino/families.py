@@ -1,6 +1,6 @@
 """What is asked of every family on OpenVINO: the text and the logits of torch, or the reason why it stays there.
 
-The suite asks it of a few; `python -m tests.accel.openvino.families` of all.
+The suite asks it of all; so does `python -m tests.accel.openvino.families`, with a bar.
 """
 
 from functools import cache

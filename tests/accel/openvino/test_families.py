@@ -1,4 +1,4 @@
-"""A family of each kind on OpenVINO: the text and the logits of torch, or the reason why it stays there."""
+"""Every family on OpenVINO: the text and the logits of torch, or the reason why it stays there."""
 
 import pytest
 import torch
@@ -10,14 +10,15 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.self_test import findings
-from tests.accel.openvino.families import expect_logits_of_torch, expect_reason, expect_text_of_torch, paged
+from tests.accel.openvino.families import (
+    STAY,
+    TAKEN,
+    expect_logits_of_torch,
+    expect_reason,
+    expect_text_of_torch,
+    paged,
+)
 from tests.accel.openvino.making import engine_of, in_precision, model_of
-
-TAKEN = ("llama", "gpt2", "mistral", "gemma3", "mixtral", "gpt_oss")
-"""Full attention with rotary positions and with learned ones; windows in all layers and in some; experts; sinks."""
-
-STAY = ("gptj", "gemma2", "llama4", "llama-dynamic", "bloom", "mamba2", "recurrent_gemma")
-"""One for each reason."""
 
 
 @pytest.mark.parametrize("family", TAKEN)

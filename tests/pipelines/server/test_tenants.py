@@ -47,7 +47,7 @@ class Witness:
         witness = self
 
         class Watched(Blend):
-            def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
+            def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
                 decode = witness.model.tokenizer.decode
                 known = [numbers(decode(list(each))) for each in references]
                 witness.seen.append((numbers(decode(list(prompt))), set().union(*known)))

@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import ROOT, Drafter, Tokens, path_to
 from antiphon.accel.drafting.drafters.blend import Blend
+from antiphon.accel.engines.openvino.opening import open_engine
+from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
@@ -24,6 +26,9 @@ TOLERANCE = 2e-4
 
 PROMPT_TOKENS, NEW_TOKENS = 40, 48
 ROWS = 32
+MEMORY = 2**23
+"""Bytes of keys and values on OpenVINO, which a tiny model fills by far not."""
+
 ORACLE_DEPTH = 5
 EVERY_ROW = 3
 """In so many first steps the rows that are not accepted are compared as well."""
@@ -62,12 +67,30 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenVINOTrial:
+    """A tiny model on OpenVINO: its trials by mode and drafter, or the ``reason`` why there are none.
+
+    Where the text is longer than the ``window`` drafts are chains.
+    """
+
+    trials: Mapping[str, Mapping[str, Trial]]
+    reason: str = ""
+    window: int | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether every text and all logits are plain decoding's in torch; a family that stays on torch breaks none."""
+        return all(trial.holds for trials in self.trials.values() for trial in trials.values())
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyTrial:
-    """One tiny model of a family: what it can verify, and its trials by mode and drafter."""
+    """One tiny model of a family: what it can verify, its trials by mode and drafter, and those on OpenVINO."""
 
     family: str
     traits: Traits
     trials: Mapping[str, Mapping[str, Trial]]
+    openvino: OpenVINOTrial
 
     @property
     def error(self) -> float:
@@ -80,27 +103,45 @@ class FamilyTrial:
 
     def as_dict(self) -> dict[str, Any]:
         """Family, level, reason and every trial under its names, for JSON."""
-        trials = {mode: {name: asdict(trial) for name, trial in row.items()} for mode, row in self.trials.items()}
-        return {"family": self.family, "level": self.traits.level, "reason": self.traits.reason} | trials
+        facts = {"family": self.family, "level": self.traits.level, "reason": self.traits.reason}
+        paged = {"reason": self.openvino.reason, "window": self.openvino.window} | _figures(self.openvino.trials)
+        return facts | _figures(self.trials) | {"openvino": paged}
+
+
+def _figures(trials: Mapping[str, Mapping[str, Trial]]) -> dict[str, Any]:
+    return {mode: {name: asdict(trial) for name, trial in row.items()} for mode, row in trials.items()}
 
 
 def try_family(family: str) -> FamilyTrial:
-    """Build a family's tiny model and decode with each drafter beside plain decoding, greedy and sampled.
+    """Build a family's tiny model and decode with each drafter beside plain decoding, greedy and sampled; on torch, and
+    on OpenVINO where that takes it.
 
     Raises:
         ValueError: there is no such family.
     """
     model = tiny_model(family)
-    return FamilyTrial(family, traits_of(model), {mode: try_model(model, mode) for mode in MODES})
+    trials = {mode: try_model(model, mode) for mode in MODES}
+    return FamilyTrial(family, traits_of(model), trials, try_on_openvino(model))
 
 
-def try_model(model: PreTrainedModel, mode: str, drafters: tuple[str, ...] = tuple(DRAFTERS)) -> dict[str, Trial]:
-    """Decode one prompt plainly, then with each drafter from the same random state, and compare."""
+def try_on_openvino(model: PreTrainedModel) -> OpenVINOTrial:
+    """The same trials on OpenVINO, against plain decoding in torch."""
+    opened = open_engine(model, memory=MEMORY)
+    if opened.engine is None:
+        return OpenVINOTrial({}, opened.reason.partition(": ")[2].removesuffix(".") or opened.reason)
+    trials = {mode: try_model(model, mode, engine="openvino") for mode in MODES}
+    return OpenVINOTrial(trials, window=opened.engine.window)
+
+
+def try_model(
+    model: PreTrainedModel, mode: str, drafters: tuple[str, ...] = tuple(DRAFTERS), *, engine: EngineName = "torch"
+) -> dict[str, Trial]:
+    """Decode one prompt plainly in torch, then with each drafter from the same random state, and compare."""
     tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3))
     options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         plain = _decode_plainly(model, tokens, options)
-        return {name: _try(model, tokens, options, plain, DRAFTERS[name]) for name in drafters}
+        return {name: _try(model, tokens, options | {"engine": engine}, plain, DRAFTERS[name]) for name in drafters}
 
 
 @dataclass(frozen=True, slots=True)

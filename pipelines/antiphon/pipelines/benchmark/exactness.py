@@ -12,19 +12,22 @@ from antiphon.pipelines.progress import Progress
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.accel.certify import Certificate
+    from antiphon.accel.engines.selection import EngineName
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
     """One prompt's certificates, by the way it was decoded; the emitted tokens are in them.
 
-    ``plain`` is `model.generate`, ``eager`` the same with the other attention, ``drafted`` is ours. ``steady`` and
-    ``steady_plain`` are ours in deterministic mode with and without drafts, where the model can.
+    ``plain`` is `model.generate`, ``drafted`` is ours. On torch ``eager`` is plain decoding with the other attention,
+    and ``steady`` and ``steady_plain`` are ours in deterministic mode with and without drafts, where the model can. On
+    another engine ``undrafted`` is ours without drafts.
     """
 
     plain: Certificate
     drafted: Certificate
-    eager: Certificate
+    eager: Certificate | None = None
+    undrafted: Certificate | None = None
     steady: Certificate | None = None
     steady_plain: Certificate | None = None
 
@@ -36,26 +39,32 @@ class Exactness:
     dtype: str
     ways: tuple[Ways, ...]
     refused: str | None = None
+    engine: EngineName = "torch"
 
     @property
     def is_kept(self) -> bool:
-        """Whether the promise is: in float32 the very tokens; in half precision no regret above what is allowed, or
-        above what plain decoding by transformers has itself on these prompts, and determinism.
+        """Whether the promise is: no regret above what is allowed, and in float32 the very tokens of plain decoding on
+        the same engine. In half precision a regret may be as large as plain decoding by transformers has itself on
+        these prompts, and deterministic texts do not depend on drafts.
         """
         noise = self._worst("plain") or 0.0
         decoded = [each for way in self.ways for each in (way.drafted, way.steady) if each is not None]
         explained = all(each.holds or (self.dtype != "float32" and each.worst <= noise) for each in decoded)
-        same = self._share("drafted", "plain") == 1 if self.dtype == "float32" else True
+        alone = "plain" if self.engine == "torch" else "undrafted"
+        same = self._share("drafted", alone) == 1 if self.dtype == "float32" else True
         return explained and same and self._share("steady", "steady_plain") in (None, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """All figures under flat names; a share or regret that was not measured is None."""
-        names = ("plain", "drafted", "eager", "steady")
+        names = ("plain", "drafted", "undrafted", "eager", "steady")
         return {
             "dtype": self.dtype,
+            "engine": self.engine,
             "prompts": len(self.ways),
             "tokens": sum(len(way.drafted.tokens) for way in self.ways),
             "drafted_identical": self._share("drafted", "plain"),
+            "drafted_identical_to_undrafted": self._share("drafted", "undrafted"),
+            "undrafted_identical": self._share("undrafted", "plain"),
             "eager_identical": self._share("eager", "plain"),
             "deterministic_identical": self._share("steady", "steady_plain"),
             "deterministic_identical_to_plain": self._share("steady", "plain"),
@@ -89,26 +98,31 @@ def measure_exactness(
     max_new_tokens: int,
     rows: int = 32,
     deterministic: bool = True,
+    engine: EngineName = "torch",
     report: Progress | None = None,
 ) -> Exactness:
     """Decode every prompt in every way, with the model in the dtype that it has, and certify each output.
 
     In float32, and where ``deterministic`` is false, the deterministic mode is left out: in the one it adds nothing.
+    So it is on another ``engine`` than torch, which it does not concern.
 
     Raises:
-        ValueError: a prompt leaves no room for ``max_new_tokens`` in the context window.
+        ValueError: a prompt leaves no room for ``max_new_tokens`` in the context window, or the engine does not run
+            the model.
     """
     dtype = str(language_model.model.dtype).removeprefix("torch.")
-    is_steady = deterministic and dtype != "float32"
+    is_steady = deterministic and dtype != "float32" and engine == "torch"
     refused = _refusal(language_model, rows) if is_steady else None
     ways = []
     for done, case in enumerate(cases):
         if report is not None:
             report(dtype, done, len(cases))
-        ways.append(_decode(language_model, case, max_new_tokens, rows, is_steady=is_steady and refused is None))
+        prompt = _Prompt(language_model, case, max_new_tokens, rows)
+        steady = is_steady and refused is None
+        ways.append(_on_torch(prompt, is_steady=steady) if engine == "torch" else _on_another(prompt, engine))
     if report is not None:
         report(dtype, len(cases), len(cases))
-    return Exactness(dtype, tuple(ways), refused)
+    return Exactness(dtype, tuple(ways), refused, engine)
 
 
 def _refusal(language_model: LanguageModel, rows: int) -> str | None:
@@ -124,14 +138,13 @@ def _refusal(language_model: LanguageModel, rows: int) -> str | None:
     return None
 
 
-def _decode(language_model: LanguageModel, case: Case, max_new_tokens: int, rows: int, *, is_steady: bool) -> Ways:
+def _on_torch(prompt: _Prompt, *, is_steady: bool) -> Ways:
     from antiphon.accel.drafting.drafters import Nothing
     from antiphon.accel.engines.torch.attention import attending, implementation_of
 
-    prompt = _Prompt(language_model, case, max_new_tokens, rows)
-    other = "sdpa" if implementation_of(language_model.model) == "eager" else "eager"
+    other = "sdpa" if implementation_of(prompt.model) == "eager" else "eager"
     plain = prompt.plain()
-    with attending(language_model.model, other):
+    with attending(prompt.model, other):
         eager = prompt.plain()
     return Ways(
         plain=plain,
@@ -139,6 +152,16 @@ def _decode(language_model: LanguageModel, case: Case, max_new_tokens: int, rows
         eager=eager,
         steady=prompt.drafted(deterministic=True) if is_steady else None,
         steady_plain=prompt.drafted(deterministic=True, drafter=Nothing) if is_steady else None,
+    )
+
+
+def _on_another(prompt: _Prompt, engine: EngineName) -> Ways:
+    from antiphon.accel.drafting.drafters import Nothing
+
+    return Ways(
+        plain=prompt.plain(),
+        drafted=prompt.drafted(engine=engine),
+        undrafted=prompt.drafted(engine=engine, drafter=Nothing),
     )
 
 

@@ -14,7 +14,7 @@ from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import bench_answers, bench_drafters, bench_index, bench_speed, bench_vllm, console
-from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
+from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Limit, Task
 from antiphon.pipelines.rendering.tables import FigureTable, figure_table
 
 if TYPE_CHECKING:
@@ -96,14 +96,19 @@ def exactness(
         ),
     ] = None,
     deterministic: Annotated[bool, typer.Option(help="Decode in deterministic mode too.")] = True,
+    engine: EngineOption = "torch",
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare drafted outputs with plain ones, certify them all, and show transformers' own noise beside them.
 
-    The exit code is 1 where a promise is broken: other tokens in float32, a regret that rounding does not explain, or
-    a draft that changed a deterministic output.
+    On another engine than torch its outputs without drafts are compared as well, in place of that noise and of the
+    deterministic mode.
+
+    The exit code is 1 where a promise is broken: other tokens than without drafts in float32, a regret that rounding
+    does not explain, or a draft that changed a deterministic output.
     """
+    from antiphon.accel.engines.selection import engine_named
     from antiphon.pipelines.benchmark.cases import load_cases
     from antiphon.pipelines.benchmark.exactness import measure_exactness
     from antiphon.pipelines.cli.preparation import STAGES, dtype_named, load_language_model
@@ -111,6 +116,7 @@ def exactness(
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "rows": rows, "deterministic": deterministic}
+    options["engine"] = engine_named(engine)
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
@@ -176,11 +182,14 @@ EXACTNESS = {
     "prompts": "prompts",
     "tokens": "tokens drafted",
     "drafted_identical": "drafted as plain, share",
+    "drafted_identical_to_undrafted": "drafted as undrafted by the engine, share",
+    "undrafted_identical": "undrafted by the engine as plain, share",
     "eager_identical": "plain by another attention as plain, share",
     "deterministic_identical": "deterministic: drafted as undrafted, share",
     "deterministic_identical_to_plain": "deterministic: drafted as plain, share",
     "worst_ulp_plain": "worst regret, plain, ulp",
     "worst_ulp_drafted": "worst regret, drafted, ulp",
+    "worst_ulp_undrafted": "worst regret, undrafted by the engine, ulp",
     "worst_ulp_eager": "worst regret, other attention, ulp",
     "worst_ulp_steady": "worst regret, deterministic, ulp",
     "above_zero_plain": "tokens with a regret, plain",

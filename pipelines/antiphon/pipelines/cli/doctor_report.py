@@ -110,7 +110,7 @@ def show_families(trials: Sequence[FamilyTrial]) -> None:
 
 def family_table(trials: Sequence[FamilyTrial]) -> FigureTable:
     """The table of families for the terminal, with the largest difference of a logit that was seen."""
-    names = ("family", "level", "greedy", "sampled", "logits", "steps", "because")
+    names = ("family", "level", "greedy", "sampled", "logits", "steps", "openvino", "because")
     figures = [
         {
             "family": trial.family,
@@ -119,6 +119,7 @@ def family_table(trials: Sequence[FamilyTrial]) -> FigureTable:
             "sampled": _held(trial, "sampled"),
             "logits": f"{trial.error:.0e}",
             "steps": _oracle_steps(trial),
+            "openvino": _on_openvino(trial),
             "because": trial.traits.reason,
         }
         for trial in trials
@@ -139,8 +140,8 @@ def families_markdown(trials: Sequence[FamilyTrial]) -> str:
             tolerance=f"{TOLERANCE:.0e}".replace("e-0", "e-"),
             levels="\n".join(f"- **{level}**: {what}." for level, what in LEVELS.items()),
         ),
-        "| family | level | layers | greedy | sampled | logits | steps | because |",
-        "|---|---|---|---|---|---|---|---|",
+        "| family | level | layers | greedy | sampled | logits | steps | openvino | because |",
+        "|---|---|---|---|---|---|---|---|---|",
         *map(_row, trials),
     ]
     return "\n".join(lines) + "\n"
@@ -159,7 +160,9 @@ text as a chain, and the default drafter; greedy, and sampled from the same rand
 whether the tokens were those of `model.generate` and every logit behind them plain decoding's. *logits* is the bound
 on their difference ({tolerance} passes; a wrong mask or position moves them by tenths). *steps* is how many forwards
 the {new} tokens took where {depth} true ones were drafted in each; where rotary frequencies change with the length
-(longrope, dynamic), no draft reaches over the change.
+(longrope, dynamic), no draft reaches over the change. *openvino* says whether the same holds of text and logits where
+OpenVINO runs the model (x86 CPUs), against plain decoding in torch; a family that it does not take stays on torch, and
+a loaded model is tried anew. Of layers with a window it verifies trees while text and draft fit into the smallest.
 
 What one forward can verify is found out for each loaded model, from the kinds of its layers and then from numbers:
 
@@ -175,8 +178,17 @@ def _row(trial: FamilyTrial) -> str:
     bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
     kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")
     held = [_held(trial, mode) for mode in ("greedy", "sampled")]
-    cells = [trial.family, trial.traits.level, kinds, *held, bound, str(_oracle_steps(trial)), trial.traits.reason]
-    return f"| {' | '.join(cells)} |"
+    cells = [trial.family, trial.traits.level, kinds, *held, bound, str(_oracle_steps(trial)), _on_openvino(trial)]
+    return f"| {' | '.join([*cells, trial.traits.reason])} |"
+
+
+def _on_openvino(trial: FamilyTrial) -> str:
+    """What OpenVINO makes of a family, or why it stays on torch."""
+    found = trial.openvino
+    if found.reason:
+        return "no" if found.reason == trial.traits.reason else f"no: {found.reason}"
+    beyond = f"; chains beyond {found.window} tokens" if found.window else ""
+    return f"same{beyond}" if found.holds else "differs"
 
 
 def _held(trial: FamilyTrial, mode: str) -> str:
