@@ -45,7 +45,7 @@ def main(
         words = [
             chosen.choice(("honey", "the", "queen", "keeps", "of", "wax", "and", "hive", "7")) for _ in range(length)
         ]
-        text = model.tokenizer.decode(model.tokenizer(" ".join(words))["input_ids"][:length])
+        text = str(model.tokenizer.decode(model.tokenizer(" ".join(words))["input_ids"][:length]))
         model.generate(text, references=[text], max_new_tokens=4)
         sizes.append(resident())
         if number % EVERY == 0 or number == requests:
