@@ -1,16 +1,18 @@
 """Answers in a form on the embedded model: python -m tests.structured. Exits with 1 if one is not as promised.
 
 Three classes, greedy and sampled, asked in Python, by LangChain and by LlamaIndex: every answer has to be an object of
-its class. In Python each is decoded once more without drafts, and has to be the same; greedy ones are timed beside free
-text.
+its class. In Python each is decoded once more without drafts, and has to be the same. Answers share forwards, eight at
+a time; with --timed some are asked once more one after the other, beside free text of the same length.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -25,6 +27,9 @@ from antiphon.pipelines import resolve_model
 
 TOKENS = 120
 """The most that an answer may have."""
+
+AT_ONCE = 8
+"""How many answers a framework is asked for at once."""
 
 NAMES = ("Anna Moser", "Ben Okafor", "Chiara Rossi", "David Levy", "Eun-ji Park", 'Fatima "Faye" Haddad', "Göran Ås")
 CITIES = ("Graz", "Lagos", "Turin", "Haifa", "Busan", "Tangier", "Malmö", "Osaka", "Quito", "Leeds", "Perth")
@@ -132,12 +137,10 @@ def question(number: int) -> str:
     )
 
 
-def in_python(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: dict[str, Any]) -> tuple[Any, Any]:
-    """The answer in Python, drafted and plain."""
+def asked(wanted: type[BaseModel], number: int) -> Any:
+    """What a model is asked in Python."""
     schema = wanted.model_json_schema()
-    turns: Any = [{"role": "user", "content": f"{question(number)}\n\nAnswer in JSON of this schema:\n{schema}"}]
-    asked: Any = {"json_schema": schema, "max_new_tokens": TOKENS, **sampling}
-    return model.generate(turns, **asked), model.generate(turns, drafter="nothing", **asked)
+    return [{"role": "user", "content": f"{question(number)}\n\nAnswer in JSON of this schema:\n{schema}"}]
 
 
 def in_langchain(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: dict[str, Any]) -> Any:
@@ -158,64 +161,81 @@ Asking = Callable[[LanguageModel, type[BaseModel], int, dict[str, Any]], Any]
 FACES: dict[str, Asking] = {"LangChain": in_langchain, "LlamaIndex": in_llama_index}
 
 
-def try_python(model: LanguageModel, wanted: type[BaseModel], number: int, sampling: Any, times: Times) -> Count:
-    """One case in Python; greedy ones are timed."""
+def try_python(model: LanguageModel, wanted: type[BaseModel], cases: int, sampling: dict[str, Any]) -> Count:
+    """All cases in Python, drafted and plain."""
+    count, questions = Count(), [asked(wanted, number) for number in range(cases)]
+    given: Any = {
+        "json_schema": wanted.model_json_schema(),
+        "max_new_tokens": TOKENS,
+        "seeds": range(cases),
+        **sampling,
+    }
+    drafted = model.generate_batch(questions, **given)
+    plain = model.generate_batch(questions, drafter="nothing", **given)
+    for one, other in zip(drafted, plain, strict=True):
+        parses, is_same = one.finish_reason == "stop", one.text == other.text
+        try:
+            wanted.model_validate_json(one.text)
+        except ValueError:
+            parses = False
+        count.note(parses, is_same, f"drafted: {one.text!r}, plain: {other.text!r}")
+    return count
+
+
+def try_face(ask: Asking, model: LanguageModel, wanted: type[BaseModel], cases: int, sampling: dict[str, Any]) -> Count:
+    """All cases in a framework, several at once."""
     count = Count()
-    drafted, plain = in_python(model, wanted, number, sampling)
-    try:
-        wanted.model_validate_json(drafted.text)
-        count.note(True, drafted.text == plain.text, f"plain: {plain.text!r}, drafted: {drafted.text!r}")
-    except ValueError as error:
-        count.note(False, drafted.text == plain.text, f"{drafted.text!r}: {error}")
-    if not sampling["temperature"]:
+
+    def answer(number: int) -> Any:
+        try:
+            return ask(model, wanted, number, {**sampling, "seed": number})
+        except Exception as error:  # noqa: BLE001 - whatever a user would have seen
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in pool.map(answer, range(cases)):
+            count.note(isinstance(found, wanted), True, repr(found))
+    return count
+
+
+def measured(model: LanguageModel, wanted: type[BaseModel], cases: int) -> Times:
+    """What greedy answers take that are asked one after the other, and free texts of their lengths."""
+    times = Times()
+    for number in range(cases):
+        given: Any = {"json_schema": wanted.model_json_schema(), "max_new_tokens": TOKENS}
+        drafted = model.generate(asked(wanted, number), **given)
         times.form.add(drafted)
-        times.plain.add(plain)
+        times.plain.add(model.generate(asked(wanted, number), drafter="nothing", **given))
         turns: Any = [{"role": "user", "content": question(number)}]
         length = max(drafted.steps.tokens, 2)
         times.free.add(model.generate(turns, max_new_tokens=length))
         times.free_plain.add(model.generate(turns, max_new_tokens=length, drafter="nothing"))
-    return count
+    return times
 
 
-def try_face(
-    ask: Callable[..., Any], model: LanguageModel, wanted: type[BaseModel], number: int, sampling: Any
-) -> Count:
-    """One case in a framework."""
-    count = Count()
-    try:
-        found = ask(model, wanted, number, sampling)
-        count.note(isinstance(found, wanted), True, repr(found))
-    except Exception as error:  # noqa: BLE001 - whatever a user would have seen
-        count.note(False, True, f"{type(error).__name__}: {error}")
-    return count
-
-
-def added(counts: Sequence[Count]) -> Count:
-    """All together."""
-    asked, parsed, same = (sum(each[at] for each in map(astuple, counts)) for at in range(3))
-    return Count(asked, parsed, same, next((each.wrong for each in counts if each.wrong), ""))
-
-
-def run(model: LanguageModel, name: str, cases: int) -> bool:
-    """All cases of one class, with a line for each face and mode; whether all were as promised."""
-    wanted, times, is_right = CLASSES[name], Times(), True
-    for mode, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        sampled = [{"temperature": temperature, "seed": number} for number in range(cases)]
-        counts = {"Python": [try_python(model, wanted, number, sampled[number], times) for number in range(cases)]}
-        for face, ask in FACES.items():
-            counts[face] = [try_face(ask, model, wanted, number, sampled[number]) for number in range(cases)]
-        for face, each in counts.items():
-            total = added(each)
-            same = f", {total.same} of {total.asked} the same drafted and plain" if face == "Python" else ""
-            typer.echo(f"{name}, {mode}, {face}: {total.parsed} of {total.asked} parse{same}")
-            if total.wrong:
-                is_right = False
-                typer.echo(f"    {total.wrong}")
+def report_speed(name: str, times: Times) -> None:
+    """One line: tokens per second of answers in a form and of free text."""
     drafted, plain = times.form.rate / times.free.rate, times.plain.rate / times.free_plain.rate
     typer.echo(
         f"{name}: {times.form.rate:.1f} tokens per second, free text {times.free.rate:.1f}: {drafted:.2f} of it; "
         f"without drafts {times.plain.rate:.1f} and {times.free_plain.rate:.1f}: {plain:.2f}"
     )
+
+
+def run(model: LanguageModel, name: str, cases: int) -> bool:
+    """All cases of one class, with a line for each face and mode; whether all were as promised."""
+    wanted, is_right = CLASSES[name], True
+    for mode, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        sampling = {"temperature": temperature}
+        faces = {"Python": partial(try_python, model, wanted, cases, sampling)}
+        faces |= {face: partial(try_face, ask, model, wanted, cases, sampling) for face, ask in FACES.items()}
+        for face, try_all in faces.items():
+            count = try_all()
+            same = f", {count.same} of {count.asked} the same drafted and plain" if face == "Python" else ""
+            typer.echo(f"{name}, {mode}, {face}: {count.parsed} of {count.asked} parse{same}")
+            if count.wrong:
+                is_right = False
+                typer.echo(f"    {count.wrong}")
     return is_right
 
 
@@ -223,14 +243,20 @@ def main(
     cases: Annotated[int, typer.Option(min=1, help="How many questions for each class and mode.")] = 100,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
     only: Annotated[str | None, typer.Option(help=f"One class alone: {', '.join(CLASSES)}.")] = None,
+    timed: Annotated[int, typer.Option(min=0, help="How many questions for each class are timed as well.")] = 0,
+    engine: Annotated[str, typer.Option(help="Who runs the model: auto, torch or openvino.")] = "auto",
 ) -> None:
     """Ask SmolLM2 for objects of three classes, and count those that are not as promised."""
     warnings.filterwarnings("ignore", message="The `json` method is deprecated")  # LlamaIndex's own call
     torch.set_num_threads(threads)
-    model = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype=torch.float32)
+    model = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype=torch.float32, engine=engine)
     model.generate("Once upon a time", max_new_tokens=8)  # what is found out of a model once is no answer's time
     started = perf_counter()
-    right = [run(model, name, cases) for name in CLASSES if only in (None, name)]
+    classes = [name for name in CLASSES if only in (None, name)]
+    right = [run(model, name, cases) for name in classes]
+    if timed:
+        for name in classes:
+            report_speed(name, measured(model, CLASSES[name], timed))
     typer.echo(f"{perf_counter() - started:.0f} s")
     raise typer.Exit(code=0 if all(right) else 1)
 
