@@ -13,7 +13,15 @@ from antiphon.pipelines.benchmark.loading import load_tokenizer
 from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
-from antiphon.pipelines.cli import bench_answers, bench_drafters, bench_index, bench_speed, bench_vllm, console
+from antiphon.pipelines.cli import (
+    bench_answers,
+    bench_drafters,
+    bench_first_token,
+    bench_index,
+    bench_speed,
+    bench_vllm,
+    console,
+)
 from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Limit, Task
 from antiphon.pipelines.rendering.tables import FigureTable, figure_table
 
@@ -30,6 +38,7 @@ for command in (
     bench_drafters.drafters,
     bench_answers.answers,
     bench_vllm.vllm,
+    bench_first_token.first_token,
 ):
     app.command()(command)
 
