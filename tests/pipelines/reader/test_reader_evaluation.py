@@ -11,11 +11,12 @@ import pytest
 from antiphon.accel import LanguageModel, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.pipelines.answer import Answer
-from antiphon.pipelines.data.demo import demo_documents, demo_questions
+from antiphon.pipelines.data.demo import DemoQuestion, demo_documents, demo_questions
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.quotes import Quote, quotes_of
 from antiphon.pipelines.training.reader import packages
 from antiphon.pipelines.training.reader.evaluate import Judged, judge, reader_figures
+from antiphon.pipelines.training.reader.examination import counted
 from antiphon.pipelines.training.reader.lesson import Lesson, Question
 from antiphon.retrieval import Passage
 
@@ -137,3 +138,11 @@ def _package(folder: Path, name: str, page: str) -> Path:
     except FileNotFoundError:
         pytest.skip("dpkg-deb is not on this machine")
     return deb
+
+
+def test_answers_are_counted_by_a_wanted_sentence_by_all_of_them_and_by_refusals() -> None:
+    two = DemoQuestion("Does wax melt?", "Wax melts at sixty degrees. Then it flows away slowly.")
+    none = DemoQuestion("Who won?", None)
+    said = [(two, "[1] Wax melts at sixty degrees."), (two, f"[1] {two.answer}"), (two, DECLINED), (none, DECLINED)]
+    line = "2 of 3 answers have a wanted sentence, 1 all of them; 1 are declined, of the others 1 of 1."
+    assert counted(said) == line

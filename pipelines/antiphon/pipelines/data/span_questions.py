@@ -41,8 +41,7 @@ class SpanQuestion:
 
     def is_answered_by(self, text: str) -> bool:
         """Whether a text has enough of the words of one of the spans."""
-        said = _words(text)
-        return any(len(_words(span) & said) >= ENOUGH * len(_words(span)) for span in self.spans)
+        return any(has_words(text, span) for span in self.spans)
 
 
 def span_questions(folder: Path = CORPORA) -> list[SpanQuestion]:
@@ -63,6 +62,12 @@ def corpora_of(questions: Iterable[SpanQuestion]) -> list[str]:
 def letters(text: str) -> str:
     """The letters and digits of a text, small: the same for a word and for the word cut by a hyphen at a line's end."""
     return _NO_LETTER.sub("", text).lower()
+
+
+def has_words(text: str, wanted: str) -> bool:
+    """Whether a text has enough of the words that are wanted."""
+    words = _words(wanted)
+    return len(words & _words(text)) >= ENOUGH * len(words)
 
 
 def _words(text: str) -> set[str]:
