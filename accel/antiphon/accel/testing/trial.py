@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import ROOT, Drafter, Tokens, path_to
 from antiphon.accel.drafting.drafters.blend import Blend
-from antiphon.accel.engines.openvino.opening import open_engine
-from antiphon.accel.engines.selection import EngineName
+from antiphon.accel.engines.selection import EngineName, select
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
@@ -126,11 +125,14 @@ def try_family(family: str) -> FamilyTrial:
 
 def try_on_openvino(model: PreTrainedModel) -> OpenVINOTrial:
     """The same trials on OpenVINO, against plain decoding in torch."""
-    opened = open_engine(model, memory=MEMORY)
-    if opened.engine is None:
-        return OpenVINOTrial({}, opened.reason.partition(": ")[2].removesuffix(".") or opened.reason)
+    try:
+        select(model, "openvino", memory=MEMORY)
+    except ValueError as error:
+        reason = str(error).partition(": ")[2].removeprefix("OpenVINO cannot run this model: ")
+        return OpenVINOTrial({}, reason.removesuffix("."))
     trials = {mode: try_model(model, mode, engine="openvino") for mode in MODES}
-    return OpenVINOTrial(trials, window=opened.engine.window)
+    windows = [reach.window for reach in traits_of(model).reaches.values() if reach.window]
+    return OpenVINOTrial(trials, window=min(windows, default=None))
 
 
 def try_model(
