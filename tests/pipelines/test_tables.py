@@ -18,8 +18,10 @@ from antiphon.pipelines.cli import (
     bench,
     bench_answers,
     bench_drafters,
+    bench_first_token,
     bench_index,
     bench_speed,
+    bench_vllm,
     bita,
     demo,
     doctor_report,
@@ -84,6 +86,9 @@ def tables() -> Iterator[tuple[str, FigureTable]]:
     indexes = [
         row | {"factory": "OPQ64_256,IVF65536_HNSW32,PQ64x4fsr,RFlat"} for row in rows_of(bench_index.INDEXING, "x")
     ]
+    first = [{key: figure() for key in bench_first_token.FIRST}]
+    yield "first token", figure_table("10 questions, 5 passages, reader", bench_first_token.FIRST, first)
+    yield "vllm", figure_table("4 requests, 4 at once", bench_vllm.COLUMNS, rows_of(bench_vllm.COLUMNS, "antiphon"))
     yield "index", figure_table("100,000 vectors of 1,024", bench_index.INDEXING, indexes)
 
 
