@@ -164,15 +164,31 @@ def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     assert page.evaluate("window.hit") is None
 
 
+DROP = """() => {
+    const data = new DataTransfer();
+    data.items.add(new File(['x'], 'program.exe'));
+    document.dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true }));
+}"""
+
+
 def test_a_dropped_file_that_cannot_be_read_says_why(page: Any) -> None:
-    page.evaluate(
-        """() => {
-            const data = new DataTransfer();
-            data.items.add(new File(['x'], 'program.exe'));
-            document.dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true }));
-        }"""
-    )
+    page.evaluate(DROP)
     shows(page, "#told", "Files of this kind are not read")
+
+
+def test_a_file_that_is_dropped_before_the_documents_are_listed_waits_for_the_list(browser: Any, address: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    waiting: list[Any] = []
+    page.route("**/documents", lambda route: route.continue_() if waiting else waiting.append(route))
+    page.goto(address)
+    page.wait_for_selector("#model option", state="attached")
+    page.wait_for_timeout(200)
+    [route] = waiting
+    page.evaluate(DROP)
+    route.continue_()
+    shows(page, "#told", "Files of this kind are not read")
+    context.close()
 
 
 def test_dark_light_and_small_screens(page: Any) -> None:

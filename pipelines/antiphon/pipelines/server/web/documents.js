@@ -4,7 +4,7 @@ import { element } from "./answer.js";
 import { get, remove, upload } from "./server.js";
 
 const byId = (id) => document.getElementById(id);
-let isReadOnly = true;
+let isReadOnly; // not known before the documents were listed
 
 const tell = (text) => { byId("told").textContent = text; };
 
@@ -70,10 +70,12 @@ export function takeFiles() {
     document.body.classList.add("dropping");
   });
   document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
-  document.addEventListener("drop", (event) => {
+  document.addEventListener("drop", async (event) => {
     if (isReadOnly) return;
     event.preventDefault();
     document.body.classList.remove("dropping");
-    add([...event.dataTransfer.files]);
+    const files = [...event.dataTransfer.files]; // the event holds them only now
+    if (isReadOnly === undefined) await take(() => {});
+    if (isReadOnly === false) add(files);
   });
 }
