@@ -44,10 +44,12 @@ def test_the_cost_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_cost(ANSWER)
     console.show_cost(replace(ANSWER, finish_reason="length"))
     console.show_cost(replace(ANSWER, steps=replace(ANSWER.steps, prefill_tokens=12)))
-    whole, cut, reused = capsys.readouterr().out.splitlines()
+    console.show_cost(replace(ANSWER, steps=replace(ANSWER.steps, weights="int8")))
+    whole, cut, reused, few_bits = capsys.readouterr().out.splitlines()
     assert whole == "8 tokens in 4 steps, 2.00 tokens per step, 1.2 s after a prompt of 30 tokens"
     assert cut == f"{whole}; cut off by max_new_tokens"
     assert reused == f"{whole}, 12 of them read"
+    assert few_bits == f"{whole}; said by weights of int8, another model"
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

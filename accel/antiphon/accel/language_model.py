@@ -45,7 +45,7 @@ class LanguageModel:
     any threads: where that is faster they share forwards, and each says what it says alone.
 
     The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``,
-    ``cost``, ``reproducible``.
+    ``cost``, ``reproducible``, ``engine``, ``weights``.
 
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
     that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
@@ -103,9 +103,8 @@ class LanguageModel:
         everything else, such as ``quantization_config`` or ``attn_implementation``, goes to transformers as it is.
 
         The weights of a model that was loaded here are the language model's own: whoever changes them afterwards (an
-        adapter that is merged, a layer that is exchanged) calls `antiphon.accel.prepack` with the model.
-
-        The ``engine`` is "auto" here: on x86 CPUs OpenVINO, where it is installed, agrees with torch and is faster.
+        adapter that is merged, a layer that is exchanged) calls `antiphon.accel.prepack` with the model. The ``engine``
+        is "auto" here: on x86 CPUs OpenVINO, where it is installed, agrees with torch and is faster.
 
         Raises:
             ValueError: what lies there is no causal language model, the device, drafter or engine is unknown, or the
@@ -311,6 +310,7 @@ class LanguageModel:
             chosen=(settings.temperature, settings.repetition_penalty),
             likelihood=lambda: chooser.log_probability,
             logprobs=found,
+            weights=self.options.weights or "",
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
@@ -336,8 +336,9 @@ class LanguageModel:
         answer may have been emitted in other tokens.
 
         Raises:
-            ValueError: the completion was sampled, is empty, or does not fit.
+            ValueError: the completion was sampled, is empty, does not fit, or is not of the weights that were loaded.
         """
+        self.options.check_certifiable()
         if isinstance(completion, Completion):
             if completion.temperature:
                 raise ValueError(

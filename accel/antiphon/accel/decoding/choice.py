@@ -14,7 +14,7 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import WINDOW, Bita, Blend, make_drafter
 from antiphon.accel.drafting.drafters.bita import acceptance
 from antiphon.accel.drafting.drafters.window import window_rows
-from antiphon.accel.engines.selection import EngineName, select
+from antiphon.accel.engines.selection import EngineChoice, select
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import TorchEngine
 
@@ -51,7 +51,7 @@ def choose_drafter(
     cost: StepCost | None = None,
     *,
     deterministic: bool | int = False,
-    engine: EngineName = "torch",
+    engine: EngineChoice = "torch",
 ) -> Choice:
     """`Blend`, with BiTA's masks beside it where they were learned for this model and pay on this device.
 

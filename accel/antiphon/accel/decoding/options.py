@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.selection import EngineName, engine_named
+from antiphon.accel.engines.selection import EngineChoice, EngineName, WeightsName, engine_named, weights_named
 
 GRAIN = 8
 """Forwards of a fixed number of rows have a multiple of so many."""
@@ -26,6 +26,7 @@ class DecodingKeywords(TypedDict, total=False):
     cost: StepCost | None
     engine: EngineName
     reproducible: bool
+    weights: WeightsName | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,13 @@ class DecodingOptions:
     (see `antiphon.accel.engines.selection.select`). What OpenVINO does not offer runs on torch all the same: prompts
     with left padding, a cache of the caller's, ``deterministic`` forwards, compiled steps, and BiTA.
 
+    With ``weights`` ("int8" or "int4", extra `int8`) OpenVINO runs another model: that of so many bits to a weight. It
+    has words of its own, which drafts change as little as any other model's; nothing of it is proven by `certify`, and
+    what OpenVINO does not offer is refused. It is never chosen by itself.
+
     Raises:
-        ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward; or there is
-            no such engine.
+        ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward; there is no
+            such engine, or there are no such weights; or weights are asked for beside what only torch has.
     """
 
     drafter: str | DrafterFactory = "blend"
@@ -73,9 +78,15 @@ class DecodingOptions:
     cost: StepCost | None = None
     engine: EngineName = "torch"
     reproducible: bool = False
+    weights: WeightsName | None = None
 
     def __post_init__(self) -> None:
         engine_named(self.engine)
+        if self.weights is not None and (weights_named(self.weights), self.own_engine) != (self.weights, "openvino"):
+            raise ValueError(
+                f"weights is {self.weights!r}, which OpenVINO alone has; leave out what only torch does "
+                "(deterministic, compiled), and take engine='openvino' or 'auto'."
+            )
         if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):
             raise ValueError(f"rows is {self.rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
         if self.rows is not None and not isinstance(self.deterministic, bool) and 0 < self.deterministic <= self.rows:
@@ -97,9 +108,28 @@ class DecodingOptions:
         return -(-(1 + largest) // GRAIN) * GRAIN if self.deterministic else 0
 
     @property
-    def runs_on(self) -> EngineName:
+    def own_engine(self) -> EngineName:
         """The engine that is asked for: torch, where forwards are asked for that only it has."""
-        return "torch" if self.fixed_rows or self.compiled else self.engine
+        if self.fixed_rows or self.compiled:
+            return "torch"
+        return "openvino" if self.weights is not None and self.engine == "auto" else self.engine
+
+    @property
+    def runs_on(self) -> EngineChoice:
+        """The same, with the weights that are asked for."""
+        return self.own_engine if self.weights is None else cast(EngineChoice, f"openvino-{self.weights}")
+
+    def check_certifiable(self) -> None:
+        """Refuse weights of which nothing can be proven.
+
+        Raises:
+            ValueError: they are not those that were loaded.
+        """
+        if self.weights is not None:
+            raise ValueError(
+                f"weights is {self.weights!r}: another model than the one that was loaded, whose forward in torch is "
+                "what certificates are made of. Compare with its own text without drafts (drafter='nothing')."
+            )
 
     @property
     def draft_rows(self) -> int | None:

@@ -34,7 +34,8 @@ class Summary:
     there, emits one token.
 
     ``prefill_tokens`` counts what was read of the prompt: all of it, unless a cache held how it begins. Times are
-    seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them.
+    seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them. ``weights`` is "int8" or "int4" where
+    another model than the one that was loaded has spoken; see `DecodingOptions`.
     """
 
     steps: int = 0
@@ -46,6 +47,7 @@ class Summary:
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
     prefill_tokens: int = 0
+    weights: str = ""
 
     @property
     def tokens_per_step(self) -> float:
@@ -80,10 +82,10 @@ class Summary:
             "prefill_tokens": self.prefill_tokens,
             "prefill_seconds": round(self.prefill_seconds, 4),
             "seconds": round(self.seconds, 4),
-        }
+        } | ({"weights": self.weights} if self.weights else {})
 
 
-def summarize(steps: Iterable[Step]) -> Summary:
+def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
     """The steps of one request, added up."""
     steps = list(steps)
     return Summary(
@@ -96,4 +98,5 @@ def summarize(steps: Iterable[Step]) -> Summary:
         draft_seconds=sum(step.draft_seconds for step in steps),
         forward_seconds=sum(step.forward_seconds for step in steps),
         prefill_tokens=sum(step.prefilled for step in steps),
+        weights=weights,
     )

@@ -14,6 +14,12 @@ from antiphon.accel.engines.torch.engine import engine_of
 EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
 """What can be asked for: "auto" is OpenVINO where it can run the model, agrees with torch and is faster, else torch."""
 
+WeightsName: TypeAlias = Literal["int8", "int4"]
+"""Weights of fewer bits, which OpenVINO alone has: another model, never chosen by itself."""
+
+EngineChoice: TypeAlias = Literal[EngineName, "openvino-int8", "openvino-int4"]
+"""An engine, with the weights that were asked for."""
+
 SMALL = 10_000_000
 """Models of fewer parameters are decoded before they would be converted: unless asked, only torch runs them."""
 
@@ -53,8 +59,19 @@ def engine_named(name: str) -> EngineName:
     return cast(EngineName, name)
 
 
+def weights_named(name: str) -> WeightsName:
+    """The weights that a user called ``name``.
+
+    Raises:
+        ValueError: there are none of that name.
+    """
+    if name not in get_args(WeightsName):
+        raise ValueError(f"There are no weights {name!r}; choose one of {', '.join(get_args(WeightsName))}.")
+    return cast(WeightsName, name)
+
+
 def select(
-    model: PreTrainedModel, asked: EngineName = "auto", *, memory: int | None = None, report: Report | None = None
+    model: PreTrainedModel, asked: EngineChoice = "auto", *, memory: int | None = None, report: Report | None = None
 ) -> Selected:
     """The engine that runs this model's requests, found once, and again when the model has got other weights.
 
@@ -65,7 +82,10 @@ def select(
     Raises:
         ValueError: there is no engine of that name; or OpenVINO was asked for and cannot run the model, and why.
     """
-    engine_named(asked)
+    name, _, weights_asked = asked.partition("-")
+    engine_named(name)
+    if weights_asked:
+        weights_named(weights_asked)
     if asked == "torch":
         return Selected(engine_of(model), "It was asked for.")
     chosen: dict[str, Any] = engine_of(model).selected
@@ -86,14 +106,16 @@ def select(
 
 
 def _found(
-    model: PreTrainedModel, asked: EngineName, memory: int | None, report: Report | None
+    model: PreTrainedModel, asked: EngineChoice, memory: int | None, report: Report | None
 ) -> tuple[ModelEngine | None, str]:
+    weights = asked.partition("-")[2]
     size, is_free = model.num_parameters(), asked == "auto"
     if is_free and size < SMALL:
         return None, f"Converting a model of {size:,} parameters takes longer than it saves."
-    opened = open_engine(model, memory=memory, if_faster=is_free, report=report)
+    opened = open_engine(model, weights=weights, memory=memory, if_faster=is_free, report=report)
     if opened.engine is None and not is_free:
-        raise ValueError(f"engine is 'openvino', which cannot run this {type(model).__name__}: {opened.reason}")
+        asking = f"weights is {weights!r}, with which OpenVINO" if weights else "engine is 'openvino', which"
+        raise ValueError(f"{asking} cannot run this {type(model).__name__}: {opened.reason}")
     return opened.engine, opened.reason
 
 

@@ -13,7 +13,7 @@ from antiphon.accel.decoding.choice import choose_drafter
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.protocol import Level
-from antiphon.accel.engines.selection import EngineName, Selected, select
+from antiphon.accel.engines.selection import EngineChoice, Selected, select
 from antiphon.accel.engines.torch.attention import HALF
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
@@ -73,7 +73,7 @@ class Diagnosis:
         return asdict(self) | {"cost": self.cost.as_dict()}
 
 
-def diagnose(model: PreTrainedModel, *, engine: EngineName = "torch") -> Diagnosis:
+def diagnose(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> Diagnosis:
     """Probe the model, measure its steps anew (the figures replace those that were kept), and say what follows.
 
     Raises:
@@ -83,7 +83,7 @@ def diagnose(model: PreTrainedModel, *, engine: EngineName = "torch") -> Diagnos
     return selected.engine.lock.take(lambda: _diagnose(engine_of(model), selected, engine))
 
 
-def _diagnose(engine: TorchEngine, selected: Selected, asked: EngineName) -> Diagnosis:
+def _diagnose(engine: TorchEngine, selected: Selected, asked: EngineChoice) -> Diagnosis:
     model, traits, weights = engine.model, engine.traits, engine.prepacked
     cost = selected.engine.step_cost(anew=True)
     return Diagnosis(

@@ -103,7 +103,7 @@ class Stream(Pieces):
 
     ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say;
     ``likelihood`` says the log-probability of what was chosen, where somebody counts it.
-    ``logprobs`` is filled by the steps, one for each token.
+    ``logprobs`` is filled by the steps, one for each token. ``weights`` are those of few bits that were asked for.
     """
 
     def __init__(
@@ -116,6 +116,7 @@ class Stream(Pieces):
         chosen: tuple[float, float] = (0.0, 1.0),
         likelihood: Callable[[], float | None] = lambda: None,
         logprobs: Sequence[TokenLogprob] = (),
+        weights: str = "",
     ) -> None:
         self._running = steps
         self._likelihood = likelihood
@@ -124,6 +125,7 @@ class Stream(Pieces):
         self._stops = StopStrings(stop)
         self.prompt_tokens = prompt_tokens
         self._logprobs = logprobs
+        self._weights = weights
         self._lock = FairLock()  # for closing while somebody else reads
         self._steps: list[Step] = []
         self._pieces: list[str] = []
@@ -159,7 +161,7 @@ class Stream(Pieces):
             text=text,
             finish_reason=self._finish,
             usage=Usage(self.prompt_tokens, len(tokens)),
-            steps=summarize(self._steps),
+            steps=summarize(self._steps, self._weights),
             tokens=tokens,
             temperature=temperature,
             repetition_penalty=repetition_penalty,

@@ -14,6 +14,7 @@ from antiphon.pipelines.cli.options import (
     Bita,
     Device,
     EngineOption,
+    FewBits,
     Index,
     MaxNewTokens,
     Rows,
@@ -44,6 +45,7 @@ def ask(
     ] = None,
     device: Device = None,
     engine: EngineOption = "auto",
+    weights: FewBits = None,
     sessions: Sessions = None,
     drafting: Annotated[
         bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
@@ -63,7 +65,7 @@ def ask(
     factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    language_model = open_language_model(model, device=device, drafter=factory, engine=engine)
+    language_model = open_language_model(model, device=device, drafter=factory, engine=engine, weights=weights)
     if isinstance(language_model, LanguageModel) and factory == "auto":
         console.show_choice(language_model)
     rag = Rag(retriever, language_model, k=k, sessions=store)

@@ -12,6 +12,7 @@ from antiphon.pipelines.cli.options import (
     DEFAULT_MODEL,
     Device,
     EngineOption,
+    FewBits,
     Index,
     MaxNewTokens,
     Sessions,
@@ -30,6 +31,7 @@ def chat(
     ] = False,
     device: Device = None,
     engine: EngineOption = "auto",
+    weights: FewBits = None,
     sessions: Sessions = None,
 ) -> None:
     """Ask one question after the other: answers stream, and what was said before is not read again."""
@@ -41,5 +43,6 @@ def chat(
     console.quiet_libraries()
     retriever = Retriever.open(index, device=device)
     store = sessions_in(sessions, retriever)
-    rag = Rag(retriever, open_language_model(model, device=device, engine=engine), k=k, sessions=store)
+    language_model = open_language_model(model, device=device, engine=engine, weights=weights)
+    rag = Rag(retriever, language_model, k=k, sessions=store)
     hold_conversation(Chat(rag, rewrite=rewrite), max_new_tokens=max_new_tokens, stop=STOPS.get(model, ()))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device, EngineOption
+from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device, EngineOption, FewBits
 from antiphon.pipelines.cli.preparation import load_language_model
 from antiphon.pipelines.models.embedded import EMBEDDED
 
@@ -17,6 +17,7 @@ def doctor(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
     device: Device = None,
     engine: EngineOption = "auto",
+    weights: FewBits = None,
     families: Annotated[
         bool, typer.Option("--families", help="Try a tiny model of every known family instead (a minute).")
     ] = False,
@@ -33,9 +34,9 @@ def doctor(
     from antiphon.accel.testing.diagnosis import diagnose
     from antiphon.pipelines.cli.doctor_report import show_diagnosis
 
-    loaded = load_language_model(model, device=device, engine=engine)
+    loaded = load_language_model(model, device=device, engine=engine, weights=weights)
     with console.err.status("Examining"):
-        diagnosis = diagnose(loaded.model, engine=loaded.options.engine)
+        diagnosis = diagnose(loaded.model, engine=loaded.options.runs_on)
     if as_json:
         typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
         return

@@ -31,6 +31,14 @@ EngineOption = Annotated[
     str,
     typer.Option("--engine", help="Who runs the model: torch, openvino, or auto: the faster that says the same."),
 ]
+FewBits = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="int8 or int4: run weights of so many bits by OpenVINO, which is another model (extra int8).",
+        show_default="as they are",
+    ),
+]
 Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")]
 Limit = Annotated[int | None, typer.Option(help="Only so many samples.")]
 MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]

@@ -99,7 +99,7 @@ def is_address(name: str) -> bool:
 
 
 def open_language_model(
-    name: str, *, device: str | None = None, drafter: Any = "blend", engine: str = "auto"
+    name: str, *, device: str | None = None, drafter: Any = "blend", engine: str = "auto", weights: str | None = None
 ) -> TextModel:
     """The language model to ask: one that runs here, or by an address ("http://host:8000/v1") one on a server.
 
@@ -110,14 +110,14 @@ def open_language_model(
         RemoteError: the server cannot be asked, or has no such model.
     """
     if not is_address(name):
-        return load_language_model(name, device=device, drafter=drafter, engine=engine)
+        return load_language_model(name, device=device, drafter=drafter, engine=engine, weights=weights)
     from antiphon.accel import RemoteLanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter
 
     if drafter not in ("blend", resolve_drafter("blend")):
         raise ValueError("--drafter and --plain are for models that run here; how a server drafts it says itself.")
-    if engine != "auto":
-        raise ValueError("--engine is for models that run here; a server has its own.")
+    if engine != "auto" or weights is not None:
+        raise ValueError("--engine and --weights are for models that run here; a server has its own.")
     address, _, model = name.partition("#")
     remote = RemoteLanguageModel(address, model or None)
     with console.err.status(f"Asking {address}"):

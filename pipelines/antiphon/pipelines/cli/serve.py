@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import DEFAULT_MODEL, DRAFTER_HELP, MODEL_HELP, Device, EngineOption, Precision
+from antiphon.pipelines.cli.options import (
+    DEFAULT_MODEL,
+    DRAFTER_HELP,
+    MODEL_HELP,
+    Device,
+    EngineOption,
+    FewBits,
+    Precision,
+)
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.embedded import STOPS
 
@@ -76,6 +84,7 @@ def serve(
     dtype: Precision = "auto",
     device: Device = None,
     engine: EngineOption = "auto",
+    weights: FewBits = None,
     embedder: EmbedderName = None,
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
 ) -> None:
@@ -98,13 +107,14 @@ def serve(
     )
     check_place(host, settings, lets_anybody=anybody)
     parts = _parts(index, embedder, device, k)
-    service = _service(model, settings, parts, drafter=drafter, dtype=dtype, device=device, engine=engine)
+    runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
+    service = _service(model, settings, parts, **runs)
     console.err.print(f"Serving {', '.join(service.models)} at http://{_shown(host)}:{port}/v1", markup=False)
     run_server(create_app(service), host, port, drain_seconds=drain)
 
 
 def _service(
-    model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: str, dtype: str, **runs: Any
+    model: str, settings: ServerSettings, parts: dict[str, Any], *, drafter: Any, dtype: Any, **runs: Any
 ) -> Service:
     from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.rag import Rag

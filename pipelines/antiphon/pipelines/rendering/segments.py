@@ -57,9 +57,10 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
     unfinished = "; cut off by max_new_tokens" if finish_reason == "length" else ""
     read = f", {steps.prefill_tokens} of them read" if 0 < steps.prefill_tokens < prompt else ""
     told = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
+    said = f"; said by weights of {steps.weights}, another model" if steps.weights else ""
     return (
         f"{usage.completion_tokens} tokens{told}, "
-        f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}{unfinished}"
+        f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}{unfinished}{said}"
     )
 
 

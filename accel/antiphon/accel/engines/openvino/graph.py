@@ -39,23 +39,29 @@ class Share:
 class PagedGraph:
     """A graph, compiled for this CPU, in which keys and values are kept in ``precision`` as well.
 
+    Where its weights are ``compressed``, they are made whole before they are multiplied: what goes through the layers
+    is not rounded to as few bits, for then a difference in its last bit could become one of a token.
+
     Raises:
         RuntimeError: OpenVINO cannot compile it.
     """
 
-    def __init__(self, graph: openvino.Model, *, precision: str, threads: int) -> None:
+    def __init__(self, graph: openvino.Model, *, precision: str, threads: int, compressed: bool = False) -> None:
         self.precision = precision
         self.threads = threads
         self.heads: list[Heads] = name_heads(graph)
         self.vocabulary = int(graph.outputs[0].get_partial_shape()[2].get_length())
-        options = {
+        options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,  # the default is 8 bits, which is another model
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
         }
+        if compressed:
+            options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         self._compiled = core().compile_model(graph, "CPU", options)
         self._request: Any = self._compiled.create_infer_request()
+        self._ports = {name: port for port in self._compiled.inputs for name in port.names}
         self._memory: BlockMemory | None = None
 
     def attach(self, memory: BlockMemory) -> None:
@@ -89,7 +95,7 @@ class PagedGraph:
             "qq_bias_begins": _begins([len(table) for table in sees]),
         }
         for name, numbers in inputs.items():
-            self._request.set_tensor(name, openvino.Tensor(numbers))
+            self._request.set_tensor(self._ports[name], openvino.Tensor(numbers))
         logits = np.empty((1, len(rows), self.vocabulary), dtype=np.float32)
         self._request.set_output_tensor(openvino.Tensor(logits, shared_memory=True))
         self._request.start_async()  # its `infer` keeps silent about what a kernel refuses

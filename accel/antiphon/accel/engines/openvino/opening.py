@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.runners_up import Bigrams
+from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -60,26 +61,34 @@ class Opened:
 
 
 def open_engine(
-    model: PreTrainedModel, *, memory: int | None = None, if_faster: bool = False, report: Report | None = None
+    model: PreTrainedModel,
+    *,
+    weights: str = "",
+    memory: int | None = None,
+    if_faster: bool = False,
+    report: Report | None = None,
 ) -> Opened:
     """The model's engine, converted and self-tested on the first use; without one, the model stays on torch.
 
     Keys and values take ``memory`` bytes at most. A graph that does not say what the model says is never used. With
     ``if_faster`` neither is one whose measured steps take more time than torch's. Whoever calls this holds the lock of
     the model's engine of torch, which both engines then share.
+
+    With ``weights`` of few bits ("int8", "int4") it is another model that is run, in whose own words nothing changes
+    with drafts.
     """
-    if (obstacle := obstacle_of(model)) is not None:
+    if (obstacle := obstacle_of(model, weights)) is not None:
         return Opened(None, obstacle)
-    key, setting = fingerprint(model), _setting(model)
+    key, setting = fingerprint(model, weights), _setting(model)
     known = kept = verdict_on(key, setting)
     if known is not None and (reason := _against(known, if_faster=if_faster)):
         return Opened(None, reason)
     told = _silent if report is None else report
     try:
-        engine, is_new = _compiled(model, key, memory, told)
+        engine, is_new = _compiled(model, key, weights, memory, told)
         if is_new or known is None:
             told(STAGE, 1, STAGES)
-            known = _tried(engine, model)
+            known = _tried(engine, model, weights)
             told(STAGE, 2, STAGES)
     except Unconvertible as error:
         known = Verdict(f"OpenVINO cannot run this model: {error}.")
@@ -94,13 +103,16 @@ def open_engine(
         keep_verdict(key, setting, known)
     if reason := _against(known, if_faster=if_faster):
         return Opened(None, reason)
-    return Opened(engine, _for(engine, known))
+    Thread(target=engine.claim, name="antiphon-memory", daemon=True).start()
+    return Opened(engine, _for(engine, known, weights))
 
 
-def obstacle_of(model: PreTrainedModel) -> str | None:
+def obstacle_of(model: PreTrainedModel, weights: str = "") -> str | None:
     """Why this model cannot be run by OpenVINO on this machine, before anything is converted; None where it may be."""
     if not is_installed():
         return "OpenVINO is not installed: pip install 'antiphon[openvino]'."
+    if weights and not compression.is_installed():
+        return "Weights of 8 and 4 bits need nncf: pip install 'antiphon[int8]'."
     if platform.machine() not in MACHINES:
         return f"OpenVINO's paged attention is for x86 CPUs, and this machine is {platform.machine()}."
     devices = {each.device.type for each in model.parameters()} - {"cpu"}
@@ -121,13 +133,19 @@ def _against(known: Verdict, *, if_faster: bool) -> str:
     return f"OpenVINO's steps take {1 / known.ratio:.2f} times as long as torch's here."
 
 
-def _for(engine: OpenVINOEngine, known: Verdict) -> str:
+def _for(engine: OpenVINOEngine, known: Verdict, weights: str) -> str:
+    if weights:
+        return (
+            f"OpenVINO {version()} in {engine.graph.precision} with weights of {weights}, as was asked for: another "
+            "model than the one that was loaded, whose texts are its own, the same with drafts and without."
+        )
     ratio = "" if known.ratio is None else f"; its steps are {known.ratio:.1f} times as fast as torch's here"
     return f"OpenVINO {version()} in {engine.graph.precision} agrees with torch{ratio}."
 
 
-def _tried(engine: OpenVINOEngine, model: PreTrainedModel) -> Verdict:
-    wrong = [each for each in findings(engine, model, windows_of(declared(model))) if not each.agrees]
+def _tried(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Verdict:
+    found = findings(engine, model, windows_of(declared(model)), compressed=compression.APART.get(weights))
+    wrong = [each for each in found if not each.agrees]
     return Verdict(f"OpenVINO does not say what this model says; {wrong[0]}." if wrong else "")
 
 
@@ -142,7 +160,9 @@ def _ratio(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
     return float(prod(its.curve(CONTEXT, rows)[-1] / mine.curve(CONTEXT, rows)[-1] for rows in ROWS) ** 0.5)
 
 
-def _compiled(model: PreTrainedModel, key: str, memory: int | None, report: Report) -> tuple[OpenVINOEngine, bool]:
+def _compiled(
+    model: PreTrainedModel, key: str, weights: str, memory: int | None, report: Report
+) -> tuple[OpenVINOEngine, bool]:
     """The engine of the model's graph, and whether it was converted just now."""
     traits, known, made = declared(model), ref(model), Event()
 
@@ -150,7 +170,8 @@ def _compiled(model: PreTrainedModel, key: str, memory: int | None, report: Repo
         made.set()
         report(STAGE, 0, STAGES)
         engine_of(model).rest()  # what stands in for its layers there cannot be traced
-        return paged_model(model, traits)
+        graph = paged_model(model, traits)
+        return compression.compressed(graph, weights) if weights else graph
 
     def ask(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
         asked = known()
@@ -158,7 +179,12 @@ def _compiled(model: PreTrainedModel, key: str, memory: int | None, report: Repo
 
     stored_graph = stored(folder_of(key), convert)
     windows = [window for window in windows_of(traits) if window]
-    graph = PagedGraph(stored_graph, precision=PRECISIONS[_name(model.dtype)], threads=torch.get_num_threads())
+    graph = PagedGraph(
+        stored_graph,
+        precision=PRECISIONS[_name(model.dtype)],
+        threads=torch.get_num_threads(),
+        compressed=bool(weights),
+    )
     engine = OpenVINOEngine(
         graph,
         memory=_memory(graph, traits.positions) if memory is None else memory,

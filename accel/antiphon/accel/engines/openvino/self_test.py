@@ -52,17 +52,25 @@ class SelfTestFinding:
         return f"{self.what}: {self.apart:.2g} standard deviations apart, {self.allowed:.2g} allowed"
 
 
-def findings(engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int]) -> list[SelfTestFinding]:
+def findings(
+    engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int], *, compressed: float | None = None
+) -> list[SelfTestFinding]:
     """Compare prefill, tree, chain, what was kept of them, and two texts in one forward with plain forwards.
 
     Every comparison is of a text shorter than every window, and of one that is longer than the largest. Whoever calls
-    this holds the engine's lock.
+    this holds the engine's lock. A graph whose weights are ``compressed`` is held against its own prefills instead, as
+    closely, and these against the model's, from which they may be so far.
     """
-    plain = _plain(model)
-    allowed = SINGLE if model.dtype == torch.float32 else _noise(model, plain)
+    truth = plain = _plain(model)
+    allowed = SINGLE if model.dtype == torch.float32 else _noise(model, truth)
     far = LONG + min(max(windows, default=0), FARTHEST)
     texts = {name: _text(model, size) for name, size in (("a short text", SHORT), ("a long text", far))}
     found: list[SelfTestFinding] = []
+    if compressed is not None:
+        plain = _prefilled(engine)
+        for name, text in texts.items():
+            apart = _apart(plain(text)[-1:], truth(text)[-1:])
+            found.append(SelfTestFinding(f"the prefill of {name}, by the whole weights", apart, compressed))
     for name, text in texts.items():
         found += [SelfTestFinding(f"{what} of {name}", apart, allowed) for what, apart in _alone(engine, plain, text)]
     found.append(SelfTestFinding("two texts in one forward", _together(engine, plain, list(texts.values())), allowed))
@@ -142,6 +150,19 @@ def _plain(model: PreTrainedModel) -> Plain:
         return logits[0].float().numpy()
 
     return plain
+
+
+def _prefilled(engine: OpenVINOEngine) -> Plain:
+    """The engine's own prefills of a text, of as many of its last tokens as a draft has rows and one more."""
+
+    def prefill(text: Tokens) -> NDArray[np.float32]:
+        sequence = engine.sequence(tenant=object())
+        logits: NDArray[np.float32] = engine.forward([Feed(sequence, text)])[0].tensor().numpy()
+        sequence.restart()
+        last: NDArray[np.float32] = logits[-1]
+        return last
+
+    return lambda text: np.stack([prefill(text[: end + 1]) for end in range(len(text))[-1 - len(BRANCHES) :]])
 
 
 def _text(model: PreTrainedModel, size: int) -> list[int]:

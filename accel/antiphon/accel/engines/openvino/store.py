@@ -25,6 +25,7 @@ from platformdirs import user_cache_dir
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
 
 if TYPE_CHECKING:
@@ -44,16 +45,21 @@ Convert = Callable[[], "openvino.Model"]
 """Converts the model at hand."""
 
 
-def fingerprint(model: PreTrainedModel) -> str:
-    """All that a converted model depends on, in 32 characters: every weight, the settings, and the versions."""
+def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
+    """All that a converted model depends on, in 32 characters: every weight, the settings, and the versions.
+
+    Where ``weights`` have fewer bits ("int8", "int4"), how many, and who compresses them, as well.
+    """
     total = hashlib.sha256()
     settings = {name: each for name, each in model.config.to_dict().items() if not name.startswith("_")}
     libraries = {"openvino": version(), "torch": torch.__version__, "transformers": transformers.__version__}
     versions = libraries | {"format": str(FORMAT)}
+    if weights:
+        versions |= {"weights": weights, "nncf": compression.version()}
     total.update(json.dumps([type(model).__name__, settings, versions], sort_keys=True, default=str).encode())
-    for name, weights in (*model.named_parameters(), *model.named_buffers()):
-        total.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
-        total.update(_bytes(weights).tobytes())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(_bytes(tensor).tobytes())
     return total.hexdigest()[:32]
 
 
@@ -119,7 +125,7 @@ def _write(folder: Path, graph: openvino.Model) -> None:
     try:
         openvino.save_model(graph, folder / GRAPH, compress_to_fp16=False)
     except RuntimeError as error:  # of a full disk OpenVINO says no more than that it failed
-        raise OSError(f"The converted model cannot be written to {folder}: {error}") from error
+        raise OSError(f"The converted model cannot be written to {folder} ({error}); is the disk full?") from error
     for name in (GRAPH, WEIGHTS):
         with (folder / name).open("rb") as file:
             os.fsync(file.fileno())
