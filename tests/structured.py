@@ -247,12 +247,14 @@ def main(
     engine: Annotated[str, typer.Option(help="Who runs the model: auto, torch or openvino.")] = "auto",
 ) -> None:
     """Ask SmolLM2 for objects of three classes, and count those that are not as promised."""
+    classes = [name for name in CLASSES if only in (None, name)]
+    if not classes:
+        raise typer.BadParameter(f"There is no class {only!r}; there are {', '.join(CLASSES)}.", param_hint="--only")
     warnings.filterwarnings("ignore", message="The `json` method is deprecated")  # LlamaIndex's own call
     torch.set_num_threads(threads)
     model = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype=torch.float32, engine=engine)
     model.generate("Once upon a time", max_new_tokens=8)  # what is found out of a model once is no answer's time
     started = perf_counter()
-    classes = [name for name in CLASSES if only in (None, name)]
     right = [run(model, name, cases) for name in classes]
     if timed:
         for name in classes:

@@ -22,6 +22,7 @@ from antiphon.accel.generate import generate
 from antiphon.accel.testing.adversary import Thicket
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.oracles import plain_logits, spelled
+from tests.chi_square import p_value
 
 Text = tuple[int, ...]
 Law = dict[Text, Fraction]
@@ -195,19 +196,6 @@ def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counte
         scheme(draft, chooser.over(TorchLogits(logits)), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
         seen[tuple(said)] += 1
     return seen
-
-
-def p_value(law: dict[Text, float], seen: Counter[Text]) -> float:
-    """Pearson's chi-square: how often an engine that is right is as far from the law as this, or further."""
-    if set(seen) - set(law):
-        return 0.0
-    pooled = sum(p for p in law.values() if p * DRAWS < 5)
-    kept = {text: p for text, p in law.items() if p * DRAWS >= 5}
-    cells = [(p, seen[text]) for text, p in kept.items()] + [(pooled, DRAWS - sum(seen[text] for text in kept))]
-    statistic = sum((count - p * DRAWS) ** 2 / (p * DRAWS) for p, count in cells if p > 0)
-    freedom = sum(p > 0 for p, _ in cells) - 1
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))  # what chi-square leaves above the statistic
 
 
 def test_four_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None:

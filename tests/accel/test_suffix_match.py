@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.drafting.draft import ROOT, Draft
+from antiphon.accel.drafting.draft import ROOT, Draft, likeliest_chain
 from antiphon.accel.drafting.drafters import SuffixMatch
 
 
@@ -45,6 +45,16 @@ def test_places_that_agree_on_share_a_path() -> None:
     assert draft.tokens[0] == 2
     assert draft.parents[1:] == (0, 0)
     assert set(draft.tokens[1:]) == {3, 4}
+
+
+def test_without_branching_all_rows_go_into_the_likeliest_path() -> None:
+    references = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 9, 4, 5], [1, 5, 9], [1, 6])
+    chain = drafted(pure(branching=False), [1], *references, budget=7)
+    assert chain.tokens == (2, 3, 4, 5, 6, 7, 8)
+    assert chain.parents == (ROOT, 0, 1, 2, 3, 4, 5)
+    assert len(likeliest_chain(drafted(pure(), [1], *references, budget=7))) < 7, "a tree of as many rows ends earlier"
+    assert likeliest_chain(drafted(pure(), [1], *references, budget=99)) == chain
+    assert len(pure(branching=False).propose([7], 8)) == 0, "nothing is known"
 
 
 def test_rows_come_best_first() -> None:

@@ -210,3 +210,20 @@ def test_logits_name_the_best_tokens(shared: OpenVINOEngine) -> None:
     assert tokens.tolist() == expected.tolist()
     assert shares.shape == (2, 3)
     assert (shares[:, 0] >= shares[:, 1]).all()
+
+
+def test_claiming_memory_ahead_writes_to_no_block_that_is_in_use_or_known() -> None:
+    engine = small(8)
+    text = text_of(3 * BLOCK, seed=40)
+    read, left = engine.sequence(), engine.sequence(tenant="another")
+    step(engine, read, text[:40])
+    read.keep(())
+    step(engine, left, text[:BLOCK])
+    left.keep(())
+    del left
+    gc.collect()
+    engine.claim()
+    expect_plain(MODEL, text, EMPTY, step(engine, read, text))
+    again = engine.sequence(text, tenant="another")
+    assert again.length == BLOCK
+    expect_plain(MODEL, text, tree_of(text), step(engine, again, text, tree_of(text)))

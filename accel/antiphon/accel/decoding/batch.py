@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from antiphon.accel.decoding.loop import Loop
 from antiphon.accel.decoding.running_text import Text
@@ -28,16 +28,22 @@ class Batch:
         self._waiting: deque[Text] = deque()
         self._active: list[Text] = []
         self._steps: dict[Text, deque[Step | Exception]] = {}
+        self._at_end: dict[Text, Callable[[], object]] = {}
 
     @property
     def active(self) -> Sequence[Text]:
         """The texts that are being decoded now."""
         return tuple(self._active)
 
-    def add(self, text: Text) -> Iterator[Step]:
-        """The steps of one more text. Asking for one runs forwards for all; dropping the iterator ends the text."""
+    def add(self, text: Text, at_end: Callable[[], object] | None = None) -> Iterator[Step]:
+        """The steps of one more text. Asking for one runs forwards for all; dropping the iterator ends the text.
+
+        ``at_end`` is called when the text has ended, though nobody may have read its last steps yet.
+        """
         self._waiting.append(text)
         self._steps[text] = deque()
+        if at_end is not None:
+            self._at_end[text] = at_end
         return self._of(text)
 
     def _of(self, text: Text) -> Iterator[Step]:
@@ -64,6 +70,7 @@ class Batch:
             self._steps[text].append(step)
             if isinstance(step, Exception) or step.finish:
                 self._active.remove(text)
+                self._at_end.pop(text, _nothing)()
 
     def _leave(self, text: Text) -> None:
         """Free the place of a text that has ended, or that nobody reads any more."""
@@ -71,3 +78,7 @@ class Batch:
         for place in (self._active, self._waiting):
             if text in place:
                 place.remove(text)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -58,13 +59,18 @@ class TextGeneration:
         self.request = request
         drafter = factory_of(options, engine)()
         if _needs_torch(request, drafter):
+            if options.weights is not None:
+                raise ValueError(
+                    f"weights is {options.weights!r}, which OpenVINO alone has, and this request needs torch: it has "
+                    "left padding, a cache of its own or a drafter with BiTA's weights, or the model is in training."
+                )
             engine = engine_of(request.model)
         self.engine = engine
         table = runners_up_of(drafter)
         if table is not None and options.draft_rows != 0:
             table.prior = engine.bigrams
         self.transcript = Transcript(request.input_ids)
-        self.chooser = Chooser(
+        self.chooser = chooser = Chooser(
             self.transcript,
             request.processors,
             sample=bool(config.do_sample),
@@ -72,7 +78,8 @@ class TextGeneration:
             keep_scores=detailed and bool(config.output_scores),
             keep_logits=detailed and bool(config.output_logits),
         )
-        self.stop = Stop(self.transcript, request.criteria, lambda: _tuple(self.chooser.scores))
+        # Nothing here may lead back to this object: its cache would wait for Python's collector.
+        self.stop = Stop(self.transcript, request.criteria, lambda: _tuple(chooser.scores))
         sequence = self._sequence(options, drafter, object() if tenant is None else tenant)
         self.text = Text(
             sequence,
@@ -84,11 +91,15 @@ class TextGeneration:
             config.prefill_chunk_size,
         )
 
-    @torch.no_grad()
     def steps(self) -> Iterator[Step]:
         """Decode this text; forwards are shared with whoever decodes on the same model at the same time."""
+        return self.releasing(loop_of(self.engine).steps(self.text))
+
+    @torch.no_grad()
+    def releasing(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """The same steps; when they end, or nobody asks for more, the memory of this text is others'."""
         try:
-            yield from loop_of(self.engine).steps(self.text)
+            yield from steps
         finally:
             self.engine.release(self.text.sequence)
 
@@ -143,12 +154,7 @@ def steps_of(generations: Sequence[TextGeneration], size: int | None = None) -> 
     if engine is None or not engine.lock.take(lambda: all(text.sequence.is_shareable for text in texts)):
         return [generation.steps() for generation in generations]
     batch = Batch(loop_of(engine), size=size or len(texts))
-    return [_no_grad(batch.add(text)) for text in texts]
-
-
-@torch.no_grad()
-def _no_grad(steps: Iterator[Step]) -> Iterator[Step]:
-    yield from steps
+    return [each.releasing(batch.add(each.text, partial(engine.release, each.text.sequence))) for each in generations]
 
 
 def joined(generations: Sequence[TextGeneration]) -> Tensor | GenerateDecoderOnlyOutput:

@@ -84,7 +84,9 @@ def _likeliest(numbers: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64],
     heads = page.max(1)
     columns = np.argpartition(heads, -k, axis=1)[:, -k:]
     few = np.take_along_axis(page, columns[:, None, :], 2).reshape(rows, strips * k)
-    order = np.argsort(-few, axis=1, kind="stable")[:, :k]
+    chosen = np.sort(np.argpartition(few, -k, axis=1)[:, -k:], axis=1)
+    ranks = np.argsort(-np.take_along_axis(few, chosen, 1), axis=1, kind="stable")
+    order = np.take_along_axis(chosen, ranks, 1)
     tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
     values = np.take_along_axis(few, order, 1)
     highest = values[:, :1]

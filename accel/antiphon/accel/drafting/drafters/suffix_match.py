@@ -41,6 +41,9 @@ class SuffixMatch:
     ``recycling`` says which runners-up: True for those of this request alone, a table for those that it holds and
     will hold from other requests, False for none.
 
+    Without ``branching`` it drafts a chain, the likeliest child of each row, for engines that verify nothing else: of a
+    tree of as many rows the likeliest path is shorter.
+
     Raises:
         ValueError: a parameter is out of range.
     """
@@ -55,6 +58,7 @@ class SuffixMatch:
         escape: float = 2.0,
         common: int = 32,
         recycling: bool | RunnersUp = True,
+        branching: bool = True,
     ) -> None:
         if base <= 1:
             raise ValueError(f"base is {base}; a longer match must weigh more, so it needs to be over 1.")
@@ -65,7 +69,7 @@ class SuffixMatch:
         if common < 0:
             raise ValueError(f"common is {common}; it needs to be 0 (no such rows) or more.")
         self.base, self.longest, self.depth = base, longest, depth
-        self.most, self.escape, self.common = most, escape, common
+        self.most, self.escape, self.common, self.branching = most, escape, common, branching
         self._log_base = log(base)
         self.runners_up = RunnersUp() if recycling is True else None if recycling is False else recycling
         self._forgets = recycling is True
@@ -142,7 +146,7 @@ class SuffixMatch:
         return agreed / (agreed + self.escape)
 
     def _branches(self, weights: dict[int, float], row: int, branch: _Branch) -> list[_Branch]:
-        """The children of a row: the tokens at its places by weight, and guesses for the probability left over."""
+        """The children of a row, or the likeliest: the tokens at its places, and guesses for what is left over."""
         negative, _, _, before, last, places, weight, depth = branch
         guesses = self._guesses(row, before, last)
         trust = self._trust(weight, depth) if places else 0.0
@@ -155,7 +159,7 @@ class SuffixMatch:
         for token, guess in guesses.items():
             if negative * guess < -LEAST_CHANCE:
                 branches.append((negative * guess, next(self._order), row, last, token, (), 0.0, depth + 1))
-        return branches
+        return branches if self.branching else [min(branches)] if branches else []
 
     def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:
         """What comes next where no place is right: the model's runners-up, and below the root versatile tokens too."""

@@ -91,6 +91,10 @@ class BlockPool:
         """Whether its one user may write to it."""
         return self._users[block] == 1 and block not in self._known
 
+    def is_free(self, block: int) -> bool:
+        """Whether nobody uses it, and nothing is known of what it holds."""
+        return self._users[block] == 0 and block not in self._known
+
     def know(self, tenant: Hashable, text: Tokens, blocks: Sequence[int], since: int = 0) -> None:
         """Let the blocks that hold the beginning of this text be found, from the ``since``-th on."""
         node = self._roots.get(tenant) or Known(tenant=tenant)

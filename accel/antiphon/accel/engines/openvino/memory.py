@@ -44,6 +44,11 @@ class BlockMemory:
             for name, states in zip(names, self._states[shape], strict=True)
         }
 
+    def touch(self, block: int) -> None:
+        """Write to a block whose states count for nothing: the system gives it memory now, and not in a forward."""
+        for states in self._states.values():
+            states[:, block] = 0
+
     def move(self, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
         """Copy slots, each a block and a place in it, to others; all are read before the first is written."""
         source, target = np.array(sources).T, np.array(targets).T

@@ -1,0 +1,78 @@
+"""What a text has read is freed when it ends or is left, not when Python's collector comes by."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+import torch
+from torch import Tensor
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.engines.selection import EngineName
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+
+PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
+
+
+@contextmanager
+def left_behind() -> Iterator[list[object]]:
+    """All that only the collector could free of what was made meanwhile."""
+    found: list[object] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def leave_a_stream(model: LanguageModel) -> None:
+    with model.stream(PROMPT, references=[PROMPT], max_new_tokens=32) as pieces:
+        next(pieces)
+
+
+def leave_a_batch(model: LanguageModel) -> None:
+    texts = model.stream_batch([PROMPT, PROMPT[:20]], max_new_tokens=32)
+    next(texts[0])
+    for pieces in texts:
+        pieces.close()
+
+
+def in_threads(model: LanguageModel) -> None:
+    threads = [Thread(target=lambda: model.generate(PROMPT, max_new_tokens=8)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+WAYS: dict[str, Callable[[LanguageModel], object]] = {
+    "greedy": lambda model: model.generate(PROMPT, references=[PROMPT], max_new_tokens=8),
+    "sampled": lambda model: model.generate(PROMPT, max_new_tokens=8, temperature=0.9, seed=1),
+    "stopped": lambda model: model.generate(PROMPT, max_new_tokens=8, stop=["e", "a"]),
+    "messages": lambda model: model.generate([{"role": "user", "content": PROMPT}], max_new_tokens=8),
+    "stream left": leave_a_stream,
+    "batch": lambda model: model.generate_batch([PROMPT, PROMPT[:20]], max_new_tokens=8),
+    "batch left": leave_a_batch,
+    "threads": in_threads,
+}
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_tensor_waits_for_the_collector(way: str, engine: EngineName) -> None:
+    if engine == "openvino":
+        pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
+    torch.set_num_threads(1)
+    model = LanguageModel(tiny_model("llama"), byte_tokenizer(), engine=engine)
+    WAYS[way](model)  # what is made once for a model is its own
+    with left_behind() as found:
+        WAYS[way](model)
+    assert [each for each in found if isinstance(each, Tensor) or "Sequence" in type(each).__name__] == []
