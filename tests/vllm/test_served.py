@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
+import torch
 from langchain_openai import ChatOpenAI
 from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import RemoteLanguageModel
 from antiphon.accel.remote.errors import ModelMissingError, RefusedError
 from antiphon.integrations.vllm import references_for
 from antiphon.pipelines import resolve_model
+from tests.chi_square import p_value
 from tests.vllm.served import Served, serve
 
 pytestmark = [
@@ -25,12 +29,19 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 SPECULATION = {"method": "custom_class", "model": "tests.vllm.watched.Watched", "num_speculative_tokens": 12}
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
+PREEMPTED = "vllm:num_preemptions_total"
+BLOCKS = 20
+"""Of 128 tokens each: sixteen requests have one, and not all of them can have a second one."""
 TOPICS = ("bees", "keys", "rivers", "bread", "clocks", "maps", "stone", "letters", "winter", "glass")
 ASKED = [
     f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
 ]
 WORDS = 16
+KINDS = (" red", " blue", " green")
+"""One token each: the small vocabulary of what is sampled."""
+
+DRAWS, PART, ODDS = 1_500, 100, 1e-6
 
 
 def asking(served: Served) -> RemoteLanguageModel:
@@ -47,7 +58,8 @@ def plain_texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, plain_texts: list[str]) -> Iterator[Served]:
     """The server with the plug-in; ``plain_texts`` come first, so that two servers never run at once."""
-    options = ("--speculative-config", json.dumps(SPECULATION), "--per-request-spec-decode-metrics", "detailed")
+    told = ("--speculative-config", json.dumps(SPECULATION), "--per-request-spec-decode-metrics", "detailed")
+    options = (*told, "--num-gpu-blocks-override", str(BLOCKS))
     with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("drafting"), *options) as running:
         yield running
         assert not running.watch.exists(), running.watch.read_text("utf-8")
@@ -117,19 +129,26 @@ def test_what_any_client_sends_arrives_in_the_drafter(
 
 
 def test_sixteen_at_once_are_each_drafted_from_their_own(served: Served, plain_texts: list[str]) -> None:
-    shares = [[prompt + text] for prompt, text in zip(ASKED, plain_texts, strict=True)][:16]
-    said = asking(served).generate_batch(ASKED[:16], references=shares, batch_size=16, max_new_tokens=WORDS)
-    assert [each.text for each in said] == plain_texts[:16]
-    assert all(each.steps.accepted for each in said)
+    """The same sixteen with no references, with their own ones, and with those of their neighbour."""
+    own = [[prompt + text] for prompt, text in zip(ASKED, plain_texts, strict=True)][:16]
+    accepted = []
+    for references in ([()] * 16, own, own[1:] + own[:1]):
+        said = asking(served).generate_batch(ASKED[:16], references=references, batch_size=16, max_new_tokens=WORDS)
+        assert [each.text for each in said] == plain_texts[:16]
+        accepted.append([each.steps.accepted for each in said])
+    without, with_own, with_others = accepted
+    assert all(one > other for one, other in zip(with_own, without, strict=True)), accepted
+    assert sum(with_own) > 2 * sum(with_others), accepted
 
 
-def test_forty_tenants_some_of_whom_go_away(served: Served) -> None:
+def test_forty_tenants_some_of_whom_go_away_and_some_of_whom_wait(served: Served) -> None:
     """Each has a secret; the watched proposer notes any draft that is not from the request's own texts."""
     model = asking(served)
+    before = served.counter(PREEMPTED), served.counter(DRAFTED)
 
     def ask(tenant: int) -> int:
-        secret = f"The code of tenant {tenant} is {tenant * 7919} and nobody else may have {tenant * 104729}."
-        with model.stream(f"Repeat: {secret}\n", references=[secret * 2], max_new_tokens=24) as stream:
+        secret = f"The code of tenant {tenant} is {tenant * 7919} and nobody else may have {tenant * 104729}. "
+        with model.stream(f"Repeat: {secret * 4}\n", references=[secret * 2], max_new_tokens=48) as stream:
             next(stream, None)
             if tenant % 4:  # every fourth one closes at once
                 list(stream)
@@ -137,7 +156,49 @@ def test_forty_tenants_some_of_whom_go_away(served: Served) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert len(list(pool.map(ask, range(40)))) == 40
+    assert served.counter(PREEMPTED) > before[0], "nobody had to wait"
+    assert served.counter(DRAFTED) > before[1] + 400
     assert not served.watch.exists()
+
+
+def exact_law(prompt: list[int], kinds: list[int]) -> dict[tuple[int, ...], float]:
+    """The probability of every text of three of these tokens, by plain forwards of transformers."""
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("smollm2"), dtype=torch.float32)
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        with torch.no_grad():
+            scores = model(torch.tensor([[*prompt, *text] for text in texts])).logits[:, -1, kinds].double()
+        shares = scores.softmax(-1).tolist()
+        texts = {
+            (*text, token): p * share
+            for (text, p), row in zip(texts.items(), shares, strict=True)
+            for token, share in zip(kinds, row, strict=True)
+        }
+    return texts
+
+
+def test_what_is_sampled_with_drafts_has_the_law_of_plain_sampling(served: Served) -> None:
+    """Texts of three tokens of three kinds; whatever the first is, the reference says the likeliest end of it."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("smollm2"))
+    prompt = tokenizer.encode("My favourite colours, in order:")
+    names = {token: kind for kind in KINDS for token in tokenizer.encode(kind)}
+    law = exact_law(prompt, list(names))
+    references = [max((text for text in law if text[0] == token), key=law.__getitem__) for token in names]
+    flat = [token for text in references for token in (*prompt, *text, -1)]
+    body: dict[str, Any] = {"allowed_token_ids": list(names), "vllm_xargs": {"references": flat}}
+    client = openai.OpenAI(base_url=served.url, api_key="none", timeout=900)
+    seen: Counter[tuple[int, ...]] = Counter()
+    before = served.counter(ACCEPTED), served.counter(DRAFTED)
+    for _ in range(DRAWS // PART):
+        said = client.completions.create(
+            model="smollm2", prompt=prompt, n=PART, max_tokens=3, temperature=1.0, extra_body=body
+        )
+        seen.update(tuple(tokenizer.encode(choice.text)) for choice in said.choices)
+    accepted, drafted = served.counter(ACCEPTED) - before[0], served.counter(DRAFTED) - before[1]
+    assert accepted > DRAWS / 10, "hardly any draft was accepted, so this says nothing"
+    assert drafted - accepted > DRAWS / 10, "hardly any draft was refused, so this says nothing"
+    p = p_value(law, seen)
+    assert p > ODDS, f"p is {p:.2g}; an engine that is right fails once in {1 / ODDS:,.0f} runs"
 
 
 def test_what_cannot_be_read_is_refused_at_the_door(served: Served) -> None:

@@ -19,9 +19,6 @@ from antiphon.integrations.vllm.seam import Seam
 
 log = logging.getLogger("vllm.antiphon")  # below vLLM's own, so that it is shown as vLLM's lines are
 
-WIDTH = 2
-"""A drafter is asked for so many times the rows of a chain, since it branches, and the likeliest path is taken."""
-
 
 class Runner(Protocol):
     """What is looked at of vLLM's model runner: who is in which row of the batch, and what each request brought."""
@@ -44,7 +41,7 @@ class Proposer:
         self.failures = 0
         self.budget = BatchBudget()
         self.calibration = Calibration()
-        self._make = make or partial(SuffixMatch, depth=self.rows, common=0, recycling=False)
+        self._make = make or partial(SuffixMatch, depth=self.rows, common=0, recycling=False, branching=False)
         self._requests: dict[str, RequestDrafts] = {}
         self._broken: dict[str, Any] = {}
         self._runner: Runner | None = None
@@ -105,7 +102,7 @@ class Proposer:
                 drafting[index] = request
         for index, request in list(drafting.items()):
             try:
-                offers.append(request.offer(WIDTH * self.rows))
+                offers.append(request.offer(self.rows))
             except Exception as error:  # noqa: BLE001
                 del drafting[index]
                 self._refuse(runner, ids[index], error)

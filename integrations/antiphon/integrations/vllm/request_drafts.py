@@ -16,11 +16,16 @@ from antiphon.accel.drafting.draft import (
     chain,
     likeliest_chain,
 )
+from antiphon.accel.drafting.drafters.contained import Contained
 from antiphon.accel.drafting.paying import ScoredDraft
 from antiphon.integrations.vllm.admission import Sources
 
 OPENING = 4
 """So many of the prompt's last tokens stand before a prediction, for it to be found where the answer begins."""
+
+EDGE, LEAST = 3, 8
+"""A reference stands in the prompt where its tokens do but for so many at each end, if so many are left: it was
+tokenized alone, and at the ends of a passage a prompt has other tokens."""
 
 
 class RequestDrafts:
@@ -40,7 +45,7 @@ class RequestDrafts:
         self._draft: Draft = EMPTY
         self._drafter: Drafter = make()
         predicted = [[*prompt[-OPENING:], *sources.prediction]] if sources.prediction else []
-        self._drafter.begin(prompt, [*sources.references, *predicted])
+        self._drafter.begin(prompt, [*_further(sources.references, prompt), *predicted])
 
     def read(self, tokens: Sequence[int]) -> None:
         """Learn how the text went on since the last draft."""
@@ -65,3 +70,9 @@ class RequestDrafts:
         """The first rows of a chain that was offered, which are verified now."""
         self._draft = draft if rows == len(draft) else chain(draft.tokens[:rows], draft.chances[:rows])
         return list(self._draft.tokens)
+
+
+def _further(references: Sequence[Tokens], prompt: Tokens) -> list[Tokens]:
+    """Those that do not stand in the prompt: a place that counts twice outweighs the answer's own."""
+    within = Contained(prompt)
+    return [each for each in references if len(each) < 2 * EDGE + LEAST or each[EDGE:-EDGE] not in within]

@@ -21,6 +21,8 @@ RUNNER, PROPOSE = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", "propose_dra
 PARAMETERS, VERIFY = "vllm.sampling_params:SamplingParams", "verify"
 ERROR = "vllm.exceptions:VLLMValidationError"
 RANK = "vllm.distributed.parallel_state:get_tensor_model_parallel_rank"
+PLATFORM = "vllm.platforms:current_platform"
+SAMPLER, EXPAND = "vllm.v1.sample.rejection_sampler", "expand_batch_to_tokens"
 
 MARK = "_antiphon"
 """Set on what stands in for a method of vLLM's, so that it stands there once."""
@@ -78,6 +80,7 @@ class Seam:
             return
         if not hasattr(propose, MARK):
             setattr(runner, PROPOSE, _telling(propose))
+        _mend_sampling()
         if not _is_first_rank():
             return  # of several ranks vLLM takes the first one's drafts
         found = installed()
@@ -99,6 +102,30 @@ def _telling(propose: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(propose_draft_token_ids, MARK, True)
     return propose_draft_token_ids
+
+
+def _mend_sampling() -> None:
+    """On CPUs, have every drafted token sampled at the temperature, top-k and top-p of its request.
+
+    vLLM's kernel for CPUs writes them into a copy that it throws away, and samples by whatever lay in memory: for every
+    way to draft, and for greedy requests too as soon as one beside them is sampled.
+    """
+    try:
+        is_cpu, sampler = resolve_name(PLATFORM).is_cpu(), resolve_name(SAMPLER)
+    except (ImportError, AttributeError):
+        return
+    if is_cpu and hasattr(sampler, EXPAND):
+        setattr(sampler, EXPAND, expanded)
+
+
+def expanded(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+    """Entry i of ``x`` once for each drafted token of request i, with one value replaced: what that kernel is to do.
+
+    ``cu_num_tokens[i]`` is how many tokens were drafted for the requests up to i; the names are vLLM's.
+    """
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+    values = x.repeat_interleave(counts, output_size=num_tokens)
+    return values.masked_fill(values == replace_from, replace_to)
 
 
 def _admitting(verify: Callable[..., Any]) -> Callable[..., Any]:
