@@ -17,6 +17,7 @@ from antiphon.pipelines.benchmark import drafting
 from antiphon.pipelines.cli import (
     bench,
     bench_answers,
+    bench_batch,
     bench_drafters,
     bench_first_token,
     bench_index,
@@ -88,6 +89,10 @@ def tables() -> Iterator[tuple[str, FigureTable]]:
     ]
     first = [{key: figure() for key in bench_first_token.FIRST}]
     yield "first token", figure_table("10 questions, 5 passages, reader", bench_first_token.FIRST, first)
+    yield (
+        "batch",
+        figure_table("8 texts, 8 at once", bench_batch.COLUMNS, rows_of(bench_batch.COLUMNS, "openvino-genai")),
+    )
     yield "vllm", figure_table("4 requests, 4 at once", bench_vllm.COLUMNS, rows_of(bench_vllm.COLUMNS, "antiphon"))
     yield "index", figure_table("100,000 vectors of 1,024", bench_index.INDEXING, indexes)
 

@@ -6,7 +6,9 @@ Knows how the program is asked and what it says of its time; how a model is expo
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +28,15 @@ PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 @dataclass(slots=True)
 class GenAIPipelines:
-    """The program's pipelines for one language model, each opened when it is first asked for."""
+    """The program's pipelines for one language model, each opened by ``make`` when it is first asked for."""
 
     opened: dict[bool, Any] = field(default_factory=dict)
+    make: Callable[..., Any] = field(default_factory=lambda: _pipeline)
 
     def get(self, language_model: LanguageModel, *, looks_up: bool) -> Any:
         """The pipeline that looks up n-grams of the prompt, or the plain one."""
         if looks_up not in self.opened:
-            self.opened[looks_up] = _pipeline(language_model.model, looks_up=looks_up)
+            self.opened[looks_up] = self.make(language_model.model, looks_up=looks_up)
         return self.opened[looks_up]
 
 
@@ -67,7 +70,7 @@ class OpenVINOGenAI:
         import numpy as np
         import openvino
 
-        config = _config(language_model, limit, self.guessed)
+        config = generation_config(language_model, limit, self.guessed)
         ids = openvino.Tensor(np.array([job.prompt], dtype=np.int64))
         started = perf_counter()
         found = pipeline.generate(ids, config)
@@ -95,7 +98,8 @@ def guessed_tokens(own: str) -> int:
     return int(own)
 
 
-def _config(language_model: LanguageModel, limit: int, guessed: int) -> Any:
+def generation_config(language_model: LanguageModel, limit: int, guessed: int) -> Any:
+    """What the program is asked for: greedy, ``limit`` tokens at most, ends where the model ends."""
     import openvino_genai
 
     config = openvino_genai.GenerationConfig()
@@ -110,8 +114,23 @@ def _config(language_model: LanguageModel, limit: int, guessed: int) -> Any:
     return config
 
 
-def _pipeline(model: Any, *, looks_up: bool) -> Any:
-    """The program's pipeline over the model's export."""
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What every pipeline of the program is opened with: its files, a tokenizer that has none, and how it computes."""
+
+    graph: Path
+    tokenizer: Any
+    scheduler: Any
+    options: Mapping[str, Any]
+
+
+def export(model: Any, *, looks_up: bool) -> Export:
+    """The model's export for the program, made on the first use.
+
+    Raises:
+        ImportError: the program is not installed; says the command.
+        ValueError: the model cannot be exported or computed with.
+    """
     try:
         import openvino_genai
     except ImportError as error:
@@ -126,15 +145,12 @@ def _pipeline(model: Any, *, looks_up: bool) -> Any:
         raise ValueError(
             f"OpenVINO GenAI is measured on CPUs in {' or '.join(PRECISIONS)}; the model is {dtype} on {model.device}."
         )
-    graph = exported(model) / GRAPH
-    weights = _read(graph.with_suffix(".bin"))
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.enable_prefix_caching = False  # a prompt that comes again would not be read again
     scheduler.max_num_batched_tokens = 2**31 - 1  # prompts are read in one piece, as is the program's default
     with tempfile.TemporaryDirectory() as empty:
         tokenizer = openvino_genai.Tokenizer(empty)  # which has none: tokens go in and come out
-    options = {
-        "scheduler_config": scheduler,
+    options: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
         "KV_CACHE_PRECISION": PRECISIONS[dtype],  # the default is 8 bits, which is another model
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -142,7 +158,17 @@ def _pipeline(model: Any, *, looks_up: bool) -> Any:
     }
     if looks_up:
         options["prompt_lookup"] = True
-    return openvino_genai.LLMPipeline(graph.read_text(encoding="utf-8"), weights, tokenizer, "CPU", **options)
+    return Export(exported(model) / GRAPH, tokenizer, scheduler, options)
+
+
+def _pipeline(model: Any, *, looks_up: bool) -> Any:
+    """The program's pipeline over the model's export."""
+    found = export(model, looks_up=looks_up)
+    import openvino_genai
+
+    graph, weights = found.graph.read_text(encoding="utf-8"), _read(found.graph.with_suffix(".bin"))
+    options = {"scheduler_config": found.scheduler, **found.options}
+    return openvino_genai.LLMPipeline(graph, weights, found.tokenizer, "CPU", **options)
 
 
 def _read(path: Any) -> Any:

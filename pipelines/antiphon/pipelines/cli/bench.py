@@ -15,6 +15,7 @@ from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import (
     bench_answers,
+    bench_batch,
     bench_drafters,
     bench_first_token,
     bench_index,
@@ -39,6 +40,7 @@ for command in (
     bench_answers.answers,
     bench_vllm.vllm,
     bench_first_token.first_token,
+    bench_batch.batch,
 ):
     app.command()(command)
 
