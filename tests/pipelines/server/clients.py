@@ -5,6 +5,8 @@ Each line says what was tried and whether it held. A script and no test: it need
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -75,8 +77,45 @@ def with_openai(url: str, model: str) -> None:
     tried(
         "openai-python: embeddings", lambda: len(client.embeddings.create(model="x", input="Red").data[0].embedding) > 8
     )
+
     tried("openai-python: an unknown model", lambda: refused(NotFoundError, model="none"))
     tried("openai-python: what is not offered", lambda: refused(BadRequestError, extra_body={"suffix": "x"}))
+
+
+def with_openai_beyond(url: str, model: str) -> None:
+    """openai-python: seeds, stops, vectors, predictions and references."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    how: Any = {"model": model, "messages": MESSAGES, "max_tokens": 16, "seed": 1}
+    whole = str(_said(client, how))
+
+    def vector(**form: Any) -> Any:
+        return client.embeddings.create(model="x", input="Red", **form).data[0].embedding
+
+    cited = {"references": [{"title": "Answer", "text": whole}]}
+    tried(
+        "openai-python: a seed",
+        lambda: _said(client, how | {"temperature": 1}) == _said(client, how | {"temperature": 1}),
+    )
+    tried("openai-python: stop", lambda: _said(client, how, stop=[whole[4:7]]) == whole[: whole.index(whole[4:7])])
+    tried("openai-python: floats are what base64 holds", lambda: vector(encoding_format="float") == vector())
+    tried(
+        "openai-python: a prediction is counted",
+        lambda: (
+            client.chat.completions.create(
+                **how, prediction={"type": "content", "content": whole}
+            ).usage.completion_tokens_details.accepted_prediction_tokens
+            > 0
+        ),
+    )
+    tried(
+        "openai-python: a reference is cited",
+        lambda: (
+            client.chat.completions.create(**how, extra_body=cited).choices[0].message.annotations[0].url_citation.title
+            == "Answer"
+        ),
+    )
 
 
 def _said(client: Any, how: Any, **more: Any) -> Any:
@@ -91,7 +130,7 @@ def with_langchain(url: str, model: str) -> None:
     """LangChain's ChatOpenAI: invoke, stream with usage, structured output, tools."""
     from langchain_openai import ChatOpenAI
 
-    chat = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=model, max_completion_tokens=40, stream_usage=True)  # type: ignore[arg-type]
+    chat = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=model, max_completion_tokens=60, stream_usage=True)  # type: ignore[arg-type]
     tried("ChatOpenAI: invoke", lambda: bool(chat.invoke("Red?").content))
     tried("ChatOpenAI: stream, with usage", lambda: any(each.usage_metadata for each in chat.stream("Red?")))
     form = {"title": "colour", "description": "A colour.", **SCHEMA}
@@ -117,6 +156,20 @@ def with_llama_index(url: str, model: str) -> None:
         tried(f"OpenAILike, chat={is_chat}: chat", lambda llm=llm: bool(llm.chat([ChatMessage(content="Red?")])))  # type: ignore[misc]
 
 
+def with_curl(url: str, model: str) -> None:
+    """curl: a chat, reranking, and what is no JSON."""
+
+    def posted(path: str, body: str) -> Any:
+        told = ("curl", "-s", f"{url}{path}", "-H", "Content-Type: application/json", "--data-binary", "@-")
+        return json.loads(subprocess.run(told, input=body, capture_output=True, text=True, check=True).stdout)
+
+    asked = json.dumps({"model": model, "messages": MESSAGES, "max_tokens": 8})
+    ranked = json.dumps({"query": "red wine", "documents": ["blue sea", "red wine is old"]})
+    tried("curl: chat", lambda: posted("/v1/chat/completions", asked)["usage"]["completion_tokens"] == 8)
+    tried("curl: rerank", lambda: posted("/v1/rerank", ranked)["results"][0]["index"] == 1)
+    tried("curl: bad JSON", lambda: posted("/v1/chat/completions", "{")["error"]["type"] == "invalid_request_error")
+
+
 def with_our_own(url: str, model: str) -> None:
     """Our own client: references go along, token ids and steps come back."""
     from antiphon.accel import RemoteLanguageModel
@@ -131,7 +184,7 @@ def with_our_own(url: str, model: str) -> None:
 
 def main(url: str, model: str) -> None:
     """Try all of them."""
-    for act in (with_openai, with_langchain, with_llama_index, with_our_own):
+    for act in (with_openai, with_openai_beyond, with_langchain, with_llama_index, with_curl, with_our_own):
         act(url, model)
 
 

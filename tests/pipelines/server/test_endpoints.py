@@ -47,6 +47,7 @@ def test_responses_are_whole_and_come_as_named_events(client: TestClient, typist
     assert told["output"][0]["content"][0]["text"] == own
     with client.stream("POST", "/v1/responses", json={**asked, "stream": True}) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    assert lines.pop() == "[DONE]"
     told_events = [json.loads(line) for line in lines]
     kinds = [each["type"] for each in told_events]
     assert kinds[:4] == [

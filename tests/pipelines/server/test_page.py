@@ -94,6 +94,21 @@ def shows(page: Any, place: str, text: str) -> None:
     page.locator(place, has_text=text).wait_for()
 
 
+QUOTE = """async (texts) => {
+    const { Answer } = await import('/static/answer.js');
+    const passages = texts.map((each, place) => ({
+        id: String(place), source: each, title: each, text: `honey ${each} keeps`, start: 0, end: 9 }));
+    const answer = new Answer(document.getElementById('conversation'), texts[0]);
+    const runs = texts.map((each, place) => ({
+        text: each, drafted: true, passage: place + 1, start: 6, end: 6 + each.length }));
+    const annotations = texts.map((each, place) => ({ url_citation: {
+        passage: place + 1, title: each, url: each, cited_text: each, passage_start: 6,
+        passage_end: 6 + each.length } }));
+    answer.take({ passages, runs, choices: [{ delta: { annotations } }] });
+}"""
+"""Shows an answer that repeats a passage of each of these texts, and cites it."""
+
+
 def asked(page: Any, question: str) -> Any:
     page.fill("#question", question)
     page.click("#send")
@@ -121,21 +136,7 @@ def test_runs_show_their_passage_and_nothing_of_a_document_is_markup(page: Any, 
     """The answer's events are the server's own, but for the text: every passage is quoted whole."""
     stored = page.evaluate("fetch('/documents').then((answer) => answer.json())")["data"]
     assert len(stored) == len(INJECTIONS)
-    page.evaluate(
-        """async (injections) => {
-            const { Answer } = await import('/static/answer.js');
-            const passages = injections.map((each, place) => ({
-                id: String(place), source: each, title: each, text: `honey ${each} keeps`, start: 0, end: 9 }));
-            const answer = new Answer(document.getElementById('conversation'), injections[0]);
-            const runs = injections.map((each, place) => ({
-                text: each, drafted: true, passage: place + 1, start: 6, end: 6 + each.length }));
-            const annotations = injections.map((each, place) => ({ url_citation: {
-                passage: place + 1, title: each, url: each, cited_text: each, passage_start: 6,
-                passage_end: 6 + each.length } }));
-            answer.take({ passages, runs, choices: [{ delta: { annotations } }] });
-        }""",
-        list(INJECTIONS),
-    )
+    page.evaluate(QUOTE, list(INJECTIONS))
     runs = page.locator(".run")
     assert runs.count() == len(INJECTIONS)
     for place, injection in enumerate(INJECTIONS):
@@ -157,7 +158,7 @@ def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     hostile.write_text("Wax comes from young bees.")
     page.set_input_files("#files", [hostile])
     shows(page, "#told", "Added 1.")
-    line = page.locator("#list li", has_text="img src=x onerror=window.hit=1>.md (1 passages)")
+    line = page.locator("#list li", has_text="img src=x onerror=window.hit=1>.md (1 passage)")
     line.wait_for()
     line.locator("button").click()
     page.wait_for_selector("#list li button", state="detached")
@@ -193,10 +194,12 @@ def test_a_file_that_is_dropped_before_the_documents_are_listed_waits_for_the_li
 
 def test_dark_light_and_small_screens(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
+    page.locator("#theme[aria-pressed=true]").wait_for()  # the page is told of the system's wish after the test is
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(ground)
     page.click("#theme")
     assert page.evaluate(ground) != dark
+    assert page.get_attribute("#theme", "aria-pressed") == "false"
     page.set_viewport_size({"width": 360, "height": 640})
     assert page.evaluate("document.documentElement.scrollWidth <= 360"), "nothing has to be scrolled sideways"
     unnamed = "[...document.querySelectorAll('button, input, select, textarea')].filter((each) => !each.labels?.length"

@@ -1,6 +1,6 @@
 """What axe finds on the page, light and dark, empty and with an answer; `npm install axe-core` brings it.
 
-`python -m tests.pipelines.server.screenshots FOLDER` takes the pictures of the documentation.
+The answer has runs of every colour, and a citation of it is open.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.server.test_page import address, asked, browser
+from tests.pipelines.server.test_page import QUOTE, address, asked, browser
 
 __all__ = ["address", "browser"]
 
@@ -28,6 +28,8 @@ def test_axe_finds_no_serious_fault(browser: Any, address: str, scheme: str) -> 
     page.add_script_tag(path=AXE)
     assert faults(page) == []
     asked(page, "How long does honey keep?")
+    page.evaluate(QUOTE, [f"text {number}" for number in range(8)])
+    page.locator(".cited button").nth(1).click()
     assert faults(page) == []
     context.close()
 

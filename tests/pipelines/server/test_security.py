@@ -83,11 +83,16 @@ def test_a_body_that_is_too_large_is_refused(locked: TestClient, is_streamed: bo
     assert response.status_code in (400, 413)
 
 
+NO_JSON = "The body is no JSON: Expecting property name enclosed in double quotes."
+
+
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"model": 1}', b"\xff\xfe"])
 def test_bad_json_is_an_error_in_openais_form(client: TestClient, body: bytes) -> None:
     response = client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert (error["param"], error["message"]) == (None, NO_JSON) or body != b"{"
     assert client.get("/nowhere").json()["error"]["type"] == "not_found_error"
     assert client.get("/v1/completions").status_code == 405
 

@@ -24,7 +24,7 @@ def main(port: int) -> None:
     with TemporaryDirectory() as folder:
         passages = [Passage.at("bees.txt", 100 * place, text) for place, text in enumerate(TEXTS)]
         index_passages(passages, Path(folder) / "index", HashEmbedder())
-        service = tiny_service(model, Path(folder) / "index", max_output_tokens=16, parallel=8, queue=64)
+        service = tiny_service(model, Path(folder) / "index", max_output_tokens=64, parallel=8, queue=64)
         run_server(create_app(service), "127.0.0.1", port, drain_seconds=5)
 
 

@@ -36,7 +36,7 @@ async def chat_completions(asked: ChatRequest, request: Request, key: Annotated[
     wanted = [chat_text(service, chat, place) for place in range(choices_of(service, asked))]
     jobs = service.submit(wanted, served, key, asked.user)
     if asked.stream:
-        return await streamed(_lines(chat, merged(jobs)), jobs)
+        return await streamed(request, _lines(chat, merged(jobs)), jobs)
     texts = [TextSoFar(job) for job in jobs]
     await unless_gone(request, read_all(texts), jobs)
     return JSONResponse(whole_chat(chat, texts))

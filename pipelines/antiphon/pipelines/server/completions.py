@@ -57,7 +57,7 @@ async def text_completions(
     completion = CompletionAsked(asked, served, prompts)
     jobs = service.submit(_wanted_texts(service, completion), served, key, asked.user)
     if asked.stream:
-        return await streamed(_lines(completion, merged(jobs)), jobs)
+        return await streamed(request, _lines(completion, merged(jobs)), jobs)
     texts = [TextSoFar(job) for job in jobs]
     await unless_gone(request, read_all(texts), jobs)
     return JSONResponse(_whole(completion, texts))

@@ -93,6 +93,8 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return error_response(ApiError(400, f"The body is no JSON: {first['ctx']['error']}."))
         place = ".".join(str(part) for part in first["loc"][1:]) or None
         message = f"{place}: {first['msg']}" if place else str(first["msg"])
         return error_response(ApiError(400, message, param=place))

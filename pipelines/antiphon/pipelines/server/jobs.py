@@ -87,8 +87,8 @@ class TextJob:
 
     def cancel(self) -> None:
         """Stop decoding after the forward under way; one that has ended stays as it is."""
-        self.is_cancelled = True
-        if self._begun is not None:
+        was_cancelled, self.is_cancelled = self.is_cancelled, True
+        if self._begun is not None and not was_cancelled:
             with suppress(RuntimeError):  # the loop ends too
                 self.loop.run_in_executor(None, self._begun.stream.close)
 
@@ -100,7 +100,7 @@ class TextJob:
             self.tell(begun)
             first, told = 0.0, 0
             with begun.stream as stream:
-                for text in stream:
+                for text in () if self.is_cancelled else stream:
                     first = first or perf_counter() - self.asked
                     grown = _grown(stream, text, told)
                     told = grown.written
@@ -172,9 +172,9 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """How many jobs wait that somebody waits for."""
         with self._lock:
-            return sum(map(len, self._lines.values()))
+            return sum(not job.is_cancelled for line in self._lines.values() for job in line)
 
     def submit(self, jobs: Sequence[TextJob]) -> None:
         """Have these jobs decoded, all of them or none.

@@ -27,7 +27,6 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
     "conversation": (),
     "previous_response_id": (),
-    "prompt_cache_key": (),
 }
 """What clients ask elsewhere and nobody answers here, and the values that ask for nothing."""
 

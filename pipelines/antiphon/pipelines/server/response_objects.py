@@ -1,17 +1,18 @@
-"""A response as OpenAI's newer clients read it, whole and as its events. Decodes nothing."""
+"""A response as OpenAI's newer clients read it, whole. Decodes nothing."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from antiphon.accel.text.tool_calls import shown
+from antiphon.accel.decoding.logprobs import TokenLogprob
 from antiphon.pipelines.server.chat_objects import ChatAsked, calls_object
-from antiphon.pipelines.server.figures import annotations_of, metrics_of
-from antiphon.pipelines.server.jobs import Begun, Finished, Grown, TextSoFar
-from antiphon.pipelines.server.response_requests import NamedChoice, ResponseRequest
+from antiphon.pipelines.server.figures import annotations_of, chat_logprobs, metrics_of
+from antiphon.pipelines.server.jobs import Begun, Finished, TextSoFar
+from antiphon.pipelines.server.response_requests import ResponseRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class ResponseAsked:
             "metadata": asked.metadata or {},
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "prompt_cache_key": None,
+            "prompt_cache_key": asked.prompt_cache_key,
             "reasoning": None,
-            "safety_identifier": None,
+            "safety_identifier": asked.safety_identifier,
             "service_tier": "default",
             "store": False,
             "background": False,
@@ -53,9 +54,9 @@ class ResponseAsked:
             "top_p": 1.0 if asked.top_p is None else asked.top_p,
             "presence_penalty": self.chat.request.presence_penalty or 0.0,
             "frequency_penalty": self.chat.request.frequency_penalty or 0.0,
-            "top_logprobs": 0,
+            "top_logprobs": asked.top_logprobs or 0,
             "text": {"format": {"type": "text"}} if asked.text is None else _as_given(asked.text),
-            "tool_choice": choice.model_dump() if isinstance(choice, NamedChoice) else choice or "auto",
+            "tool_choice": choice or "auto" if isinstance(choice, str | None) else choice.model_dump(),
             "tools": [{"strict": False, **tool.model_dump()} for tool in asked.tools or ()],
             "truncation": "disabled",
             "usage": None,
@@ -63,115 +64,68 @@ class ResponseAsked:
             **more,
         }
 
+    def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """The item of what is said."""
+        named = {"type": "message", "id": self.message_id, "role": "assistant", "status": status}
+        return {**named, "content": content}
+
+    def logprobs(self, found: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+        """Logprobs of a text, none where nobody asked for them."""
+        if not self.chat.request.logprobs:
+            return []
+        entries: list[dict[str, Any]] = chat_logprobs(found, self.chat.served.language_model.tokenizer)["content"]
+        return entries
+
+    def ended(self, text: str, begun: Begun, ended: Finished) -> dict[str, Any]:
+        """The whole response: what is said, unless there are calls alone, and the tools that are called."""
+        said, completion = self.chat.said(text), ended.completion
+        is_whole = completion.finish_reason == "stop"
+        status = "completed" if is_whole else "incomplete"
+        output = [_call(call) for call in calls_object(said)]
+        if said.content or not output:
+            annotations = annotations_of(said.content, begun.passages) if begun.passages else []
+            flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
+            part = text_part(said.content, flat, self.logprobs(completion.logprobs))
+            output.insert(0, self.message("completed" if output else status, [part]))
+        why = None if is_whole else {"reason": "max_output_tokens"}
+        told = {"usage": _usage(ended), "incomplete_details": why, "metrics": metrics_of([ended])}
+        return self.body(status, output, **told)
+
 
 def response_object(response: ResponseAsked, text: TextSoFar) -> dict[str, Any]:
     """The whole response."""
     if text.ended is None or text.begun is None:
         raise RuntimeError("The text has not ended.")
-    return _ended(response, text.text, text.begun, text.ended)
+    return response.ended(text.text, text.begun, text.ended)
 
 
-class ResponseStream:
-    """A response while it grows, as the events that a client reads."""
-
-    def __init__(self, response: ResponseAsked) -> None:
-        self._response = response
-        self._number = 0
-        self._text = ""
-        self._shown = ""
-        self._begun: Begun | None = None
-
-    def begin(self, event: Begun) -> list[dict[str, Any]]:
-        """The response and its message are there."""
-        self._begun = event
-        empty = self._response.body("in_progress", [])
-        message = _message(self._response, "in_progress", [])
-        return [
-            self._event("response.created", response=empty),
-            self._event("response.in_progress", response=empty),
-            self._event("response.output_item.added", output_index=0, item=message),
-            self._event("response.content_part.added", **self._place(), part=_part("", [])),
-        ]
-
-    def grow(self, event: Grown) -> list[dict[str, Any]]:
-        """More of its text, as far as it is certain to be no call of a tool."""
-        self._text += event.text
-        prompt = self._response.chat.prompt
-        certain = self._text if not prompt.tools else shown(prompt.opening + self._text)
-        return self._show(certain)
-
-    def finish(self, event: Finished) -> list[dict[str, Any]]:
-        """What is left, and the whole."""
-        if self._begun is None:
-            return []
-        whole = _ended(self._response, self._text, self._begun, event)
-        said = self._response.chat.said(self._text)
-        events = self._show(said.content)
-        message = next(item for item in whole["output"] if item["type"] == "message")
-        events.append(self._event("response.output_text.done", **self._place(), text=said.content, logprobs=[]))
-        events.append(self._event("response.content_part.done", **self._place(), part=message["content"][0]))
-        events.append(self._event("response.output_item.done", output_index=0, item=message))
-        for place, item in enumerate(whole["output"]):
-            if item["type"] == "function_call":
-                events += self._called(place, item)
-        return [*events, self._event(f"response.{whole['status']}", response=whole)]
-
-    def _show(self, certain: str) -> list[dict[str, Any]]:
-        new, self._shown = certain[len(self._shown) :], certain
-        if not new:
-            return []
-        return [self._event("response.output_text.delta", **self._place(), delta=new, logprobs=[])]
-
-    def _called(self, place: int, item: dict[str, Any]) -> list[dict[str, Any]]:
-        named = {"output_index": place, "item_id": item["id"]}
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        arguments = item["arguments"]
-        return [
-            self._event("response.output_item.added", output_index=place, item=begun),
-            self._event("response.function_call_arguments.delta", **named, delta=arguments),
-            self._event("response.function_call_arguments.done", **named, name=item["name"], arguments=arguments),
-            self._event("response.output_item.done", output_index=place, item=item),
-        ]
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._response.message_id, "output_index": 0, "content_index": 0}
-
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        self._number += 1
-        return {"type": kind, "sequence_number": self._number - 1, **fields}
+def text_part(
+    text: str, annotations: list[dict[str, Any]] | None = None, logprobs: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """A part of a message."""
+    return {"type": "output_text", "text": text, "annotations": annotations or [], "logprobs": logprobs or []}
 
 
-def _ended(response: ResponseAsked, text: str, begun: Begun, ended: Finished) -> dict[str, Any]:
-    said = response.chat.said(text)
-    annotations = annotations_of(said.content, begun.passages) if begun.passages else []
-    flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
-    is_whole = ended.completion.finish_reason == "stop"
-    status = "completed" if is_whole else "incomplete"
-    output = [_message(response, status, [_part(said.content, flat)])]
-    for call in calls_object(said):
-        called = {"call_id": call["id"], **call["function"]}
-        output.append({"type": "function_call", "id": f"fc_{uuid4().hex}", "status": "completed", **called})
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"type": "function_call", "id": f"fc_{uuid4().hex}", "status": "completed"}
+    return {**named, "call_id": call["id"], **call["function"]}
+
+
+def _usage(ended: Finished) -> dict[str, Any]:
     usage, steps = ended.completion.usage, ended.completion.steps
-    told = {
+    cached = max(usage.prompt_tokens - steps.prefill_tokens, 0)
+    return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": max(usage.prompt_tokens - steps.prefill_tokens, 0)},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},  # keeping costs nothing here
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.total_tokens,
     }
-    why = None if is_whole else {"reason": "max_output_tokens"}
-    return response.body(status, output, usage=told, incomplete_details=why, metrics=metrics_of([ended]))
-
-
-def _message(response: ResponseAsked, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-    named = {"type": "message", "id": response.message_id, "role": "assistant", "status": status}
-    return {**named, "content": content}
-
-
-def _part(text: str, annotations: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
 
 
 def _as_given(options: Any) -> dict[str, Any]:
     found: dict[str, Any] = options.model_dump(by_alias=True, exclude_none=True)
-    return found if "format" in found else {"format": {"type": "text"}, **found}
+    form = found.setdefault("format", {"type": "text"})
+    if form["type"] == "json_schema":
+        return found | {"format": {"description": None, "strict": False, **form}}
+    return found | {"format": {"type": form["type"]}}

@@ -24,6 +24,9 @@ from antiphon.pipelines.server.requests import (
     ToolChoice,
 )
 
+LOGPROBS = "message.output_text.logprobs"
+"""What a request names among ``include`` to be told logprobs."""
+
 STATEFUL = ("previous_response_id", "conversation")
 
 
@@ -54,6 +57,14 @@ class NamedChoice(BaseModel):
     name: str
 
 
+class AllowedTools(BaseModel):
+    """Those of the tools that may be called, or have to be."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required", "none"] = "auto"
+    tools: Annotated[list[NamedChoice], Field(min_length=1)]
+
+
 class TextFormat(BaseModel):
     """The form of the answer: any text, or JSON."""
 
@@ -61,7 +72,9 @@ class TextFormat(BaseModel):
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = "answer"
+    description: str | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
 
 
 class TextOptions(BaseModel):
@@ -83,11 +96,15 @@ class ResponseRequest(BaseModel):
     temperature: Annotated[Number, Field(ge=0)] | None = None
     top_p: Number | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: str | NamedChoice | None = None
+    tool_choice: str | NamedChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     references: list[str | SourceText] | None = None
     prediction: PredictedContent | None = None
     seed: int | None = None
@@ -106,6 +123,7 @@ def as_chat(asked: ResponseRequest) -> ChatRequest:
     messages = [_message(item, place) for place, item in enumerate(items)]
     if asked.instructions:
         messages.insert(0, ChatMessage(role="system", content=asked.instructions))
+    has_logprobs = LOGPROBS in (asked.include or ())
     others = {name: value for name, value in (asked.model_extra or {}).items() if name not in ChatRequest.model_fields}
     return ChatRequest(
         model=asked.model,
@@ -113,7 +131,9 @@ def as_chat(asked: ResponseRequest) -> ChatRequest:
         max_completion_tokens=asked.max_output_tokens,
         temperature=asked.temperature,
         top_p=asked.top_p,
-        tools=[_tool(tool) for tool in asked.tools or ()] or None,
+        logprobs=has_logprobs,
+        top_logprobs=asked.top_logprobs if has_logprobs else None,
+        tools=_tools(asked) or None,
         tool_choice=_choice_of(asked.tool_choice),
         parallel_tool_calls=asked.parallel_tool_calls,
         response_format=_format(asked),
@@ -138,13 +158,30 @@ def _message(item: InputItem, place: int) -> ChatMessage:
     )
 
 
+def _tools(asked: ResponseRequest) -> list[OfferedTool]:
+    """The tools that the model hears of: those that it may call.
+
+    Raises:
+        ApiError: a tool that may be called is none of those that are offered.
+    """
+    tools, choice = [_tool(tool) for tool in asked.tools or ()], asked.tool_choice
+    if not isinstance(choice, AllowedTools):
+        return tools
+    allowed = {each.name for each in choice.tools}
+    if unknown := allowed - {tool.function.name for tool in tools}:
+        raise refused_error("tool_choice", f"tool_choice allows {min(unknown)!r}, which is none of the tools.")
+    return [tool for tool in tools if tool.function.name in allowed]
+
+
 def _tool(tool: ResponseTool) -> OfferedTool:
     if tool.type != "function":
         raise refused_error("tools", f"A tool is of the type {tool.type!r}; this server offers functions alone.")
     return OfferedTool(function=FunctionTool(name=tool.name, description=tool.description, parameters=tool.parameters))
 
 
-def _choice_of(choice: str | NamedChoice | None) -> str | ToolChoice | None:
+def _choice_of(choice: str | NamedChoice | AllowedTools | None) -> str | ToolChoice | None:
+    if isinstance(choice, AllowedTools):
+        return choice.mode
     return ToolChoice(function=NamedFunction(name=choice.name)) if isinstance(choice, NamedChoice) else choice
 
 

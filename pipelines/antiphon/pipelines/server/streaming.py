@@ -40,7 +40,20 @@ async def prepared(make: Callable[..., Result], *given: Any) -> Result:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[TextJob]) -> Result:
-    """The result of work for a client that waits for it; when it goes, the jobs end.
+    """The result of work for a client that waits for it; when it goes, the jobs end, and with the work.
+
+    Raises:
+        ApiError: the client has gone, or the work failed.
+    """
+    try:
+        return await _unless_gone(request, work, jobs)
+    finally:
+        for job in jobs:
+            job.cancel()
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[TextJob]) -> Result:
+    """The result of work for a client that waits for it; when it goes or the work fails, the jobs end.
 
     Raises:
         ApiError: the client has gone, or the work failed.
@@ -51,13 +64,19 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs:
         if not working.done():
             raise ApiError(GONE, "The client has gone.")
         return working.result()
-    except Exception as error:
-        raise error_of(error) from error
+    except BaseException as error:
+        for job in jobs:
+            job.cancel()
+        if isinstance(error, Exception):
+            raise error_of(error) from error
+        raise
     finally:
         for each in (working, leaving):
             each.cancel()
-        for job in jobs:
-            job.cancel()
+
+
+async def _first(lines: AsyncIterator[str]) -> str:
+    return await anext(lines)
 
 
 async def _gone(request: Request) -> None:
@@ -100,22 +119,13 @@ async def merged(jobs: Sequence[TextJob]) -> AsyncIterator[tuple[int, Event]]:
             job.cancel()
 
 
-async def streamed(lines: AsyncIterator[str], jobs: Sequence[TextJob]) -> StreamingResponse:
+async def streamed(request: Request, lines: AsyncIterator[str], jobs: Sequence[TextJob]) -> StreamingResponse:
     """The lines as a stream of events; an error before the first is an answer with its status, a later one an event.
 
     Raises:
-        ApiError: the text could not begin.
+        ApiError: the text could not begin, or the client has gone before it did.
     """
-    try:
-        first = await anext(lines)
-    except Exception as error:
-        for job in jobs:
-            job.cancel()
-        raise error_of(error) from error
-    except BaseException:
-        for job in jobs:
-            job.cancel()
-        raise
+    first = await _unless_gone(request, _first(lines), jobs)
 
     async def all_lines() -> AsyncIterator[str]:
         try:

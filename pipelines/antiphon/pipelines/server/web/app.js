@@ -69,7 +69,7 @@ async function submit(event) {
 function theme(name) {
   document.documentElement.classList.remove("dark", "light");
   document.documentElement.classList.add(name);
-  byId("theme").setAttribute("aria-pressed", String(name === "dark"));
+  showTheme();
   localStorage.setItem("antiphon-theme", name);
 }
 
@@ -84,11 +84,12 @@ byId("again").addEventListener("click", () => {
   tell("");
   byId("question").focus();
 });
-byId("theme").addEventListener("click", () => {
-  const isDark = document.documentElement.classList.contains("dark") ||
-    (!document.documentElement.classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
-  theme(isDark ? "light" : "dark");
-});
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => document.documentElement.classList.contains("dark") ||
+  (!document.documentElement.classList.contains("light") && prefersDark.matches);
+const showTheme = () => byId("theme").setAttribute("aria-pressed", String(isDark()));
+byId("theme").addEventListener("click", () => theme(isDark() ? "light" : "dark"));
+prefersDark.addEventListener("change", showTheme);
 byId("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(byId("key").value);
@@ -97,5 +98,6 @@ byId("unlock").addEventListener("submit", (event) => {
 });
 const kept = localStorage.getItem("antiphon-theme");
 if (kept === "dark" || kept === "light") theme(kept);
+showTheme();
 takeFiles();
 start();

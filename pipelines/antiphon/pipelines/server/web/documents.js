@@ -19,7 +19,7 @@ export async function listDocuments() {
 
 function line(entry) {
   const item = element("li");
-  item.append(element("span", "", `${entry.name} (${entry.passages} passages)`));
+  item.append(element("span", "", `${entry.name} (${entry.passages} ${entry.passages === 1 ? "passage" : "passages"})`));
   if (entry.uploaded && !isReadOnly) {
     const button = element("button", "", "Remove");
     button.type = "button";
