@@ -131,6 +131,39 @@ def test_texts_of_threads_that_ask_at_the_same_time_share_forwards() -> None:
     assert len(table.forwards) < 0.7 * 6 * 40
 
 
+@pytest.mark.parametrize(
+    ("reading", "expected"),
+    [(0, [[300], [200], [600], [500], [20, 20]]), (800, [[300, 200], [600], [500], [20, 20]]), (2000, None)],
+)
+def test_long_prompts_are_read_beside_each_other_as_far_as_the_engine_reads_at_once(
+    reading: int, expected: list[list[int]] | None
+) -> None:
+    seen: list[list[int]] = []
+    table = engine(reading=reading, watch=lambda feeds: seen.append([len(feed.pending) for feed in feeds]))
+    prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 200, 600, 500, 20, 20))]
+    texts = [text_of(prompt, 8) for prompt in prompts]
+    for _ in range(8):
+        assert not any(isinstance(step, Exception) for step in loop_of(table).advance(texts))
+    assert [text.ending.tokens for text in texts] == [truth(prompt, 8) for prompt in prompts]
+    assert seen[:-7] == (expected or [[300, 200, 600, 500], [20, 20]])
+    assert seen[-7:] == 7 * [6 * [1]]
+
+
+def test_a_prompt_that_fails_beside_others_costs_them_no_words() -> None:
+    def watch(feeds: Sequence[Feed]) -> None:
+        if any(len(feed.pending) == 301 for feed in feeds):
+            raise RuntimeError("of 301 tokens")
+
+    table = engine(reading=2000, watch=watch)
+    prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 301, 302))]
+    found = loop_of(table).advance([text_of(prompt, 8) for prompt in prompts])
+    assert [str(one) if isinstance(one, Exception) else one.tokens for one in found] == [
+        tuple(truth(prompts[0], 1)[-1:]),
+        "of 301 tokens",
+        tuple(truth(prompts[2], 1)[-1:]),
+    ]
+
+
 def test_where_rows_are_dear_every_text_has_forwards_of_its_own() -> None:
     table = engine(shared_cost=STEEP, watch=lambda feeds: sleep(1e-4))
     prompts = [prompt_of(seed) for seed in range(4)]

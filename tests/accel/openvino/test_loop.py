@@ -70,6 +70,19 @@ def test_a_text_is_what_torch_says(graph: Any) -> None:
     assert steps[0].prefilled == 50
 
 
+@pytest.mark.parametrize("blocks", [64, 12])
+def test_long_prompts_that_are_read_at_once_are_what_torch_says(graph: Any, blocks: int) -> None:
+    """With 12 blocks they do not fit at once: each is then read by itself."""
+    truths = [truth_of(text_of(length, seed)) for seed, length in enumerate((150, 200, 180))]
+    engine = engine_on(graph, blocks)
+    texts = [decoded(engine, truth, seed) for seed, truth in enumerate(truths)]
+    first = loop_of(engine).advance(texts)
+    assert not any(isinstance(step, Exception) for step in first)
+    while going := [text for text in texts if not text.ending.finish]:
+        loop_of(engine).advance(going)
+    assert [text.ending.tokens for text in texts] == truths
+
+
 @pytest.mark.parametrize("blocks", [64, 8])
 def test_texts_of_several_threads_say_what_each_says_alone(graph: Any, blocks: int) -> None:
     """With 8 blocks they do not fit at once: they take them from each other, and read their texts again."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from math import inf
 from threading import Event, get_ident
 from time import perf_counter, sleep
@@ -42,9 +43,9 @@ TICK = 1e-4
 PATIENCE = 0.1
 """Seconds after which somebody who waits looks for himself, should nobody have woken him."""
 
-TOGETHER = 128
-"""Prompts of at most so many unread tokens are read in forwards that texts share; longer ones take one for themselves,
-which they fill."""
+SHORT = 128
+"""Prompts of at most so many unread tokens are read beside what other texts verify; longer ones only beside each other,
+up to the engine's ``reading``."""
 
 
 @dataclass(eq=False, slots=True)
@@ -199,13 +200,21 @@ class Loop:
         self._worker.submit(lock.take, partial(self._for_all, own)).result()
 
     def _for_all(self, own: _Ask) -> None:
-        self._wait(own)
-        self._together([ask for ask in list(self._asks) if not ask.is_done and self._can_share(ask)])
+        is_long = _left(own) > SHORT
+        if not is_long:
+            self._wait(own)
+        others = [ask for ask in list(self._asks) if not ask.is_done and ask is not own and self._can_share(ask)]
+        alike = [own, *(ask for ask in others if (_left(ask) > SHORT) is is_long)]
+        self._together(self._read_at_once(alike), None) if is_long else self._together(alike, self.engine.shared_cost)
 
     def _can_share(self, ask: _Ask) -> bool:
         text = ask.text
-        pending = len(text.ending.tokens) - text.sequence.length
-        return pending <= TOGETHER and not text.is_alone and text.sequence.is_shareable
+        return _left(ask) <= max(SHORT, self.engine.reading) and not text.is_alone and text.sequence.is_shareable
+
+    def _read_at_once(self, prompts: Sequence[_Ask]) -> list[_Ask]:
+        """As many of the long prompts, the first one at least, as the engine reads in one forward."""
+        ends = accumulate(_left(ask) for ask in prompts)
+        return [ask for ask, end in zip(prompts, ends, strict=True) if ask is prompts[0] or end <= self.engine.reading]
 
     def _wait(self, ask: _Ask) -> None:
         """Let those come whose step was read a moment ago: a forward together costs less than two."""
@@ -247,14 +256,13 @@ class Loop:
             raise
         ask.wake.set()
 
-    def _together(self, group: Sequence[_Ask]) -> None:
-        """One forward for all, or one for each where the curve of costs says that this is faster."""
+    def _together(self, group: Sequence[_Ask], cost: Cost | None) -> None:
+        """One forward for all, or one for each where the curve of costs, if there is one, says that this is faster."""
         if len(group) == 1:
             self._alone(group[0])
             return
         pending = [_pending(ask) for ask in group]
         lengths = [ask.length for ask in group]
-        cost = self.engine.shared_cost
         drafts = share_rows([ask.draft for ask in group], [ask.text.budget for ask in group], lengths, cost)
         rows = [len(own) + len(draft) for own, draft in zip(pending, drafts, strict=True)]
         if cost is not None and not _pays(cost, rows, lengths):
@@ -264,14 +272,14 @@ class Loop:
         for ask, draft in zip(group, drafts, strict=True):
             ask.draft = draft
         last, filled = group[-1], drafts[-1]
-        if cost is not None:
+        if cost is not None and any(drafts):  # without drafts the next forward has as many rows again
             filled = _filled(last, pending[-1][-1], fillers(cost, max(lengths), sum(rows)))
             rows[-1] += len(filled) - len(last.draft)
         begun = perf_counter()
         try:
             found = self.engine.forward(
                 [
-                    Feed(ask.text.sequence, own, filled if ask is last else ask.draft)
+                    Feed(ask.text.sequence, own, filled if ask is last else ask.draft, ask.text.chunk)
                     for ask, own in zip(group, pending, strict=True)
                 ]
             )
@@ -346,6 +354,11 @@ def loop_of(engine: Engine) -> Loop:
 def _unread(text: Text) -> int:
     """How many tokens of the text its sequence has not read, where it has only just begun."""
     return 0 if text.sequence.is_open else len(text.ending.tokens) - text.sequence.length
+
+
+def _left(ask: _Ask) -> int:
+    """How many tokens of the text its sequence does not hold."""
+    return len(ask.text.ending.tokens) - ask.text.sequence.length
 
 
 def _pending(ask: _Ask) -> list[int]:

@@ -104,6 +104,7 @@ class ParallelEngine:
     """
 
     shared_cost = None
+    reading = 0
 
     def __init__(self, engine: TorchEngine, group: Any = None) -> None:
         traits = engine.traits

@@ -100,6 +100,10 @@ class Engine(Protocol):
     def shared_cost(self) -> Cost | None:
         """Seconds of forwards over several texts by the rows of all; None where texts do not share them."""
 
+    @property
+    def reading(self) -> int:
+        """How many tokens of several prompts are read sooner in one forward than in one for each; 0 where none are."""
+
     def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
         """One forward over all of these sequences, of which several are shareable; a single text is a batch of one.
 

@@ -81,11 +81,13 @@ class TableEngine:
         vocabulary: int,
         *,
         shared_cost: Cost | None = None,
+        reading: int = 0,
         watch: Callable[[Sequence[Feed]], None] = lambda feeds: None,
     ) -> None:
         self.follows = follows
         self.vocabulary = vocabulary
         self.shared_cost = shared_cost
+        self.reading = reading
         self.watch = watch
         self.lock = FairLock()
         self.loop: object | None = None

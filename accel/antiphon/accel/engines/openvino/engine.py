@@ -35,6 +35,10 @@ CHUNK = 1024
 """Tokens of a prompt that are read in one forward: SmolLM2 reads 900 in one 7 % sooner than in two, and 13 % than in
 four."""
 
+READING = 2048
+"""Tokens of several prompts that are read in one forward: eight of 560 tokens take a fifth less so than one by one, and
+the first text does not wait for all of them."""
+
 Ask = Callable[[Callable[[Draft, int], Tensor]], "Bigrams | None"]
 """Asks a model for its bigrams, given a forward of a fresh text: a root token, and a draft below it."""
 
@@ -66,6 +70,7 @@ class OpenVINOEngine:
     """
 
     name = "openvino"
+    reading = READING
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class TorchEngine:
     """
 
     name = "torch"
+    reading = 0
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = ref(model)
