@@ -21,8 +21,9 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """nncf's names; with 4 bits the embedding and the head keep 8."""
 
-APART = {"int8": 0.3, "int4": 0.6}
-"""How far the logits may be from those of the whole weights, in standard deviations: a wrong mask costs 0.7."""
+APART = {"int8": 0.6, "int4": 1.05}
+"""How far the logits may be from those of the whole weights, in standard deviations. SmolLM2's are 0.36 and 0.93 apart
+after 40 random tokens, those of another model 1.13; masks are tried with the whole weights."""
 
 
 def is_installed() -> bool:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _CAUSAL: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 
+FEWEST = 2
+"""Threads in half precision, where OpenVINO fuses a block's three products: on CPUs with AMX it gives each half of the
+threads one of them, and divides by zero of one thread's half, which ends the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -55,7 +59,7 @@ class PagedGraph:
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,  # the default is 8 bits, which is another model
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_NUM_THREADS": threads if precision == "f32" else max(threads, FEWEST),
         }
         if compressed:
             options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0

@@ -75,10 +75,12 @@ def open_engine(
     the model's engine of torch, which both engines then share.
 
     With ``weights`` of few bits ("int8", "int4") it is another model that is run, in whose own words nothing changes
-    with drafts.
+    with drafts. It is only made of a graph that says with whole weights what the model says.
     """
     if (obstacle := obstacle_of(model, weights)) is not None:
         return Opened(None, obstacle)
+    if weights and (whole := open_engine(model, memory=memory, report=report)).engine is None:
+        return whole
     key, setting = fingerprint(model, weights), _setting(model)
     known = kept = verdict_on(key, setting)
     if known is not None and (reason := _against(known, if_faster=if_faster)):
