@@ -13,7 +13,7 @@ from antiphon.accel.drafting.budget import Measured
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.torch.cost_store import describe, file_of, load, save
+from antiphon.accel.engines.torch.cost_store import describe, file_of, kept, load, save
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.measuring import STEPS, measure
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -151,6 +151,30 @@ def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path
     assert describe(tiny_model(seed=5), 0) == key, "weights do not change what a forward costs"
     save(file_of(key), key, COST)
     assert load(file_of(key), others[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "plain", "is_taken"),
+    [
+        (COST, 1.0, True),
+        (COST, 0.7, True),
+        (COST, 0.5, False),
+        (StepCost({100: {1: 1.0, 2: 1.5, 4: 1.1}}), 1.0, True),
+        (StepCost({100: {1: 1.0, 2: 1.8, 4: 1.1}}), 1.0, False),
+        (StepCost({100: {1: 1.0}, 200: {1: 2.0, 4: 1.2}}), 1.0, False),
+        (StepCost({100: {1: 1.0, 2: 1.5}}, change=0.9), 1.0, True),
+        (StepCost({100: {1: 1.0, 2: 1.5}}, change=1.1), 1.0, False),
+        (StepCost({100: {1: 1e-3, 2: 1e-2, 4: 1e-3}}, change=1.0), 1e-4, True),
+    ],
+)
+def test_what_was_measured_while_others_had_the_machine_is_not_taken(
+    tmp_path: Path, cost: StepCost, plain: float, is_taken: bool
+) -> None:
+    path, key, asked = tmp_path / "cost.json", {"model": "one"}, list[int]()
+    save(path, key, cost)
+    found = kept(path, key, lambda context: asked.append(context) or plain)  # type: ignore[func-returns-value]
+    assert (None if found is None else found.seconds) == (cost.seconds if is_taken else None)
+    assert asked in ([], [next(iter(cost.seconds))])
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")

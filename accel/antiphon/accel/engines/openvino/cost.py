@@ -11,7 +11,7 @@ from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.openvino.runtime import core, version
 from antiphon.accel.engines.protocol import Feed
-from antiphon.accel.engines.torch.cost_store import file_of, load, save
+from antiphon.accel.engines.torch.cost_store import file_of, kept, save
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -41,7 +41,7 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, anew: bool = False) -
         "steps": str(STEPS),
     }
     path = file_of(key)
-    cost = None if anew else load(path, key)
+    cost = None if anew else kept(path, key, lambda context: _plain(engine, context))
     if cost is None:
         cost = measure(engine)
         save(path, key, cost)
@@ -81,6 +81,11 @@ def measure(
         if taken:
             found.setdefault(context, {})[count] = min(taken)
     return StepCost(found, max(median(changes), 0.0) if changes else 0.0)
+
+
+def _plain(engine: OpenVINOEngine, context: int) -> float:
+    """Seconds of a plain step now."""
+    return measure(engine, rows=(1,), contexts=(context,), seconds=0.0).seconds[context][1]
 
 
 def _fits(engine: OpenVINOEngine, context: int, count: int) -> bool:

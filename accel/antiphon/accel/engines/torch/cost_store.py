@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,13 @@ from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.engines.torch.measuring import STEPS
 from antiphon.accel.files import write
+
+LEAST = 5e-3
+"""Plain steps of fewer seconds are not doubted: noise of that size decides nothing."""
+
+ODD, STALE = 1.5, 0.6
+"""Costs were measured while others had the machine where fewer rows took so many times what more rows took, or where a
+plain step now takes less than so much of what was measured."""
 
 
 def describe(model: PreTrainedModel, prepacked: int, *, steps: int = STEPS) -> dict[str, str]:
@@ -61,8 +70,33 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
     return StepCost(seconds, change) if is_whole and found.get("key") == key else None
 
 
+def kept(path: Path, key: dict[str, str], plain: Callable[[int], float]) -> StepCost | None:
+    """The cost in a file, unless it is none that an idle machine has; ``plain`` takes a plain step's seconds now.
+
+    It is given the tokens before that step.
+    """
+    cost = load(path, key)
+    if cost is None or not is_credible(cost):
+        return None
+    (context, row), *_ = cost.seconds.items()
+    return None if row[1] > LEAST and plain(context) < STALE * row[1] else cost
+
+
+def is_credible(cost: StepCost) -> bool:
+    """Whether an idle machine can have these costs: more rows take no less time, and a change of them not a step's."""
+    row, *others = cost.seconds.values()
+    return row[1] <= LEAST or (cost.change < row[1] and all(map(_ascends, (row, *others))))
+
+
+def _ascends(row: Mapping[int, float]) -> bool:
+    seconds = list(row.values())[::-1]
+    return all(one <= ODD * least for one, least in zip(seconds, accumulate(seconds, min), strict=True))
+
+
 def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
-    """Keep the cost in this file."""
+    """Keep the cost in this file, if it is credible."""
+    if not is_credible(cost):
+        return
     write(path, json.dumps({"key": key, "seconds": cost.seconds, "change": cost.change}).encode())
 
 
