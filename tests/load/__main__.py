@@ -50,10 +50,10 @@ def measured(command: Command, target: Target, questions: list[Asked], *, client
         _check_answers(command, first, Path(folder) / "log")
         outcome, start = asyncio.run(_watched(at, server, questions, clients=clients, seconds=seconds))
         end = server.mebibytes
-    first = f"{outcome.first_at(0.5):.2f} s, p95 {outcome.first_at(0.95):.2f} s"
+    told = f"{outcome.first_at(0.5):.2f} s, p95 {outcome.first_at(0.95):.2f} s"
     typer.echo(
         f"{command.name}: {outcome.per_second:.1f} tokens/s, {len(outcome.answers)} answers in {outcome.seconds:.0f} s "
-        f"({len(outcome.begun)} unfinished), first token median {first}, lost "
+        f"({len(outcome.begun)} unfinished), first token median {told}, lost "
         f"{dict(outcome.errors + outcome.malformed)}, memory {start:.0f} MiB after a third of the time, "
         f"{end:.0f} at the end"
     )

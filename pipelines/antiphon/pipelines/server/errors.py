@@ -52,6 +52,14 @@ class ApiError(Exception):
         self.headers = headers
 
 
+class BodyError(HTTPException):
+    """A body is refused while it is read; of the framework's own kind, since it makes a 400 of any other then."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, str(error), error.headers)
+        self.error = error
+
+
 def refused_error(param: str, reason: str) -> ApiError:
     """The error of a parameter that is not offered, or not with this value."""
     return ApiError(400, reason, param=param, code="unsupported_parameter")
@@ -89,6 +97,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def _of_ours(_: Request, error: ApiError) -> JSONResponse:
         return error_response(error)
+
+    @app.exception_handler(BodyError)
+    async def _of_a_body(_: Request, error: BodyError) -> JSONResponse:
+        return error_response(error.error)
 
     @app.exception_handler(RequestValidationError)
     async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:

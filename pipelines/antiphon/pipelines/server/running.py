@@ -10,6 +10,7 @@ import resource
 import sys
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from antiphon.pipelines.server.settings import ServerSettings
 
 SILENCE = 20
-"""Seconds that a connection may say nothing before its request is whole, and between two requests."""
+"""Seconds that a client has for the head of its request, after connecting and after each answer."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -73,29 +74,46 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
 
 
 class _Impatient(H11Protocol):
-    """uvicorn's own, which ends connections that stay silent after a request, and here those that never ask as well."""
+    """uvicorn's own, which gives a client some seconds for its next request, and here for the whole head of each."""
+
+    _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Give the client some seconds for its first request."""
+        """Wait for the first request."""
         super().connection_made(transport)
-        self._asking: asyncio.TimerHandle | None = self.loop.call_later(SILENCE, self._tired)
+        self._wait()
 
     def handle_events(self) -> None:
         """Wait no more once the head of a request is there."""
         super().handle_events()
-        if self.cycle is not None and self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+        if self.conn.their_state is not h11.IDLE:
+            self._wait_no_more()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; who is still sending the last one does not come to it."""
+        is_sending = self.conn.their_state is h11.SEND_BODY
+        self._wait()
+        super().on_response_complete()
+        if is_sending:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
-        if self._asking is not None:
-            self._asking.cancel()
+        self._wait_no_more()
         super().connection_lost(exc)
 
+    def _wait(self) -> None:
+        self._wait_no_more()
+        self._waiting = self.loop.call_later(SILENCE, self._tired)
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
     def _tired(self) -> None:
-        self._asking = None
-        if self.cycle is None and not self.transport.is_closing():
+        self._waiting = None
+        if not self.transport.is_closing():
             self.transport.close()
 
 
