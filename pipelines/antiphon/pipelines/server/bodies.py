@@ -55,6 +55,10 @@ class RequestBody:
             raise BodyError(too_large(self._most))
         return message
 
+    def leave(self) -> None:
+        """Wait for no more of it."""
+        self._is_whole = True
+
     async def drop(self) -> None:
         """Read what is left and forget it, so that a client which is still sending hears the answer.
 

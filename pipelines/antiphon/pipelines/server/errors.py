@@ -65,6 +65,11 @@ def refused_error(param: str, reason: str) -> ApiError:
     return ApiError(400, reason, param=param, code="unsupported_parameter")
 
 
+def ending() -> ApiError:
+    """The error of what is not ready when the server ends."""
+    return ApiError(503, "The server is ending, and this answer is not ready; ask again later.", code="server_ending")
+
+
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The body; characters that no JSON can hold are replaced."""
     kind = TYPES.get(status, INVALID if status < 500 else "server_error")

@@ -5,6 +5,7 @@ Plain ASGI around the application: nothing is buffered, so streams stay streams.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -17,7 +18,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 
 from antiphon.pipelines.server.bodies import Message, Receive, RequestBody, too_large
-from antiphon.pipelines.server.errors import ApiError, error_response
+from antiphon.pipelines.server.errors import ApiError, ending, error_response
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.settings import ServerSettings
 
@@ -59,12 +60,12 @@ class Guard:
         headers = Headers(scope=scope)
         body = RequestBody(headers, receive, most=self._most(scope), seconds=self._settings.body_seconds)
         request_id = _identified(headers.get("x-request-id"))
-        began, status = perf_counter(), 500
+        began, status, has_begun = perf_counter(), 500, False
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 own = MutableHeaders(scope=message)
                 own["X-Request-ID"] = request_id
                 for name, value in SECURE.items():
@@ -80,6 +81,10 @@ class Guard:
             await self._app(scope, body.receive, answer)
         except ApiError as error:
             await error_response(error)(scope, receive, answer)
+        except asyncio.CancelledError:  # the server ends, and this took longer than it waits
+            body.leave()
+            if not has_begun:
+                await error_response(ending())(scope, receive, answer)
         finally:
             path = getattr(scope.get("route"), "path", "unknown")
             self._metrics.requests.labels(path, str(status)).inc()

@@ -7,7 +7,9 @@ import ipaddress
 import json
 import logging
 import resource
+import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -19,6 +21,9 @@ from antiphon.pipelines.server.settings import ServerSettings
 
 SILENCE = 20
 """Seconds that a client has for the head of its request, after connecting and after each answer."""
+
+FAREWELL = 1
+"""Seconds for telling whoever waits when the server ends."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -50,6 +55,8 @@ def is_loopback(host: str) -> bool:
 def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what has begun, for ``drain_seconds`` at most.
 
+    Whoever waits longer is told that the server ends.
+
     Raises:
         OSError: the address cannot be had.
     """
@@ -65,12 +72,29 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
         access_log=False,
         server_header=False,
         timeout_keep_alive=SILENCE,
-        timeout_graceful_shutdown=drain_seconds,
+        timeout_graceful_shutdown=drain_seconds + FAREWELL,
     )
-    server = uvicorn.Server(config)
+    server = _Ending(config, app.state.service.scheduler.end, drain_seconds)
     server.run()
     if not server.started:
         raise OSError(f"The server cannot listen at {host}, port {port}; is another program there?")
+
+
+class _Ending(uvicorn.Server):
+    """uvicorn's own, which waits for answers when it ends and then breaks off, and here tells before that it does."""
+
+    def __init__(self, config: uvicorn.Config, tell: Callable[[], None], seconds: float) -> None:
+        super().__init__(config)
+        self._tell = tell
+        self._seconds = seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait, tell whoever waits still, and close."""
+        telling = asyncio.get_running_loop().call_later(self._seconds, self._tell)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            telling.cancel()
 
 
 class _Impatient(H11Protocol):
