@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +41,9 @@ SECURE = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+CURRENT: ContextVar[str] = ContextVar("request")
+"""The number of the request that is being answered, for whatever is logged meanwhile."""
+
 UPLOADS = "/documents"
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}")
 
@@ -60,6 +64,7 @@ class Guard:
         headers = Headers(scope=scope)
         body = RequestBody(headers, receive, most=self._most(scope), seconds=self._settings.body_seconds)
         request_id = _identified(headers.get("x-request-id"))
+        CURRENT.set(request_id)
         began, status, has_begun = perf_counter(), 500, False
 
         async def answer(message: Message) -> None:

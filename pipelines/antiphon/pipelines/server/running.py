@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from antiphon.pipelines.server.guard import CURRENT
 from antiphon.pipelines.server.settings import ServerSettings
 
 SILENCE = 20
@@ -154,7 +155,9 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line; what a record says in JSON already is part of it."""
         said = record.getMessage()
-        told: dict[str, Any] = json.loads(said) if said.startswith("{") else {"message": said}
+        told: dict[str, Any] = json.loads(said) if said.startswith("{") else {"message": said.strip()}
+        if (number := CURRENT.get(None)) is not None:
+            told.setdefault("request", number)
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
         return json.dumps({"time": self.formatTime(record), "level": record.levelname, **told})
