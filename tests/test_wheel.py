@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -52,15 +52,18 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def needed(wheel_requirements: list[str]) -> set[str]:
-    """The distributions that a plain install of the wheel brings along, with what those need in turn."""
+def needed(wheel_requirements: list[str], extras: Sequence[str] = ()) -> set[str]:
+    """The distributions that an install of the wheel with these extras brings along, with what those need in turn."""
     found: set[str] = set()
-    queue = [(Requirement(text), "") for text in wheel_requirements]
+    queue = [(Requirement(text), extra) for text in wheel_requirements for extra in ("", *extras)]
     while queue:
         requirement, extra = queue.pop()
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         name = canonicalize_name(requirement.name)
+        if name == "antiphon":
+            queue += [(Requirement(text), each) for text in wheel_requirements for each in requirement.extras]
+            continue
         if name in found and not requirement.extras:
             continue
         found.add(name)
@@ -84,20 +87,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment that holds the wheel and, as links, what the wheel declares that it needs: nothing else."""
-    folder = tmp_path_factory.mktemp("clean")
+def installed(wheel: Path, folder: Path, extras: Sequence[str] = (), alone: Sequence[str] = ()) -> Path:
+    """A new environment that holds the wheel and, as links, what it declares that it needs, and ``alone``: no more."""
     venv.create(folder, symlinks=True)
     run(sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
     (site,) = folder.glob("lib/python*/site-packages")
     own = metadata.PathDistribution(next(site.glob("antiphon-*.dist-info")))
     ours = Path(sysconfig.get_paths()["purelib"])
-    for name in needed(own.requires or []):
+    for name in {*needed(own.requires or [], extras), *alone}:
         for entry in set(entries(name)):
             if not (site / entry).exists():
                 (site / entry).symlink_to(ours / entry)
     return folder
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(wheel, tmp_path_factory.mktemp("clean"))
 
 
 def test_the_wheel_holds_the_four_parts_and_all_their_files(wheel: Path) -> None:

@@ -17,7 +17,7 @@ from tests.load.prompts import Asked
 
 WAITING = httpx.Timeout(None, connect=10)
 DRAIN = 30
-"""Seconds that the last questions are waited for; those that are not answered then are counted as unfinished."""
+"""Seconds that the last questions are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,18 @@ class Outcome:
 
 
 async def ask_for(
-    target: Target, questions: Sequence[Asked], *, clients: int, seconds: float, stays: bool = False
+    target: Target,
+    questions: Sequence[Asked],
+    *,
+    clients: int,
+    seconds: float,
+    stays: bool = False,
+    drain: float = DRAIN,
 ) -> Outcome:
     """Have ``clients`` ask for ``seconds``, each a question whenever its last one is answered.
 
-    A client that meets an error waits for a second with ``stays``, and asks on; without, it goes on at once.
+    A client that meets an error waits for a second with ``stays``, and asks on; without, it goes on at once. The last
+    questions are waited for ``drain`` seconds; those that are not answered then are counted as unfinished.
     """
     outcome, numbers = Outcome(), count()
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=clients)
@@ -103,7 +110,7 @@ async def ask_for(
                     await asyncio.sleep(1)
 
         asking = [asyncio.create_task(client()) for _ in range(clients)]
-        _, late = await asyncio.wait(asking, timeout=seconds + DRAIN)
+        _, late = await asyncio.wait(asking, timeout=seconds + drain)
         for each in late:
             each.cancel()
         for ended in await asyncio.gather(*asking, return_exceptions=True):

@@ -88,7 +88,12 @@ def started(command: Command, port: int, log: Path) -> RunningServer:
             time.sleep(0.05)
     if process.poll() is None:
         server.kill()
-    raise RuntimeError(f"{command.name} did not come up: {log.read_text(errors='replace')[-2000:]}")
+    raise RuntimeError(f"{command.name} did not come up: {last_said(log)}")
+
+
+def last_said(log: Path) -> str:
+    """The end of what a server has said."""
+    return log.read_text(errors="replace").strip()[-2000:]
 
 
 @contextmanager

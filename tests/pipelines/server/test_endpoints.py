@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
-from antiphon.retrieval import HashEmbedder, Passage
-from tests.pipelines.server.conftest import Serve
+from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.running import JsonLines
+from antiphon.retrieval import HashEmbedder, Passage, index_passages
+from tests.pipelines.server.conftest import Serve, tiny_service
 from tests.pipelines.server.test_chat_completions import MESSAGES, chat, events
 
 QUESTION = [{"role": "user", "content": "How long does honey keep?"}]
@@ -139,6 +142,23 @@ def test_what_cannot_be_read_is_refused_and_not_kept(client: TestClient, name: s
     message = response.json()["error"]["message"]
     assert "uploads" not in message, "the place of the file on the server is nobody's business"
     assert [each["id"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_without_its_name(
+    typist: LanguageModel, passages: list[Passage], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    service = tiny_service(typist, tmp_path / "index")
+    caplog.handler.setFormatter(JsonLines())
+    (tmp_path / "uploads").write_text("A file stands where the folder should.")
+    with TestClient(create_app(service)) as client:
+        headers = {"X-Request-ID": "mine-7"}
+        response = client.post("/documents", files={"file": ("a.txt", b"Bees.")}, headers=headers)
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "The server cannot change its documents: File exists."
+    [line] = [line for line in caplog.text.splitlines() if "FileExistsError" in line]
+    assert str(tmp_path) in line
+    assert json.loads(line)["request"] == "mine-7", "the log says which request it was"
 
 
 def test_figures_are_counted(serve: Serve) -> None:

@@ -1,10 +1,12 @@
-"""A server of a tiny model over three passages: `python -m tests.pipelines.server.tiny_server PORT`."""
+"""A server of a tiny model over three passages: `python -m tests.pipelines.server.tiny_server [SETTING=N ...] PORT`."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -17,16 +19,18 @@ from tests.conftest import TEXTS
 from tests.pipelines.server.conftest import tiny_service
 
 
-def main(port: int) -> None:
+def main(port: int, *, drain: int = 5, **settings: Any) -> None:
     """Serve until somebody ends it."""
     torch.set_num_threads(1)
     model = LanguageModel(tiny_model(max_position_embeddings=2048), byte_tokenizer(), name="tiny")
     with TemporaryDirectory() as folder:
         passages = [Passage.at("bees.txt", 100 * place, text) for place, text in enumerate(TEXTS)]
         index_passages(passages, Path(folder) / "index", HashEmbedder())
-        service = tiny_service(model, Path(folder) / "index", max_output_tokens=64, parallel=8, queue=64)
-        run_server(create_app(service), "127.0.0.1", port, drain_seconds=5)
+        limits = {"max_output_tokens": 64, "parallel": 8, "queue": 64} | settings
+        service = tiny_service(model, Path(folder) / "index", **limits)
+        run_server(create_app(service), "127.0.0.1", port, drain_seconds=drain)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    given = [argument.split("=") for argument in sys.argv[1:-1] if "=" in argument]
+    main(int(sys.argv[-1]), **{name: json.loads(number) for name, number in given})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,7 @@ from antiphon.pipelines.cli.options import (
 )
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.models.embedded import STOPS
+from antiphon.pipelines.rendering.visible import visible_line
 
 if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
@@ -138,9 +140,18 @@ def _parts(index: Path | None, embedder: str | None, device: str | None, k: int)
     parts: dict[str, Any] = {"retriever": retriever, "embedder": chosen, "k": k}
     if index is not None and retriever is not None:
         place = index.resolve()
-        uploads = place.with_name(f"{place.name}-uploads")
-        parts |= {"reranker": retriever.reranker, "docs": _name(place.name), "uploads": uploads}
+        parts |= {"reranker": retriever.reranker, "docs": _name(place.name), "uploads": _uploads(place)}
     return parts
+
+
+def _uploads(index: Path) -> Path | None:
+    """Where uploaded files are kept, beside the index; nowhere if that or the index cannot be written."""
+    folder = index.with_name(f"{index.name}-uploads")
+    for place in (index, folder if folder.exists() else folder.parent):
+        if not os.access(place, os.W_OK):
+            console.err.print(f"No documents are taken: {visible_line(str(place))} cannot be written.", markup=False)
+            return None
+    return folder
 
 
 def _name(model: str) -> str:

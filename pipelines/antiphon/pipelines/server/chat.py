@@ -19,7 +19,7 @@ from antiphon.pipelines.server.service import Service, key_of, service_of
 from antiphon.pipelines.server.streaming import DONE, event_line, merged, prepared, read_all, streamed, unless_gone
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in (400, 401, 403, 404, 413, 429, 500, 501)
+    status: {"model": ErrorBody} for status in (400, 401, 403, 404, 408, 413, 429, 500, 501, 503)
 }
 
 router = APIRouter(responses=ERRORS)

@@ -6,8 +6,10 @@ An uploaded file is kept under a name of the server's own; the name that it came
 from __future__ import annotations
 
 import asyncio
+import logging
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +26,8 @@ from antiphon.pipelines.server.service import Service, key_of, service_of
 from antiphon.retrieval import LocalIndex, Passage, Retriever, chunk_document, read_document
 from antiphon.retrieval.chunk import MAX_TOKENS
 from antiphon.retrieval.load import SUFFIXES
+
+logger = logging.getLogger("antiphon.server")
 
 LONGEST_NAME = 120
 UPLOADED = "uploaded/"
@@ -92,7 +96,7 @@ def _changeable(service: Service) -> tuple[Retriever, Path]:
     if retriever is None or index_of(service) is None:
         raise ApiError(404, "This server has no index that takes documents; start it with --index FOLDER.")
     if service.uploads is None:
-        raise ApiError(403, "This server only reads its documents; start it without --read-only.")
+        raise ApiError(403, "This server only reads its documents: it was started so, or may not write their folder.")
     return retriever, service.uploads
 
 
@@ -101,10 +105,10 @@ def _put(service: Service, retriever: Retriever, folder: Path, name: str, conten
     if suffix not in SUFFIXES:
         raise ApiError(400, f"Files of this kind are not read; only {' '.join(SUFFIXES)}.", param="file")
     source = f"{UPLOADED}{name}"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = folder / f"{uuid4().hex}{suffix}"
-    beside.write_bytes(content)
     try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside.write_bytes(content)
         document = replace(read_document(beside), source=source)
         passages = chunk_document(document, retriever.embedder.count_tokens, max_tokens=_limit(retriever))
         with service.changing:
@@ -113,8 +117,11 @@ def _put(service: Service, retriever: Retriever, folder: Path, name: str, conten
     except ValueError as error:
         said = str(error).replace(str(beside), "the file")
         raise ApiError(400, f"The file cannot be read: {said}", param="file") from error
+    except OSError as error:
+        raise _unkept(error) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
     return {"id": source, "name": name, "passages": len(passages), "uploaded": True}
 
 
@@ -144,6 +151,15 @@ def _remove(service: Service, retriever: Retriever, folder: Path, source: str) -
             raise ApiError(404, "There is no such document in the index.")
         if index is not None and len(ids) == len(index):
             raise ApiError(409, "It is the last document; an index holds one at least. Upload another one first.")
-        retriever.remove(ids)
-        _place(folder, source).unlink(missing_ok=True)
+        try:
+            retriever.remove(ids)
+            _place(folder, source).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unkept(error) from error
     return {"id": source, "deleted": True}
+
+
+def _unkept(error: OSError) -> ApiError:
+    """The error of a folder that cannot be written; where it is stands in the log alone."""
+    logger.error("the documents cannot be changed", exc_info=error)
+    return ApiError(500, f"The server cannot change its documents: {error.strerror or 'there is no room for them'}.")

@@ -52,9 +52,22 @@ class ApiError(Exception):
         self.headers = headers
 
 
+class BodyError(HTTPException):
+    """A body is refused while it is read; of the framework's own kind, since it makes a 400 of any other then."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, str(error), error.headers)
+        self.error = error
+
+
 def refused_error(param: str, reason: str) -> ApiError:
     """The error of a parameter that is not offered, or not with this value."""
     return ApiError(400, reason, param=param, code="unsupported_parameter")
+
+
+def ending() -> ApiError:
+    """The error of what is not ready when the server ends."""
+    return ApiError(503, "The server is ending, and this answer is not ready; ask again later.", code="server_ending")
 
 
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -89,6 +102,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def _of_ours(_: Request, error: ApiError) -> JSONResponse:
         return error_response(error)
+
+    @app.exception_handler(BodyError)
+    async def _of_a_body(_: Request, error: BodyError) -> JSONResponse:
+        return error_response(error.error)
 
     @app.exception_handler(RequestValidationError)
     async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:

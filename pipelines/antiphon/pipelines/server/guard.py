@@ -5,24 +5,24 @@ Plain ASGI around the application: nothing is buffered, so streams stay streams.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 
-from antiphon.pipelines.server.errors import ApiError, error_response
+from antiphon.pipelines.server.bodies import Message, Receive, RequestBody, too_large
+from antiphon.pipelines.server.errors import ApiError, ending, error_response
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.settings import ServerSettings
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -41,6 +41,9 @@ SECURE = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+CURRENT: ContextVar[str] = ContextVar("request")
+"""The number of the request that is being answered, for whatever is logged meanwhile."""
+
 UPLOADS = "/documents"
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}")
 
@@ -59,24 +62,34 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        body = RequestBody(headers, receive, most=self._most(scope), seconds=self._settings.body_seconds)
         request_id = _identified(headers.get("x-request-id"))
-        began, status = perf_counter(), 500
+        CURRENT.set(request_id)
+        began, status, has_begun = perf_counter(), 500, False
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 own = MutableHeaders(scope=message)
                 own["X-Request-ID"] = request_id
                 for name, value in SECURE.items():
                     own.setdefault(name, value)
+            elif body.is_coming and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await body.drop()
+                message = {"type": "http.response.body"}
             await send(message)
 
         try:
-            self._check(scope, headers)
-            await self._app(scope, _Limited(receive, self._most(scope)), answer)
+            self._check(scope, headers, body)
+            await self._app(scope, body.receive, answer)
         except ApiError as error:
             await error_response(error)(scope, receive, answer)
+        except asyncio.CancelledError:  # the server ends, and this took longer than it waits
+            body.leave()
+            if not has_begun:
+                await error_response(ending())(scope, receive, answer)
         finally:
             path = getattr(scope.get("route"), "path", "unknown")
             self._metrics.requests.labels(path, str(status)).inc()
@@ -87,38 +100,15 @@ class Guard:
         is_upload = scope["path"].startswith(UPLOADS)
         return self._settings.max_upload_bytes if is_upload else self._settings.max_body_bytes
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         host = headers.get("host", "")
         if self._settings.hosts and _name_of(host) not in self._settings.hosts:
             raise ApiError(403, "This server does not answer to that name; start it with --allow-host to let it.")
         origin = headers.get("origin")
         if origin and origin not in self._settings.origins and urlsplit(origin).netloc != host:
             raise ApiError(403, "Web pages of other places may not ask here; start the server with --allow-origin.")
-        length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self._most(scope):
+        if body.announced > self._most(scope):
             raise too_large(self._most(scope))
-
-
-class _Limited:
-    """The body of a request, up to so many bytes."""
-
-    def __init__(self, receive: Receive, most: int) -> None:
-        self._receive = receive
-        self._most = most
-        self._read = 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._read += len(message.get("body", b""))
-            if self._read > self._most:  # of the framework's own kind: it makes a 400 of any other in a body
-                raise HTTPException(413, str(too_large(self._most)))
-        return message
-
-
-def too_large(most: int) -> ApiError:
-    """The error of a body of more than ``most`` bytes."""
-    return ApiError(413, f"The body is larger than the {most} bytes that this server takes.", code="too_large")
 
 
 def _identified(given: str | None) -> str:

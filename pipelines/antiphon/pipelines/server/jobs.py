@@ -14,7 +14,7 @@ from typing import Protocol
 
 from antiphon.accel import Completion, Origin, Stream
 from antiphon.accel.decoding.logprobs import TokenLogprob
-from antiphon.pipelines.server.errors import ApiError
+from antiphon.pipelines.server.errors import ApiError, ending
 from antiphon.retrieval import Passage
 
 BUSY = "The server takes no more requests now; try again in {} s."
@@ -163,6 +163,7 @@ class Scheduler:
         self._lines: OrderedDict[str, deque[TextJob]] = OrderedDict()
         self._running: dict[TextJob, None] = {}
         self._lock = Lock()
+        self._has_ended = False
         self._seconds = 1.0  # that a job takes, on the average of late
 
     @property
@@ -180,9 +181,11 @@ class Scheduler:
         """Have these jobs decoded, all of them or none.
 
         Raises:
-            ApiError: there is no room for them; says when to come again.
+            ApiError: there is no room for them, and says when to come again; or the server is ending.
         """
         with self._lock:
+            if self._has_ended:
+                raise ending()
             self._drop_cancelled()
             waiting = sum(map(len, self._lines.values()))
             if waiting + self.running + len(jobs) > self._parallel + self._most_waiting:
@@ -193,13 +196,19 @@ class Scheduler:
         for _ in jobs:
             self._pool.submit(self._serve)
 
-    def close(self) -> None:
-        """Cancel what is left, and wait for the forwards under way."""
+    def end(self) -> None:
+        """Take no more, and give up what is not ready: whoever waits for it is told."""
         with self._lock:
+            self._has_ended = True
             left = [*self._running, *(job for line in self._lines.values() for job in line)]
             self._lines.clear()
         for job in left:
+            job.tell(ending())
             job.cancel()
+
+    def close(self) -> None:
+        """End, and wait for the forwards under way."""
+        self.end()
         self._pool.shutdown(cancel_futures=True)
 
     def _serve(self) -> None:

@@ -7,17 +7,24 @@ import ipaddress
 import json
 import logging
 import resource
+import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from antiphon.pipelines.server.guard import CURRENT
 from antiphon.pipelines.server.settings import ServerSettings
 
 SILENCE = 20
-"""Seconds that a connection may say nothing before its request is whole, and between two requests."""
+"""Seconds that a client has for the head of its request, after connecting and after each answer."""
+
+FAREWELL = 1
+"""Seconds for telling whoever waits when the server ends."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -49,6 +56,8 @@ def is_loopback(host: str) -> bool:
 def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what has begun, for ``drain_seconds`` at most.
 
+    Whoever waits longer is told that the server ends.
+
     Raises:
         OSError: the address cannot be had.
     """
@@ -64,38 +73,72 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
         access_log=False,
         server_header=False,
         timeout_keep_alive=SILENCE,
-        timeout_graceful_shutdown=drain_seconds,
+        timeout_graceful_shutdown=drain_seconds + FAREWELL,
     )
-    server = uvicorn.Server(config)
+    server = _Ending(config, app.state.service.scheduler.end, drain_seconds)
     server.run()
     if not server.started:
         raise OSError(f"The server cannot listen at {host}, port {port}; is another program there?")
 
 
+class _Ending(uvicorn.Server):
+    """uvicorn's own, which waits for answers when it ends and then breaks off, and here tells before that it does."""
+
+    def __init__(self, config: uvicorn.Config, tell: Callable[[], None], seconds: float) -> None:
+        super().__init__(config)
+        self._tell = tell
+        self._seconds = seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait, tell whoever waits still, and close."""
+        telling = asyncio.get_running_loop().call_later(self._seconds, self._tell)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            telling.cancel()
+
+
 class _Impatient(H11Protocol):
-    """uvicorn's own, which ends connections that stay silent after a request, and here those that never ask as well."""
+    """uvicorn's own, which gives a client some seconds for its next request, and here for the whole head of each."""
+
+    _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Give the client some seconds for its first request."""
+        """Wait for the first request."""
         super().connection_made(transport)
-        self._asking: asyncio.TimerHandle | None = self.loop.call_later(SILENCE, self._tired)
+        self._wait()
 
     def handle_events(self) -> None:
         """Wait no more once the head of a request is there."""
         super().handle_events()
-        if self.cycle is not None and self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+        if self.conn.their_state is not h11.IDLE:
+            self._wait_no_more()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; who is still sending the last one does not come to it."""
+        is_sending = self.conn.their_state is h11.SEND_BODY
+        self._wait()
+        super().on_response_complete()
+        if is_sending:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
-        if self._asking is not None:
-            self._asking.cancel()
+        self._wait_no_more()
         super().connection_lost(exc)
 
+    def _wait(self) -> None:
+        self._wait_no_more()
+        self._waiting = self.loop.call_later(SILENCE, self._tired)
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
     def _tired(self) -> None:
-        self._asking = None
-        if self.cycle is None and not self.transport.is_closing():
+        self._waiting = None
+        if not self.transport.is_closing():
             self.transport.close()
 
 
@@ -112,7 +155,9 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line; what a record says in JSON already is part of it."""
         said = record.getMessage()
-        told: dict[str, Any] = json.loads(said) if said.startswith("{") else {"message": said}
+        told: dict[str, Any] = json.loads(said) if said.startswith("{") else {"message": said.strip()}
+        if (number := CURRENT.get(None)) is not None:
+            told.setdefault("request", number)
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
         return json.dumps({"time": self.formatTime(record), "level": record.levelname, **told})

@@ -14,8 +14,9 @@ class ServerSettings:
     ``keys`` are those that clients may show; with none nobody is asked for one. ``parallel`` texts are decoded at a
     time and ``queue`` more may wait. A prompt has ``max_prompt_tokens`` at most (None: what the model reads), an answer
     ``max_output_tokens``. ``prefix_tokens`` are kept of prompts that were read, for the next ones that begin alike, of
-    the latest ``tenants`` alone. ``origins`` are the web pages that may ask from a browser, besides the server's own.
-    ``hosts`` are the names that the server answers to; none: any. ``read_only`` takes no documents.
+    the latest ``tenants`` alone. A body has ``body_seconds`` to arrive, and longer where it is large. ``origins`` are
+    the web pages that may ask from a browser, besides the server's own. ``hosts`` are the names that the server answers
+    to; none: any. ``read_only`` takes no documents.
 
     Raises:
         ValueError: a number is out of range, or a key is empty.
@@ -29,6 +30,7 @@ class ServerSettings:
     max_choices: int = 8
     max_body_bytes: int = 8 * MEBIBYTE
     max_upload_bytes: int = 32 * MEBIBYTE
+    body_seconds: float = 30.0
     prefix_tokens: int = 16_384
     tenants: int = 64
     origins: tuple[str, ...] = ()

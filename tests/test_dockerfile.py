@@ -1,0 +1,71 @@
+"""The Dockerfile, step by step without Docker: what it installs serves, as its entrypoint says, for any user."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.pipelines.cli.console import quiet_libraries
+from antiphon.retrieval import HashEmbedder, Passage, index_passages
+from tests.load.servers import Command, serving
+from tests.test_wheel import ROOT, installed, wheel
+
+__all__ = ["wheel"]
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+
+
+def said(instruction: str) -> list[str]:
+    """What stands behind an instruction, each time."""
+    return re.findall(rf"^{instruction} (.*)$", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_stages_build_what_they_copy_and_pin_what_they_install() -> None:
+    assert "python -m build --wheel --outdir /wheel" in said("RUN")[0]
+    assert said("COPY") == [". .", "--from=wheel /wheel/*.whl /source/constraints.txt /wheel/"]
+    [(alone, version)] = re.findall(r"--no-deps (\S+)==(\S+)", DOCKERFILE)
+    assert f"{alone}=={version}\n" in (ROOT / "constraints.txt").read_text("utf-8")
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").split()
+    assert not {"accel", "retrieval", "pipelines", "integrations", "constraints.txt", "README.md"} & set(ignored)
+
+
+def test_whatever_the_server_writes_lies_where_any_user_may_write() -> None:
+    [folders] = re.findall(r"mkdir -m 1777 (.*?) &&", DOCKERFILE)
+    [index] = [json.loads(words)[1] for words in said("CMD")]
+    home = re.findall(r"HOME=(\S+)", DOCKERFILE)
+    assert {index, f"{index}-uploads", *home} <= set(folders.split())
+
+
+def test_what_is_installed_serves_as_the_entrypoint_says(
+    wheel: Path, passages: list[Passage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [extras] = re.findall(r"\.whl\)\[([\w,-]+)\]", DOCKERFILE)
+    place = installed(wheel, tmp_path / "image", extras.split(","), re.findall(r"--no-deps ([\w-]+)==", DOCKERFILE))
+    quiet_libraries()
+    tiny_model(max_position_embeddings=2048).save_pretrained(tmp_path / "tiny")
+    byte_tokenizer().save_pretrained(tmp_path / "tiny")
+    index_passages(passages, tmp_path / "index", HashEmbedder())
+    [entrypoint], [command] = map(json.loads, said("ENTRYPOINT")), map(json.loads, said("CMD"))
+    words = [*entrypoint, *command, "--model", str(tmp_path / "tiny"), "--engine", "torch"]
+    own = {"antiphon": str(place / "bin" / "antiphon"), "0.0.0.0": "127.0.0.1", "/index": str(tmp_path / "index")}
+    for name in ("PYTHONPATH", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ANTIPHON_API_KEY", "KEY")
+    with serving(Command("image", tuple(own.get(word, word) for word in words)), tmp_path / "log") as server:
+        assert httpx.get(f"{server.url}/v1/models").status_code == 401
+        headers = {"Authorization": "Bearer KEY"}
+        listed = httpx.get(f"{server.url}/v1/models", headers=headers).json()["data"]
+        assert [each["id"] for each in listed] == ["tiny", "tiny+index"]
+        asked = {"model": "tiny+index", "messages": [{"role": "user", "content": "Bees?"}], "max_tokens": 4}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=asked, headers=headers, timeout=120)
+        assert answer.json()["usage"]["completion_tokens"] == 4
+        files = {"file": ("a.txt", b"Bees dance.")}
+        assert httpx.post(f"{server.url}/documents", files=files, headers=headers, timeout=60).status_code == 200
+    assert sys.prefix not in (tmp_path / "log").read_text("utf-8")
