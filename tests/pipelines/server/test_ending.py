@@ -89,7 +89,7 @@ def test_openais_client_raises_what_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_no_text_is_told_as_well_and_what_is_ready_in_time_is_whole(tmp_path: Path) -> None:
-    with tiny_server(tmp_path / "log", **SLOW | {"drain": 2}) as server, ThreadPoolExecutor(1) as pool:
+    with tiny_server(tmp_path / "log", **SLOW | {"drain": 5}) as server, ThreadPoolExecutor(1) as pool:
         asked = ASKED["/v1/chat/completions"] | {"max_tokens": 100}
         answer = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=asked, timeout=60)
         with connected(server.url) as connection:
