@@ -139,6 +139,12 @@ def test_minilm_understands_other_words_for_the_same(minilm: MiniLMEmbedder) -> 
     assert nearest.tolist() == [0, 1, 2]
 
 
+def test_minilm_is_made_of_its_weights_and_nothing_random() -> None:
+    state = torch.get_rng_state()
+    MiniLMEmbedder("cpu", engine="torch")
+    assert torch.equal(torch.get_rng_state(), state), "weights that are replaced at once need not be drawn"
+
+
 def test_minilm_gives_what_sentence_transformers_gives(minilm: MiniLMEmbedder) -> None:
     theirs = SentenceTransformerEmbedder(_folder(), device="cpu").embed_documents(TEXTS)
     assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)

@@ -144,14 +144,19 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _load_model(folder: Path) -> Any:
-    """The model with exactly the bytes whose checksum was taken."""
+    """The model with exactly the bytes whose checksum was taken, made of them: nothing is drawn at random first."""
+    import torch
     from safetensors.torch import load
     from transformers import BertConfig, BertModel
 
-    weights = load(checked_bytes(folder / "model.safetensors", _WEIGHTS_SHA256))
-    model: Any = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False)
-    expected = model.state_dict().keys()
-    model.load_state_dict({name: weights[name] for name in expected})
+    stored = load(checked_bytes(folder / "model.safetensors", _WEIGHTS_SHA256))
+    weights = {name: each for name, each in stored.items() if not name.startswith("pooler.")}
+    config = BertConfig.from_pretrained(folder)
+    model, told = BertModel.from_pretrained(
+        None, config=config, state_dict=weights, dtype=torch.float32, add_pooling_layer=False, output_loading_info=True
+    )
+    if told["missing_keys"]:
+        raise ValueError(f"{folder} lacks weights of the model: {', '.join(sorted(told['missing_keys']))}.")
     return model.eval()
 
 

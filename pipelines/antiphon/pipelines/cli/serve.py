@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,26 +96,37 @@ def serve(
     """Serve a model, and with an index its answers from documents, in OpenAI's protocol; and a page to ask on."""
     if workers != 1:
         raise ValueError(ONE_WORKER.format(workers))
-    from antiphon.pipelines.server.app import create_app
-    from antiphon.pipelines.server.running import LOOPBACK, check_place, is_loopback, run_server
-    from antiphon.pipelines.server.settings import ServerSettings
+    with _uncollected():
+        from antiphon.pipelines.server.app import create_app
+        from antiphon.pipelines.server.running import LOOPBACK, check_place, is_loopback, run_server
+        from antiphon.pipelines.server.settings import ServerSettings
 
-    settings = ServerSettings(
-        keys=tuple(keys or ()),
-        parallel=parallel,
-        queue=queue,
-        max_prompt_tokens=max_prompt,
-        max_output_tokens=max_output,
-        origins=tuple(origins or ()),
-        hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
-        read_only=read_only,
-    )
-    check_place(host, settings, lets_anybody=anybody)
-    parts = _parts(index, embedder, device, k)
-    runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
-    service = _service(model, settings, parts, **runs)
-    console.err.print(f"Serving {', '.join(service.models)} at http://{_shown(host)}:{port}/v1", markup=False)
-    run_server(create_app(service), host, port, drain_seconds=drain)
+        settings = ServerSettings(
+            keys=tuple(keys or ()),
+            parallel=parallel,
+            queue=queue,
+            max_prompt_tokens=max_prompt,
+            max_output_tokens=max_output,
+            origins=tuple(origins or ()),
+            hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
+            read_only=read_only,
+        )
+        check_place(host, settings, lets_anybody=anybody)
+        parts = _parts(index, embedder, device, k)
+        runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
+        service = _service(model, settings, parts, **runs)
+        console.err.print(f"Serving {', '.join(service.models)} at http://{_shown(host)}:{port}/v1", markup=False)
+        run_server(create_app(service), host, port, drain_seconds=drain)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage while objects are made by the hundred thousand that stay; a server that runs collects it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _service(

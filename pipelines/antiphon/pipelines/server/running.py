@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import json
 import logging
@@ -25,6 +26,9 @@ SILENCE = 20
 
 FAREWELL = 1
 """Seconds for telling whoever waits when the server ends."""
+
+SETTLED = 5
+"""Seconds after the start at which what it has left behind is freed: not before the first answer."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -89,6 +93,11 @@ class _Ending(uvicorn.Server):
         self._tell = tell
         self._seconds = seconds
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; what was made until now is for as long as the process lives, and is looked through once, later."""
+        await super().startup(sockets)
+        asyncio.get_running_loop().call_later(SETTLED, settle)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait, tell whoever waits still, and close."""
         telling = asyncio.get_running_loop().call_later(self._seconds, self._tell)
@@ -140,6 +149,13 @@ class _Impatient(H11Protocol):
         self._waiting = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def settle() -> None:
+    """Free what the start has left, and have Python's collector pass over all the rest from now on."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _take_all_files() -> None:
