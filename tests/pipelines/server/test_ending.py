@@ -20,12 +20,12 @@ from tests.load.servers import RunningServer
 from tests.pipelines.server.processes import connected, heard, tiny_server
 
 MESSAGES: Any = [{"role": "user", "content": "How do bees live?"}]
-LONG: Any = {"model": "tiny", "max_tokens": 1900}
-SLOW: dict[str, Any] = {"drain": 0, "parallel": 3, "max_output_tokens": 2000}
+LONG: Any = {"model": "tiny", "max_tokens": 15_000}
+SLOW: dict[str, Any] = {"drain": 0, "parallel": 3, "max_output_tokens": 16_000}
 ASKED = {
     "/v1/chat/completions": {**LONG, "messages": MESSAGES},
     "/v1/completions": {**LONG, "prompt": "How do bees live?"},
-    "/v1/responses": {"model": "tiny", "max_output_tokens": 1900, "input": "How do bees live?"},
+    "/v1/responses": {"model": "tiny", "max_output_tokens": 15_000, "input": "How do bees live?"},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel
+from antiphon.pipelines.cli import app as cli
 from antiphon.pipelines.server.jobs import Begun, Finished, Grown, Scheduler, TextJob
-from antiphon.pipelines.server.running import check_place
+from antiphon.pipelines.server.running import check_free, check_place
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.pipelines.server.tenants import check_key
 from tests.pipelines.server.conftest import Serve
@@ -133,6 +136,16 @@ def test_other_machines_need_a_key_unless_told_so(host: str) -> None:
     check_place(host, ServerSettings(), lets_anybody=True)
     for own in ("127.0.0.1", "127.8.9.1", "localhost", "::1"):
         check_place(own, ServerSettings(), lets_anybody=False)
+
+
+def test_an_address_that_is_taken_is_refused_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        told = CliRunner().invoke(cli, ["serve", "--model", "no/such/model", "--port", str(port)])
+        assert told.exit_code == 2
+        assert f"cannot listen at 127.0.0.1, port {port}" in " ".join(told.output.split())
+    check_free("127.0.0.1", port)
+    check_free("localhost", 0)
 
 
 def test_no_text_and_no_key_is_in_the_log(locked: TestClient, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from tests.pipelines.server.conftest import tiny_service
 def main(port: int, *, drain: int = 5, **settings: Any) -> None:
     """Serve until somebody ends it."""
     torch.set_num_threads(1)
-    model = LanguageModel(tiny_model(max_position_embeddings=2048), byte_tokenizer(), name="tiny")
+    model = LanguageModel(tiny_model(max_position_embeddings=16384), byte_tokenizer(), name="tiny")
     with TemporaryDirectory() as folder:
         passages = [Passage.at("bees.txt", 100 * place, text) for place, text in enumerate(TEXTS)]
         index_passages(passages, Path(folder) / "index", HashEmbedder())

@@ -98,7 +98,7 @@ def serve(
         raise ValueError(ONE_WORKER.format(workers))
     with _uncollected():
         from antiphon.pipelines.server.app import create_app
-        from antiphon.pipelines.server.running import LOOPBACK, check_place, is_loopback, run_server
+        from antiphon.pipelines.server.running import LOOPBACK, check_free, check_place, is_loopback, run_server
         from antiphon.pipelines.server.settings import ServerSettings
 
         settings = ServerSettings(
@@ -112,6 +112,7 @@ def serve(
             read_only=read_only,
         )
         check_place(host, settings, lets_anybody=anybody)
+        check_free(host, port)
         parts = _parts(index, embedder, device, k)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
         service = _service(model, settings, parts, **runs)

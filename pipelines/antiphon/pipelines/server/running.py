@@ -30,6 +30,8 @@ FAREWELL = 1
 SETTLED = 5
 """Seconds after the start at which what it has left behind is freed: not before the first answer."""
 
+TAKEN = "The server cannot listen at {}, port {}; is another program there? Give another --host or --port."
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -45,6 +47,21 @@ def check_place(host: str, settings: ServerSettings, *, lets_anybody: bool) -> N
         f"{host} can be reached from other machines, and no key is set: anybody there could read the documents. Set "
         "one (--api-key, or ANTIPHON_API_KEY), or say --allow-without-key."
     )
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse an address that cannot be had, before anything is loaded.
+
+    Raises:
+        OSError: another program listens there, or it is not this machine's.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(found[0][4])
+    except OSError as error:
+        raise OSError(TAKEN.format(host, port)) from error
 
 
 def is_loopback(host: str) -> bool:
@@ -80,9 +97,10 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
         timeout_graceful_shutdown=drain_seconds + FAREWELL,
     )
     server = _Ending(config, app.state.service.scheduler.end, drain_seconds)
-    server.run()
-    if not server.started:
-        raise OSError(f"The server cannot listen at {host}, port {port}; is another program there?")
+    try:
+        server.run()
+    except SystemExit as error:  # uvicorn's word for an address that cannot be had
+        raise OSError(TAKEN.format(host, port)) from error
 
 
 class _Ending(uvicorn.Server):
