@@ -52,11 +52,13 @@ INDEX: dict[str, Any] = {
 
 
 def test_a_summary_of_every_measured_run_stands_first() -> None:
-    page = page_of([REPLAY, SPEED, FLOOR])
+    on_openvino = {**METHOD, "method": "blend@openvino", "speedup": 6.5, "speedup_best": 1.18}
+    page = page_of([REPLAY, {**SPEED, "methods": [METHOD, on_openvino]}, FLOOR])
     summary = page[: page.index("## Tokens per step, counted")]
     what = "qwen2.5-0.5b, bfloat16, a: rag, no passages, references of another question; Abacus 3"
     assert "## In one screen\n" in summary
-    assert f"| {what} | 3.01 |  | 4.00 |\n" in summary
+    assert f"| {what} | 3.01 |  |  | 4.00 |\n" in summary
+    assert "references of another question, on OpenVINO; Abacus 3 | 6.50 |  | 1.18 | 4.00 |\n" in summary
 
 
 def test_every_kind_of_result_has_its_place() -> None:
