@@ -40,7 +40,7 @@ def until_running(server: RunningServer, running: int, waiting: int) -> None:
 
 def lines_of(server: RunningServer, path: str, begun: threading.Semaphore) -> list[str]:
     """The lines of a stream up to its end; that it has begun is told."""
-    lines = []
+    lines: list[str] = []
     with httpx.stream("POST", f"{server.url}{path}", json={**ASKED[path], "stream": True}, timeout=60) as response:
         for line in response.iter_lines():
             if not lines:
