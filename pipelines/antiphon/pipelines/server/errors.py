@@ -13,6 +13,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from antiphon.pipelines.rendering.visible import visible_line
+
+NOTHING = "There is nothing at this address; those of OpenAI's protocol begin with /v1."
+NO_OBJECT = "The body has to be a JSON object, with the header Content-Type: application/json; that header was: {}."
+
 _KIND = re.compile(r"str|int|float|bool|dict|list|(?:list|dict|constrained|function|nullable)\W.*|[A-Z]\w*")
 """What pydantic calls the kinds of a union, in the place of an error."""
 
@@ -119,8 +124,11 @@ def add_error_handlers(app: FastAPI) -> None:
         return error_response(error.error)
 
     @app.exception_handler(RequestValidationError)
-    async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def _malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         found = error.errors()
+        if tuple(found[0]["loc"]) == ("body",):
+            kind = request.headers.get("content-type", "")
+            return error_response(ApiError(400, NO_OBJECT.format(visible_line(kind)[:80] or "none")))
         if found[0]["type"] == "json_invalid":
             return error_response(ApiError(400, f"The body is no JSON: {found[0]['ctx']['error']}."))
         place = _parameter(found[0]["loc"])
@@ -129,7 +137,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _of_the_framework(_: Request, error: HTTPException) -> JSONResponse:
-        message = {404: "There is nothing at this address.", 405: "This address takes another method."}
+        message = {404: NOTHING, 405: "This address takes another method."}
         said = message.get(error.status_code, str(error.detail))
         headers = dict(error.headers) if error.headers else None
         return error_response(ApiError(error.status_code, said, headers=headers))
