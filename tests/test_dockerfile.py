@@ -66,6 +66,10 @@ def test_what_is_installed_serves_as_the_entrypoint_says(
         asked = {"model": "tiny+index", "messages": [{"role": "user", "content": "Bees?"}], "max_tokens": 4}
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=asked, headers=headers, timeout=120)
         assert answer.json()["usage"]["completion_tokens"] == 4
+        long = asked | {"messages": [{"role": "user", "content": "Bees? " * 1000}]}
+        refused = httpx.post(f"{server.url}/v1/chat/completions", json=long, headers=headers, timeout=120)
+        assert "'tiny'" in refused.json()["error"]["message"]
+        assert str(tmp_path) not in refused.text
         files = {"file": ("a.txt", b"Bees dance.")}
         assert httpx.post(f"{server.url}/documents", files=files, headers=headers, timeout=60).status_code == 200
     assert sys.prefix not in (tmp_path / "log").read_text("utf-8")

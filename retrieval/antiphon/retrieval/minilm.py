@@ -151,11 +151,9 @@ def _load_model(folder: Path) -> Any:
 
     stored = load(checked_bytes(folder / "model.safetensors", _WEIGHTS_SHA256))
     weights = {name: each for name, each in stored.items() if not name.startswith("pooler.")}
-    config = BertConfig.from_pretrained(folder)
-    opened: Any = BertModel.from_pretrained(
-        None, config=config, state_dict=weights, dtype=torch.float32, add_pooling_layer=False, output_loading_info=True
-    )
-    model, told = opened
+    options: Any = {"config": BertConfig.from_pretrained(folder), "state_dict": weights, "dtype": torch.float32}
+    loaded: Any = BertModel.from_pretrained(None, **options, add_pooling_layer=False, output_loading_info=True)
+    model, told = loaded
     if told["missing_keys"]:
         raise ValueError(f"{folder} lacks weights of the model: {', '.join(sorted(told['missing_keys']))}.")
     return model.eval()

@@ -98,6 +98,16 @@ def test_after_a_refused_body_the_connection_goes_on(server: RunningServer) -> N
             assert client.get("/health").status_code == 200
 
 
+def test_whatever_can_be_read_has_a_head(server: RunningServer) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        for path in ("/", "/health", "/v1/models", "/static/app.js"):
+            head, whole = client.head(path), client.get(path)
+            assert head.status_code == 200
+            assert head.content == b""
+            assert head.headers["content-length"] == whole.headers["content-length"]
+        assert client.head(CHAT).status_code == 405
+
+
 @pytest.mark.timeout(4 * SILENCE + 60)
 def test_the_head_of_a_request_may_not_trickle_in_either(server: RunningServer) -> None:
     with connected(server.url) as connection:

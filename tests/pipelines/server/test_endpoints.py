@@ -105,6 +105,26 @@ def test_embeddings_are_the_indexs_own(client: TestClient) -> None:
     assert client.post("/v1/embeddings", json={"input": []}).status_code == 400
 
 
+def test_token_ids_are_not_embedded_and_what_is_wrong_is_named_as_the_client_does(client: TestClient) -> None:
+    told = client.post("/v1/embeddings", json={"input": [[1, 2], [3]]}).json()["error"]
+    assert (told["param"], told["code"]) == ("input", "unsupported_parameter")
+    assert "check_embedding_ctx_length" in told["message"]
+    told = client.post("/v1/embeddings", json={"input": {"a": 1}}).json()["error"]
+    assert told["param"] == "input"
+    assert told["message"].startswith("input: Input should be a valid string; or: Input should be a valid list")
+    message = {"role": "user", "content": 5}
+    asked = {"model": "tiny", "messages": [message], "tool_choice": 3}
+    told = client.post("/v1/chat/completions", json=asked).json()["error"]
+    assert told["param"] == "messages.0.content"
+
+
+def test_where_things_lie_on_the_machine_is_told_to_nobody(serve: Serve, passages: list[Passage]) -> None:
+    with serve() as client:
+        listed = client.get("/documents").json()["data"]
+    assert [each["name"] for each in listed] == ["bees.txt"]
+    assert [each["id"].partition("/")[0] for each in listed] == ["indexed"]
+
+
 def test_reranking_puts_the_best_first(client: TestClient) -> None:
     told = post(
         client, "/v1/rerank", query="honey keeps", documents=["ants", {"text": "honey keeps for years"}], top_n=1
@@ -124,11 +144,11 @@ def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
         assert "frames of wax" in told[0]["passages"][0]["text"]
         again = client.post("/documents", files={"file": ("hives.md", b"A hive is a box.")})
         assert again.json()["passages"] == 1
-        listed = {each["id"]: each["passages"] for each in client.get("/documents").json()["data"]}
-        assert listed == {"bees.txt": 3, "uploaded/hives.md": 1}, "a file of the same name takes its place"
+        listed = {each["name"]: each["passages"] for each in client.get("/documents").json()["data"]}
+        assert listed == {"bees.txt": 3, "hives.md": 1}, "a file of the same name takes its place"
         assert client.delete("/documents", params={"id": "bees.txt"}).status_code == 403
         assert client.delete("/documents", params={"id": "uploaded/hives.md"}).json()["deleted"]
-        assert [each["id"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
+        assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
         assert client.delete("/documents", params={"id": "uploaded/hives.md"}).status_code == 404
 
 
@@ -141,7 +161,7 @@ def test_what_cannot_be_read_is_refused_and_not_kept(client: TestClient, name: s
     assert response.status_code == 400
     message = response.json()["error"]["message"]
     assert "uploads" not in message, "the place of the file on the server is nobody's business"
-    assert [each["id"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
+    assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
 
 
 def test_a_folder_that_cannot_be_written_is_told_without_its_name(

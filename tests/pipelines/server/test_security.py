@@ -100,6 +100,15 @@ def test_bad_json_is_an_error_in_openais_form(client: TestClient, body: bytes) -
     assert client.get("/v1/completions").status_code == 405
 
 
+def test_a_body_that_is_no_object_is_told_how_to_be_one(client: TestClient) -> None:
+    for kind in ("application/x-www-form-urlencoded", "text/plain"):
+        asked = client.post("/v1/chat/completions", content=json.dumps(ASKED), headers={"Content-Type": kind})
+        assert asked.status_code == 400
+        assert asked.json()["error"]["message"].endswith(f"Content-Type: application/json; that header was: {kind}.")
+    assert "JSON object" in client.post("/v1/responses").json()["error"]["message"]
+    assert "/v1" in client.post("/chat/completions", json=ASKED).json()["error"]["message"]
+
+
 def test_every_answer_has_its_policy_and_a_number(client: TestClient) -> None:
     for path in ("/", "/docs", "/static/app.js", "/v1/models", "/nowhere"):
         headers = client.get(path, headers={"X-Request-ID": "mine-1"}).headers

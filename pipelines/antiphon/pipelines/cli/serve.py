@@ -140,6 +140,7 @@ def _service(
     console.quiet_libraries()
     chosen = resolve_drafter(drafter)
     language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
+    language_model.name = _name(model)  # errors name it, and clients need not know where it lies
     retriever, k = parts.pop("retriever"), parts.pop("k")
     if retriever is not None:
         parts["rag"] = Rag(retriever, language_model, k=k)

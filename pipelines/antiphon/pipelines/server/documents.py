@@ -63,11 +63,21 @@ def list_documents(request: Request, _: Annotated[str, Depends(key_of)]) -> dict
     index = index_of(service)
     sources = {} if index is None else index.sources()
     data = [
-        {"id": source, "name": source_name(source), "passages": count, "uploaded": source.startswith(UPLOADED)}
+        {
+            "id": _shown_id(source),
+            "name": source_name(source),
+            "passages": count,
+            "uploaded": source.startswith(UPLOADED),
+        }
         for source, count in sources.items()
     ]
     can_change = index is not None and service.uploads is not None
     return {"object": "list", "data": data, "read_only": not can_change, "suffixes": list(SUFFIXES)}
+
+
+def _shown_id(source: str) -> str:
+    """What clients call a document: an uploaded one by its source, others not by where they lie on this machine."""
+    return source if source.startswith(UPLOADED) else f"indexed/{sha256(source.encode()).hexdigest()[:16]}"
 
 
 @router.post("/documents")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,6 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+
+from antiphon.pipelines.rendering.visible import visible_line
+
+NOTHING = "There is nothing at this address; those of OpenAI's protocol begin with /v1."
+NO_OBJECT = "The body has to be a JSON object, with the header Content-Type: application/json; that header was: {}."
+
+_KIND = re.compile(r"str|int|float|bool|dict|list|(?:list|dict|constrained|function|nullable)\W.*|[A-Z]\w*")
+"""What pydantic calls the kinds of a union, in the place of an error."""
 
 logger = logging.getLogger("antiphon.server")
 
@@ -96,6 +106,12 @@ def error_of(error: BaseException) -> ApiError:
     return ApiError(500, FAILED)
 
 
+def _parameter(place: Sequence[str | int]) -> str | None:
+    """The name of the parameter at a place of a request; kinds among which a value has to be are no part of it."""
+    names = [str(part) for part in place[1:] if isinstance(part, int) or not _KIND.fullmatch(part)]
+    return ".".join(names) or None
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Give all errors of an application this form."""
 
@@ -108,17 +124,20 @@ def add_error_handlers(app: FastAPI) -> None:
         return error_response(error.error)
 
     @app.exception_handler(RequestValidationError)
-    async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return error_response(ApiError(400, f"The body is no JSON: {first['ctx']['error']}."))
-        place = ".".join(str(part) for part in first["loc"][1:]) or None
-        message = f"{place}: {first['msg']}" if place else str(first["msg"])
-        return error_response(ApiError(400, message, param=place))
+    async def _malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        found = error.errors()
+        if tuple(found[0]["loc"]) == ("body",):
+            kind = request.headers.get("content-type", "")
+            return error_response(ApiError(400, NO_OBJECT.format(visible_line(kind)[:80] or "none")))
+        if found[0]["type"] == "json_invalid":
+            return error_response(ApiError(400, f"The body is no JSON: {found[0]['ctx']['error']}."))
+        place = _parameter(found[0]["loc"])
+        told = "; or: ".join(dict.fromkeys(str(each["msg"]) for each in found if _parameter(each["loc"]) == place))
+        return error_response(ApiError(400, f"{place}: {told}" if place else told, param=place))
 
     @app.exception_handler(HTTPException)
     async def _of_the_framework(_: Request, error: HTTPException) -> JSONResponse:
-        message = {404: "There is nothing at this address.", 405: "This address takes another method."}
+        message = {404: NOTHING, 405: "This address takes another method."}
         said = message.get(error.status_code, str(error.detail))
         headers = dict(error.headers) if error.headers else None
         return error_response(ApiError(error.status_code, said, headers=headers))

@@ -62,6 +62,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # whose body the protocol leaves out
         body = RequestBody(headers, receive, most=self._most(scope), seconds=self._settings.body_seconds)
         request_id = _identified(headers.get("x-request-id"))
         CURRENT.set(request_id)
@@ -83,7 +84,7 @@ class Guard:
 
         try:
             self._check(scope, headers, body)
-            await self._app(scope, body.receive, answer)
+            await self._app(asked, body.receive, answer)
         except ApiError as error:
             await error_response(error)(scope, receive, answer)
         except asyncio.CancelledError:  # the server ends, and this took longer than it waits
@@ -91,7 +92,7 @@ class Guard:
             if not has_begun:
                 await error_response(ending())(scope, receive, answer)
         finally:
-            path = getattr(scope.get("route"), "path", "unknown")
+            path = getattr(asked.get("route"), "path", "unknown")
             self._metrics.requests.labels(path, str(status)).inc()
             seconds = round(perf_counter() - began, 4)
             _log(request=request_id, method=scope["method"], path=path, status=status, seconds=seconds)

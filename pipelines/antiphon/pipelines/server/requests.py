@@ -223,7 +223,7 @@ class EmbeddingRequest(BaseModel):
     """Texts whose vectors are asked for."""
 
     model: str | None = None
-    input: str | list[str]
+    input: str | list[str] | list[int] | list[list[int]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
     user: str | None = None

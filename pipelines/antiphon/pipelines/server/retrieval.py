@@ -20,6 +20,11 @@ from antiphon.retrieval import Embedder, Passage, Reranker
 MOST_TEXTS = 2048
 """How many texts are taken at once, as in OpenAI's API."""
 
+TOKENS = (
+    "input has token ids, of a tokenizer that is not this embedder's; give texts. LangChain's OpenAIEmbeddings does so "
+    "with check_embedding_ctx_length=False."
+)
+
 router = APIRouter(responses=ERRORS)
 
 
@@ -29,7 +34,10 @@ async def embeddings(asked: EmbeddingRequest, request: Request, _: Annotated[str
     embedder = service_of(request).embedder
     if embedder is None:
         raise ApiError(404, "This server has no embedder; start it with --index or --embedder.", param="model")
-    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    given = [asked.input] if isinstance(asked.input, str) else asked.input
+    texts = [each for each in given if isinstance(each, str)]
+    if len(texts) < len(given):
+        raise refused_error("input", TOKENS)
     if not texts or not all(texts) or len(texts) > MOST_TEXTS:
         raise refused_error(
             "input", f"input has {len(texts)} texts; from 1 to {MOST_TEXTS} are taken, none of them empty."

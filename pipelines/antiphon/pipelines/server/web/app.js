@@ -2,6 +2,7 @@
 
 import { Answer, element } from "./answer.js";
 import { listDocuments, takeFiles } from "./documents.js";
+import { keep, kept } from "./kept.js";
 import { ask, get, useKey } from "./server.js";
 
 const byId = (id) => document.getElementById(id);
@@ -38,7 +39,7 @@ async function submit(event) {
   event.preventDefault();
   const question = byId("question").value.trim();
   if (!question || running) return;
-  running = new AbortController();
+  const mine = running = new AbortController();
   const turn = element("article", "turn");
   turn.append(element("h2", "asked", question));
   const place = element("div", byId("beside").checked ? "beside" : "");
@@ -50,39 +51,49 @@ async function submit(event) {
   byId("send").disabled = true;
   tell("Answering");
   try {
-    const { signal } = running;
+    const { signal } = mine;
     const wanted = [answer(place, messages, byId("beside").checked ? "Drafted" : "", {}, signal)];
     if (byId("beside").checked) wanted.push(answer(place, messages, "Plain", { plain: true }, signal));
     const [text] = await Promise.all(wanted);
+    if (running !== mine) return;
     turns = [...messages, { role: "assistant", content: text }];
     tell("Answered");
   } catch (error) {
-    tell(error.name === "AbortError" ? "Stopped" : error.message, error.name !== "AbortError");
+    if (running !== mine) return; // the conversation is another by now
+    const isStopped = mine.signal.aborted;
+    mine.abort(); // the answer beside it ends as well
+    if (!isStopped) byId("question").value ||= question; // to be asked again
+    tell(isStopped ? "Stopped" : error.message, !isStopped);
   } finally {
-    running = null;
-    byId("stop").hidden = true;
-    byId("send").disabled = false;
-    byId("question").focus();
+    if (running === mine) rest();
   }
+}
+
+function rest() {
+  running = null;
+  byId("stop").hidden = true;
+  byId("send").disabled = false;
+  byId("question").focus();
 }
 
 function theme(name) {
   document.documentElement.classList.remove("dark", "light");
   document.documentElement.classList.add(name);
   showTheme();
-  localStorage.setItem("antiphon-theme", name);
+  keep("localStorage", "antiphon-theme", name);
 }
 
 byId("ask").addEventListener("submit", submit);
 byId("question").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey) submit(event);
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
 });
 byId("stop").addEventListener("click", () => running?.abort());
 byId("again").addEventListener("click", () => {
+  running?.abort();
   turns = [];
   byId("conversation").replaceChildren();
   tell("");
-  byId("question").focus();
+  rest();
 });
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => document.documentElement.classList.contains("dark") ||
@@ -96,8 +107,8 @@ byId("unlock").addEventListener("submit", (event) => {
   tell("");
   start();
 });
-const kept = localStorage.getItem("antiphon-theme");
-if (kept === "dark" || kept === "light") theme(kept);
+const chosen = kept("localStorage", "antiphon-theme");
+if (chosen === "dark" || chosen === "light") theme(chosen);
 showTheme();
 takeFiles();
 start();
