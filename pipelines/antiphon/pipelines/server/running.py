@@ -96,15 +96,15 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> Non
         timeout_keep_alive=SILENCE,
         timeout_graceful_shutdown=drain_seconds + FAREWELL,
     )
-    server = _Ending(config, app.state.service.scheduler.end, drain_seconds)
+    server = _Telling(config, app.state.service.scheduler.end, drain_seconds)
     try:
         server.run()
     except SystemExit as error:  # uvicorn's word for an address that cannot be had
         raise OSError(TAKEN.format(host, port)) from error
 
 
-class _Ending(uvicorn.Server):
-    """uvicorn's own, which waits for answers when it ends and then breaks off, and here tells before that it does."""
+class _Telling(uvicorn.Server):
+    """uvicorn's own, which waits for answers when it ends and then breaks off; here whoever waits is told before."""
 
     def __init__(self, config: uvicorn.Config, tell: Callable[[], None], seconds: float) -> None:
         super().__init__(config)
