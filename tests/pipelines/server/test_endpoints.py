@@ -165,11 +165,15 @@ def test_what_cannot_be_read_is_refused_and_not_kept(client: TestClient, name: s
 
 
 def test_a_folder_that_cannot_be_written_is_told_without_its_name(
-    typist: LanguageModel, passages: list[Passage], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    typist: LanguageModel,
+    passages: list[Passage],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index_passages(passages, tmp_path / "index", HashEmbedder())
     service = tiny_service(typist, tmp_path / "index")
-    caplog.handler.setFormatter(JsonLines())
+    monkeypatch.setattr(caplog.handler, "formatter", JsonLines())  # it is every test's handler
     (tmp_path / "uploads").write_text("A file stands where the folder should.")
     with TestClient(create_app(service)) as client:
         headers = {"X-Request-ID": "mine-7"}
