@@ -112,6 +112,13 @@ def test_steps_are_what_the_server_tells_of_them() -> None:
     assert (steps.steps, steps.accepted, steps.drafted, steps.tokens_per_step) == (5, 10, 40, 3.0)
 
 
+def test_what_a_last_step_had_beyond_the_answers_end_is_not_accepted() -> None:
+    told = {"num_accepted_draft_tokens": 18, "num_draft_tokens": 40, "num_spec_steps": 4}
+    with serving(Speaking(owner="vllm", metrics={"speculative_decoding": told})) as speaking:
+        steps = asking(speaking).generate(USER).steps
+    assert (steps.steps, steps.accepted, steps.tokens) == (5, 10, 15)
+
+
 def test_tools_are_offered_and_a_call_is_written_as_a_local_model_writes_it(speaking: Speaking) -> None:
     tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
     speaking.pieces = ()

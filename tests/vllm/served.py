@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 ROOT = Path(__file__).parents[2]
-START = 900.0
-"""Seconds that a server may take to start: some 40 on two idle cores, minutes on busy ones."""
+START = 1200.0
+"""Seconds that a server may take to start: some 20 on two idle cores, minutes on busy ones."""
 
 # One thread that does not spin while it waits: tests share two cores with whatever else runs.
 QUIET = {
@@ -52,27 +54,40 @@ def serve(model: str, folder: Path, *options: str) -> Iterator[Served]:
     Raises:
         RuntimeError: it did not start; the end of its log is the message.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)
-    served = Served(f"http://127.0.0.1:{port}/v1", folder / "log", folder / "watch")
-    fixed = ("--served-model-name", "smollm2", "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048")
-    spread = ("--max-num-seqs", "16", "--gpu-memory-utilization", "0.3", "--port", str(port), "--host", "127.0.0.1")
-    command = [os.environ["ANTIPHON_VLLM"], "serve", model, *fixed, *spread, *options]
-    environment = os.environ | QUIET | {"PYTHONPATH": str(ROOT), "ANTIPHON_WATCH": str(served.watch)}
-    with served.log.open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-        try:
+    with _own_port() as port:
+        served = Served(f"http://127.0.0.1:{port}/v1", folder / "log", folder / "watch")
+        fixed = ("--served-model-name", "smollm2", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024")
+        spread = ("--max-num-seqs", "16", "--gpu-memory-utilization", "0.3", "--port", str(port), "--host", "127.0.0.1")
+        command = [os.environ["ANTIPHON_VLLM"], "serve", model, *fixed, *spread, *options]
+        environment = os.environ | QUIET | {"PYTHONPATH": str(ROOT), "ANTIPHON_WATCH": str(served.watch)}
+        with served.log.open("wb") as log, _group(command, env=environment, stdout=log, cwd=folder) as process:
             _wait(process, served)
             yield served
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+
+
+@contextmanager
+def _own_port() -> Iterator[int]:
+    """A port that nobody else is given until the block ends: bound here, free for servers that reuse addresses."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@contextmanager
+def _group(command: list[str], **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, and all that it has started with it."""
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, start_new_session=True, **more)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], served: Served) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import openai
@@ -31,17 +32,22 @@ pytestmark = [
 SPECULATION = {"method": "custom_class", "model": "tests.vllm.watched.Watched", "num_speculative_tokens": 12}
 ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
 PREEMPTED = "vllm:num_preemptions_total"
-BLOCKS = 20
-"""Of 128 tokens each: sixteen requests have one, and not all of them can have a second one."""
+BLOCKS = ("--block-size", "32", "--num-gpu-blocks-override", "40")
+"""Sixteen short requests have one each; of longer ones that begin with four, not all can end at once."""
 TOPICS = ("bees", "keys", "rivers", "bread", "clocks", "maps", "stone", "letters", "winter", "glass")
 ASKED = [
     f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
 ]
-WORDS = 16
+WORDS = 12
+HONEY = "Which animals make honey?"
+COLOURS = (
+    "I like each of them and would paint my house in any of them; but if I am asked, there is an order. "
+    "My favourite colours, in order:"
+)
 KINDS = (" red", " blue", " green")
 """One token each: the small vocabulary of what is sampled."""
 
-DRAWS, PART, ODDS = 1_500, 100, 1e-6
+DRAWS, PART, ODDS = 1_000, 250, 1e-6
 
 
 def asking(served: Served) -> RemoteLanguageModel:
@@ -50,17 +56,16 @@ def asking(served: Served) -> RemoteLanguageModel:
 
 @pytest.fixture(scope="module")
 def plain_texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What vLLM says to sixty prompts without any drafts, one after the other."""
+    """What vLLM says to sixty prompts without any drafts."""
     with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("plain")) as served:
-        return [each.text for each in asking(served).generate_batch(ASKED, batch_size=1, max_new_tokens=WORDS)]
+        return [each.text for each in asking(served).generate_batch(ASKED, batch_size=8, max_new_tokens=WORDS)]
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, plain_texts: list[str]) -> Iterator[Served]:
     """The server with the plug-in; ``plain_texts`` come first, so that two servers never run at once."""
     told = ("--speculative-config", json.dumps(SPECULATION), "--per-request-spec-decode-metrics", "detailed")
-    options = (*told, "--num-gpu-blocks-override", str(BLOCKS))
-    with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("drafting"), *options) as running:
+    with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("drafting"), *told, *BLOCKS) as running:
         yield running
         assert not running.watch.exists(), running.watch.read_text("utf-8")
 
@@ -109,23 +114,23 @@ def by_curl(served: Served, prompt: str, body: dict[str, Any]) -> None:
     subprocess.run(["curl", "-sSf", url, "-H", told, "-d", json.dumps(asked)], check=True, capture_output=True)
 
 
+@pytest.fixture(scope="module")
+def honey(served: Served) -> str:
+    """What is said to `HONEY`."""
+    return asking(served).generate([{"role": "user", "content": HONEY}], max_new_tokens=WORDS).text
+
+
 @pytest.mark.parametrize("ask", [by_openai, by_langchain, by_llama_index, by_curl])
-@pytest.mark.parametrize("kind", ["references", "prediction"])
 def test_what_any_client_sends_arrives_in_the_drafter(
-    served: Served, ask: Callable[[Served, str, dict[str, Any]], None], kind: str
+    served: Served, honey: str, ask: Callable[[Served, str, dict[str, Any]], None]
 ) -> None:
-    prompt = "Which animals make honey?"
-    said = asking(served).generate([{"role": "user", "content": prompt}], max_new_tokens=WORDS).text
-    bodies: tuple[dict[str, Any], ...] = (
-        {},
-        references_for([said]) if kind == "references" else references_for([], prediction=said),
-    )
-    accepted = []
-    for body in bodies:
+    bodies = {"nothing": {}, "references": references_for([honey]), "prediction": references_for([], prediction=honey)}
+    accepted = {}
+    for name, body in bodies.items():
         before = served.counter(ACCEPTED)
-        ask(served, prompt, body)
-        accepted.append(served.counter(ACCEPTED) - before)
-    assert accepted[1] > accepted[0] + WORDS // 3
+        ask(served, HONEY, body)
+        accepted[name] = served.counter(ACCEPTED) - before
+    assert min(accepted["references"], accepted["prediction"]) > accepted["nothing"] + WORDS // 3, accepted
 
 
 def test_sixteen_at_once_are_each_drafted_from_their_own(served: Served, plain_texts: list[str]) -> None:
@@ -137,25 +142,26 @@ def test_sixteen_at_once_are_each_drafted_from_their_own(served: Served, plain_t
         assert [each.text for each in said] == plain_texts[:16]
         accepted.append([each.steps.accepted for each in said])
     without, with_own, with_others = accepted
-    assert all(one > other for one, other in zip(with_own, without, strict=True)), accepted
-    assert sum(with_own) > 2 * sum(with_others), accepted
+    assert all(own >= none for own, none in zip(with_own, without, strict=True)), accepted
+    assert sum(with_own) > sum(without) + 16 * WORDS // 3, accepted
+    assert sum(with_own) > 1.5 * sum(with_others), accepted
 
 
 def test_forty_tenants_some_of_whom_go_away_and_some_of_whom_wait(served: Served) -> None:
     """Each has a secret; the watched proposer notes any draft that is not from the request's own texts."""
-    model = asking(served)
+    client = openai.OpenAI(base_url=served.url, api_key="none", timeout=900)
     before = served.counter(PREEMPTED), served.counter(DRAFTED)
 
     def ask(tenant: int) -> int:
         secret = f"The code of tenant {tenant} is {tenant * 7919} and nobody else may have {tenant * 104729}. "
-        with model.stream(f"Repeat: {secret * 4}\n", references=[secret * 2], max_new_tokens=48) as stream:
-            next(stream, None)
-            if tenant % 4:  # every fourth one closes at once
-                list(stream)
-        return len(stream.completion.text)
+        told: dict[str, Any] = {"model": "smollm2", "prompt": f"Repeat: {secret * 4}\n", "max_tokens": 48}
+        body = references_for([secret * 2]) | {"ignore_eos": True}
+        with client.completions.create(**told, temperature=0, stream=True, extra_body=body) as stream:
+            pieces = stream if tenant % 4 else islice(stream, 1)  # every fourth one goes away at once
+            return sum(1 for _ in pieces)
 
     with ThreadPoolExecutor(16) as pool:
-        assert len(list(pool.map(ask, range(40)))) == 40
+        assert all(pool.map(ask, range(40)))
     assert served.counter(PREEMPTED) > before[0], "nobody had to wait"
     assert served.counter(DRAFTED) > before[1] + 400
     assert not served.watch.exists()
@@ -178,13 +184,14 @@ def exact_law(prompt: list[int], kinds: list[int]) -> dict[tuple[int, ...], floa
 
 
 def test_what_is_sampled_with_drafts_has_the_law_of_plain_sampling(served: Served) -> None:
-    """Texts of three tokens of three kinds; whatever the first is, the reference says the likeliest end of it."""
+    """Texts of three tokens of three kinds; whatever the first is, a reference says a likely end of it."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("smollm2"))
-    prompt = tokenizer.encode("My favourite colours, in order:")
+    prompt = tokenizer.encode(COLOURS)
     names = {token: kind for kind in KINDS for token in tokenizer.encode(kind)}
     law = exact_law(prompt, list(names))
-    references = [max((text for text in law if text[0] == token), key=law.__getitem__) for token in names]
-    flat = [token for text in references for token in (*prompt, *text, -1)]
+    ends = [text for text in law if text[1] != text[2]]
+    references = [max((text for text in ends if text[0] == token), key=law.__getitem__) for token in names]
+    flat = [token for text in references for token in (*prompt[-8:], *text, -1)]
     body: dict[str, Any] = {"allowed_token_ids": list(names), "vllm_xargs": {"references": flat}}
     client = openai.OpenAI(base_url=served.url, api_key="none", timeout=900)
     seen: Counter[tuple[int, ...]] = Counter()

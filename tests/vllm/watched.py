@@ -13,10 +13,23 @@ from typing import Any
 from antiphon.integrations.vllm.admission import sources_of
 from antiphon.integrations.vllm.proposer import Proposer
 from antiphon.integrations.vllm.request_drafts import OPENING
+from antiphon.integrations.vllm.step_times import StepTimes
+
+
+class Unhurried(StepTimes):
+    """Learns what steps take, and goes by what it was made with: a busy machine must not change what is drafted."""
+
+    def seconds(self, rows: int) -> list[float]:
+        """As if no step had been seen."""
+        return StepTimes().seconds(rows)
 
 
 class Watched(Proposer):
     """Drafts as `Proposer`, and notes drafts that come from anywhere but the request's own texts, and failures."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config)
+        self.budget.times = Unhurried()
 
     def propose(self, sampled_token_ids: Any, num_tokens_no_spec: Any, token_ids_cpu: Any, **more: Any) -> Any:
         """The drafts of `Proposer`, looked at row by row."""

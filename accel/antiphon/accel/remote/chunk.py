@@ -17,8 +17,8 @@ FINISHES: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"
 class Chunk:
     """What one event of a stream says: text, token ids, parts of calls, why it ends, and how much there was.
 
-    ``prompt`` and ``written`` count tokens up to here; ``accepted`` and ``drafted`` are those of the whole answer. None
-    is what the server does not tell.
+    ``prompt`` and ``written`` count tokens up to here; ``accepted``, ``drafted`` and ``verified``, the steps that had a
+    draft, are those of the whole answer. None is what the server does not tell.
     """
 
     text: str = ""
@@ -29,6 +29,7 @@ class Chunk:
     written: int | None = None
     accepted: int | None = None
     drafted: int | None = None
+    verified: int | None = None
 
 
 def read_chunk(event: Mapping[str, Any]) -> Chunk:
@@ -47,6 +48,7 @@ def read_chunk(event: Mapping[str, Any]) -> Chunk:
         written=usage.get("completion_tokens"),
         accepted=speculation.get("num_accepted_draft_tokens"),
         drafted=speculation.get("num_draft_tokens"),
+        verified=speculation.get("num_spec_steps"),
     )
 
 

@@ -109,7 +109,7 @@ class RemoteStream(Pieces):
         if chunk.text or chunk.tokens or chunk.calls:
             self._first = self._first or now
             self._chunks += 1
-        fields = ("prompt", "written", "accepted", "drafted")
+        fields = ("prompt", "written", "accepted", "drafted", "verified")
         told = {name: value for name in fields if (value := getattr(chunk, name)) is not None}
         self._told = replace(self._told, **told)
         return chunk.text
@@ -128,13 +128,17 @@ class RemoteStream(Pieces):
         raise BrokenStreamError(f"The answer broke off after {said} characters: {why}", self.completion) from error
 
     def _steps(self, written: int) -> Summary:
-        """What the server told of its steps: each emits what was accepted and one token more."""
-        accepted = self._told.accepted
+        """What the server told of its steps: each emits what was accepted and one token more.
+
+        A server counts as accepted what the last step had beyond the answer's end; here that is no part of the answer.
+        """
+        told, verified = self._told.accepted, self._told.verified or 0
+        steps = 0 if told is None else max(written - told, 1 + verified)
         return Summary(
-            steps=0 if accepted is None else written - accepted,
+            steps=steps,
             tokens=written,
             drafted=self._told.drafted or 0,
-            accepted=accepted or 0,
+            accepted=max(written - steps, 0) if steps else 0,
             seconds=max(self._last - self._started, 0.0),
             prefill_seconds=max(self._first - self._started, 0.0),
         )
