@@ -5,9 +5,10 @@ from itertools import accumulate
 
 import pytest
 
-from antiphon.accel.drafting.budget import FEWEST, Budget, Fixed, Measured, share_rows
+from antiphon.accel.drafting.budget import FEWEST, Budget, Fixed, Measured, saved, share_rows, span
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, select, without_probes
+from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
 from antiphon.accel.drafting.running_cost import FixedCost
 from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.drafting.tree import depth_first
@@ -141,6 +142,51 @@ def test_fixed_rows_are_verified_in_any_case_and_are_part_of_the_price() -> None
     assert share_rows([tree, guess], [Fixed(6), measured], [64, 64]) == [chain([1, 2, 3, 4, 5, 6], [0.9] * 6), EMPTY]
     assert share_rows([tree, guess], [Fixed(1), Fixed(0)], [64, 64]) == [chain([1], [0.9]), EMPTY]
     assert share_rows([], [], []) == []
+
+
+def rate_of(offers: list[ScoredDraft], taken: list[list[int]], costs: list[float], prices: list[float]) -> float:
+    """Tokens per second of these rows."""
+    tokens = len(offers) + sum(offer.chances[row] for offer, rows in zip(offers, taken, strict=True) for row in rows)
+    seconds = costs[sum(map(len, taken))] + sum(price for price, rows in zip(prices, taken, strict=True) if rows)
+    return tokens / seconds
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_texts_whose_drafts_do_not_earn_what_they_cost_verify_none(seed: int) -> None:
+    """Nearly as good as the best of all ways to take the likeliest rows of some texts, and better than of all texts."""
+    chance, gained = random.Random(seed), 0.0
+    for _ in range(40):
+        offers = [ScoredDraft(draft := without_probes(bush(chance, 8)), list(draft.chances)) for _ in range(4)]
+        prices = [chance.random() for _ in offers]
+        costs = StepCost({64: {1: 2.0, 64: 8.0}}).curve(64, 40).tolist()
+        every = chain_of(offers)
+        best = max(
+            rate_of(offers, [[row for at, row in some[:count] if at == one] for one in range(4)], costs, prices)
+            for some in ([row for row in every if (subset >> row[0]) & 1] for subset in range(16))
+            for count in range(len(some) + 1)
+        )
+        naive, ours = (paying_rows(offers, costs, 4.0, asked) for asked in ([], prices))
+        found = rate_of(offers, ours, costs, prices)
+        assert found >= 0.97 * best
+        gained += found - rate_of(offers, naive, costs, prices)
+    assert gained > 0
+
+
+def chain_of(offers: list[ScoredDraft]) -> list[tuple[int, int]]:
+    """The candidates of all offers, each with its offer, the likeliest first."""
+    every = [(-share, at, row) for at, offer in enumerate(offers) for row, share in enumerate(offer.chances)]
+    return [(at, row) for _, at, row in sorted(every)]
+
+
+def test_a_forward_packs_the_context_of_each_text_that_verifies_a_draft() -> None:
+    row, drafting = {1: 1.0, 2: 1.0, 64: 1.0}, {1: 2.0, 2: 3.0, 64: 3.0}
+    cost = StepCost({64: row, 1064: drafting}, packing=1 / 1000)
+    drafts = [chain([1, 2], [0.1, 0.05]), chain([3, 4], [0.9, 0.8]), chain([5], [0.9])]
+    budgets: list[Budget] = [Measured(FixedCost(cost), Calibration()) for _ in drafts]
+    assert [len(draft) for draft in share_rows(drafts, budgets, [0, 0, 0])] == [2, 2, 1]
+    assert [len(draft) for draft in share_rows(drafts, budgets, [300, 300, 2000])] == [0, 2, 0]
+    assert span(FixedCost(cost), [300, 20]) == 320
+    assert saved(FixedCost(cost), [300, 20], [EMPTY, drafts[0]]) == pytest.approx(0.3)
 
 
 def test_the_longest_context_decides_what_a_forward_costs() -> None:

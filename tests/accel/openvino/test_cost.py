@@ -11,7 +11,7 @@ from antiphon.accel.drafting.step_cost import StepCost
 
 # after `making`, which skips these tests where OpenVINO is not installed
 from antiphon.accel.engines.openvino import cost
-from antiphon.accel.engines.openvino.cost import ROWS, measure
+from antiphon.accel.engines.openvino.cost import DRAFTING, ROWS, measure
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.cost_store import load, save
@@ -33,7 +33,7 @@ def test_no_cost_is_that_of_a_first_forward_whose_kernels_are_made() -> None:
     engine = Counting(plain.graph, memory=2**22)
     engine.forwards = Counter()
     found = measure(engine, contexts=(64, 128), seconds=0.0)
-    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, 1): 2}
+    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, 1): 2, (128, DRAFTING): 2}
     assert set(found.seconds) == {64, 128}
 
 
@@ -51,11 +51,24 @@ def test_a_change_of_rows_is_measured_apart_from_what_rows_cost(monkeypatch: pyt
     assert found.seconds[64] == pytest.approx({rows: 1.0 + 0.1 * rows for rows in sorted(ROWS)})
 
 
-def test_what_a_change_costs_is_kept_with_the_rest(tmp_path: Path) -> None:
+def test_packing_is_what_drafts_cost_more_after_a_long_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    def took(engine: OpenVINOEngine, context: int, count: int) -> float:
+        return 1.0 + 0.1 * count + context / 1000 * (1.0 if count == 1 else 3.0)
+
+    monkeypatch.setattr(cost, "_time", took)
+    model = engine_of(model_of())
+    assert cost.measure(model, contexts=(64, 128), seconds=0.0).packing == pytest.approx(2.0 / 1000)
+    assert cost.measure(model, contexts=(64,), seconds=0.0).packing == 0.0
+    monkeypatch.setattr(cost, "_time", lambda engine, context, count: 1.0 + context / 1000 / count)
+    assert cost.measure(model, contexts=(64, 128), seconds=0.0).packing == 0.0, "that is noise"
+
+
+@pytest.mark.parametrize("number", ["0.25", "0.125"])
+def test_what_changes_and_packing_cost_is_kept_with_the_rest(tmp_path: Path, number: str) -> None:
     path, key = tmp_path / "cost.json", {"engine": "openvino"}
-    save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, change=0.25))
+    save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, change=0.25, packing=0.125))
     kept = load(path, key)
     assert kept is not None
-    assert (kept.seconds, kept.change) == ({64: {1: 1.0, 4: 1.5}}, 0.25)
-    path.write_text(path.read_text().replace("0.25", "-1"))
+    assert (kept.seconds, kept.change, kept.packing) == ({64: {1: 1.0, 4: 1.5}}, 0.25, 0.125)
+    path.write_text(path.read_text().replace(number, "-1"))
     assert load(path, key) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, merge, padded, path_to
-from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.protocol import Feed, Tenant
 from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -174,6 +174,24 @@ def test_a_text_that_nobody_has_any_more_gives_its_blocks_back() -> None:
         gc.collect()
     engine.sequence()
     assert engine.pool.available == 4
+
+
+def test_what_a_tenant_has_read_is_forgotten_with_the_tenant_and_its_blocks_are_used_first() -> None:
+    engine = small(16)
+    tenant, text = Tenant(), text_of(80, seed=12)
+    sequence = engine.sequence(text, tenant=tenant)
+    step(engine, sequence, text)
+    sequence.keep(())
+    blocks = set(sequence.blocks)
+    del sequence
+    gc.collect()
+    assert engine.sequence(text, tenant=tenant).length == 64, "it is found for as long as somebody has the tenant"
+    del tenant
+    gc.collect()
+    other = engine.sequence(text, tenant=Tenant())
+    assert (other.length, engine.pool.tenants, engine.pool.available) == (0, 0, 16)
+    step(engine, other, text)
+    assert set(other.blocks) == blocks
 
 
 def test_drafts_end_where_the_positions_of_the_model_do() -> None:

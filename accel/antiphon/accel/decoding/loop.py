@@ -26,7 +26,7 @@ from weakref import ref
 
 from antiphon.accel.decoding.running_text import Text
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.budget import fillers, share_rows
+from antiphon.accel.drafting.budget import fillers, saved, share_rows, span
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens, padded
 from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first
@@ -265,22 +265,24 @@ class Loop:
         lengths = [ask.length for ask in group]
         drafts = share_rows([ask.draft for ask in group], [ask.text.budget for ask in group], lengths, cost)
         rows = [len(own) + len(draft) for own, draft in zip(pending, drafts, strict=True)]
-        if cost is not None and not _pays(cost, rows, lengths):
+        if cost is not None and not _pays(cost, rows, lengths, drafts):
             for ask in group:
                 self._alone(ask)
             return
         for ask, draft in zip(group, drafts, strict=True):
             ask.draft = draft
-        last, filled = group[-1], drafts[-1]
-        if cost is not None and any(drafts):  # without drafts the next forward has as many rows again
-            filled = _filled(last, pending[-1][-1], fillers(cost, max(lengths), sum(rows)))
-            rows[-1] += len(filled) - len(last.draft)
+        drafting = next((at for at, draft in enumerate(drafts) if draft), None)
+        fed = list(drafts)
+        if cost is not None and drafting is not None:  # without drafts the next forward has as many rows again
+            pads = fillers(cost, span(cost, lengths), sum(rows))
+            fed[drafting] = _filled(group[drafting], pending[drafting][-1], pads)
+            rows[drafting] += len(fed[drafting]) - len(drafts[drafting])
         begun = perf_counter()
         try:
             found = self.engine.forward(
                 [
-                    Feed(ask.text.sequence, own, filled if ask is last else ask.draft, ask.text.chunk)
-                    for ask, own in zip(group, pending, strict=True)
+                    Feed(ask.text.sequence, own, draft, ask.text.chunk)
+                    for ask, own, draft in zip(group, pending, fed, strict=True)
                 ]
             )
         except BaseException as error:
@@ -292,11 +294,10 @@ class Loop:
             return
         seconds = perf_counter() - begun
         if cost is not None:
-            cost.observe(sum(rows), sum(lengths) // len(lengths), seconds)
-        if filled is not last.draft:
-            found[-1] = found[-1].head(len(last.draft))
-        for ask, logits in zip(group, found, strict=True):
+            cost.observe(sum(rows), _middle(cost, lengths), seconds, saved(cost, lengths, drafts))
+        for ask, logits, draft in zip(group, found, fed, strict=True):
             ask.forwarding, ask.is_shared = seconds, True
+            logits = logits if draft is ask.draft else logits.head(len(ask.draft))
             ask.result = self._finished(ask, logits)
             ask.logits = logits
             ask.wake.set()
@@ -381,7 +382,12 @@ def _filled(ask: _Ask, token: int, pads: int) -> Draft:
     return filled if len(filled) == len(draft) + pads else draft
 
 
-def _pays(cost: Cost, rows: Sequence[int], lengths: Sequence[int]) -> bool:
+def _pays(cost: Cost, rows: Sequence[int], lengths: Sequence[int], drafts: Sequence[Draft]) -> bool:
     """Whether one forward of all these rows is cheaper than one for each text."""
-    together = cost.seconds(sum(lengths) // len(lengths), sum(rows))[-1]
+    together = cost.seconds(_middle(cost, lengths), sum(rows))[-1] - saved(cost, lengths, drafts)
     return together <= sum(cost.seconds(length, own)[-1] for length, own in zip(lengths, rows, strict=True))
+
+
+def _middle(cost: Cost, lengths: Sequence[int]) -> int:
+    """As `span`, but where texts are not told apart the mean of them."""
+    return span(cost, lengths) if cost.packing else sum(lengths) // len(lengths)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from transformers import Cache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import Tokens
+from antiphon.accel.engines.protocol import Tenant
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing import GrowingLayer
 from antiphon.accel.engines.torch.sequence import held
@@ -38,7 +39,7 @@ class PrefixCache:
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
-        self.tenant: Hashable = object() if tenant is None else tenant
+        self.tenant: Hashable = Tenant() if tenant is None else tenant
         self._kept: tuple[PreTrainedModel, list[int], Cache] | None = None
         self._taking = Lock()
 
@@ -49,7 +50,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forget everything, and free its memory."""
-        self._kept, self.tenant = None, object()
+        self._kept, self.tenant = None, Tenant()
 
     def take(self, model: PreTrainedModel, tokens: Tokens) -> Cache | None:
         """The cache of what these tokens and the last text have in common, all but one token at most; or None."""

@@ -26,7 +26,7 @@ from antiphon.accel.decoding.transcript import Transcript
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters.runners_up import runners_up_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.protocol import CachedSequence
+from antiphon.accel.engines.protocol import CachedSequence, Tenant
 from antiphon.accel.engines.selection import select
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
@@ -80,7 +80,7 @@ class TextGeneration:
         )
         # Nothing here may lead back to this object: its cache would wait for Python's collector.
         self.stop = Stop(self.transcript, request.criteria, lambda: _tuple(chooser.scores))
-        sequence = self._sequence(options, drafter, object() if tenant is None else tenant)
+        sequence = self._sequence(options, drafter, Tenant() if tenant is None else tenant)
         self.text = Text(
             sequence,
             drafter,

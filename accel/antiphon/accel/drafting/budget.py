@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.draft import Accepted, Draft, select, trim
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, select, trim
 from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
 from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first, select_depth_first
@@ -136,6 +136,16 @@ def _filled_costs(cost: Cost, context: int, rows: int) -> list[float]:
     return list(accumulate(reversed(cost.next_seconds(context, rows)), min))[::-1]
 
 
+def span(cost: Cost, contexts: Sequence[int]) -> int:
+    """The tokens before a forward of several texts: those of all where each packs its own, else of the longest."""
+    return sum(contexts) if cost.packing else max(contexts)
+
+
+def saved(cost: Cost, contexts: Sequence[int], drafts: Sequence[Draft]) -> float:
+    """Seconds that a forward of several texts takes less than its curve says, since some of them verify nothing."""
+    return cost.packing * sum(context for context, draft in zip(contexts, drafts, strict=True) if not draft)
+
+
 def share_rows(
     drafts: Sequence[Draft], budgets: Sequence[Budget], contexts: Sequence[int], cost: Cost | None = None
 ) -> list[Draft]:
@@ -145,8 +155,8 @@ def share_rows(
     drafts, so the rows of all texts compete: likeliest first, as many as promise the most tokens per second,
     (texts + sum of chances) / cost(texts + rows), if that is more than without them by a margin. The rows of other
     budgets than `Measured` are verified in any case; they count in tokens and in cost. The ``cost`` is that of forwards
-    over several texts, or else of the first measured budget, after the longest context. One text gets what its own
-    budget trims to.
+    over several texts, or else of the first measured budget, after `span` tokens; texts that verify nothing save its
+    ``packing``. One text gets what its own budget trims to.
     """
     measured = {index: budget for index, budget in enumerate(budgets) if isinstance(budget, Measured)}
     if len(drafts) == 1 and measured:
@@ -161,8 +171,12 @@ def share_rows(
     offers = [budget.offer(drafts[index]) for index, budget in measured.items()]
     if measured:
         known = cost or next(iter(measured.values())).cost
-        costs = _filled_costs(known, max(contexts), feeds + sum(len(offer.draft) for offer in offers))[feeds - 1 :]
-        for (index, budget), kept in zip(measured.items(), paying_rows(offers, costs, tokens), strict=True):
+        plain = saved(known, contexts, [shared.get(index, EMPTY) for index in range(len(drafts))])
+        most = feeds + sum(len(offer.draft) for offer in offers)
+        curve = _filled_costs(known, span(known, contexts), most)[feeds - 1 :]
+        costs = [max(each - plain, each / 2) for each in curve]  # noise can make packing dearer than a forward
+        prices = [known.packing * contexts[index] for index in measured]
+        for (index, budget), kept in zip(measured.items(), paying_rows(offers, costs, tokens, prices), strict=True):
             budget.adapt(len(kept))
             shared[index] = select_depth_first(drafts[index], kept)
     return [shared[index] for index in range(len(drafts))]

@@ -22,59 +22,108 @@ class ScoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is taken before any candidate, and what each candidate brings, the likeliest first."""
+    """What is taken before any candidate, and what each candidate brings, the likeliest first.
+
+    ``price`` and ``prices`` are the seconds that they cost beside their rows.
+    """
 
     tokens: float
     rows: int
+    price: float
     gains: list[float]
     sizes: list[int]
+    prices: list[float]
 
     def rates(self, costs: Sequence[float]) -> list[float]:
         """Tokens per second with no candidate, with the first, with the first two, ..."""
         tokens, rows = accumulate(self.gains, initial=self.tokens), accumulate(self.sizes, initial=self.rows)
-        return [token / costs[count] for token, count in zip(tokens, rows, strict=True)]
+        prices = accumulate(self.prices, initial=self.price)
+        return [token / (costs[count] + price) for token, count, price in zip(tokens, rows, prices, strict=True)]
 
 
-def paying_rows(offers: Sequence[ScoredDraft], costs: Sequence[float], tokens: float) -> list[list[int]]:
+def paying_rows(
+    offers: Sequence[ScoredDraft], costs: Sequence[float], tokens: float, prices: Sequence[float] = ()
+) -> list[list[int]]:
     """For each offer the rows to verify, ascending; none at all where they do not pay by the `MARGIN`.
 
     ``costs[k]`` is what the forward costs with ``k`` rows of all offers together, ``tokens`` what it emits with none.
     With the candidates of all offers by their chance, the likeliest first, the first ``k`` are taken for the best
     ``k``: every one is tried, for costs come in steps. Where a draft promises
     more tokens per second with its probes, those of its root and of each of its candidates taken are added; else none.
+
+    The first row of an offer costs its price beside. Offers that do not earn theirs are left out: those that promise
+    more than they cost at the rate of one plan make the next plan, for as long as rates grow (Dinkelbach 1967).
     """
-    chances = offers[0].chances if len(offers) == 1 else list(chain.from_iterable(offer.chances for offer in offers))
+    if not any(prices):
+        return _best(offers, costs, tokens, (0.0,) * len(offers))[1]
+    rate, taken = tokens / costs[0], [list[int]() for _ in offers]
+    row = (costs[-1] - costs[0]) / max(len(costs) - 1, 1)
+    while True:
+        earning = [at for at, price in enumerate(prices) if _worth(offers[at], rate * row) > rate * price]
+        found, rows = _best([offers[at] for at in earning], costs, tokens, [prices[at] for at in earning])
+        if found <= rate:
+            return taken
+        rate, taken = found, [list[int]() for _ in offers]
+        for at, own in zip(earning, rows, strict=True):
+            taken[at] = own
+
+
+def _worth(offer: ScoredDraft, row: float) -> float:
+    """The tokens that the candidates of an offer promise beyond what a row has to."""
+    return sum(chance - row for chance in offer.chances if chance > row)
+
+
+def _best(
+    offers: Sequence[ScoredDraft], costs: Sequence[float], tokens: float, prices: Sequence[float]
+) -> tuple[float, list[list[int]]]:
+    """The most tokens per second that candidates by their chance promise, and the rows of each offer that do."""
+    chances = [chance for offer in offers for chance in offer.chances]
     order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or before
-    gains = [chances[row] for row in order]
-    rates = [token / cost for token, cost in zip(accumulate(gains, initial=tokens), costs, strict=False)]
+    plan = _Plan(tokens, 0, 0.0, [chances[row] for row in order], [1] * len(order), _opening(offers, order, prices))
+    rates = plan.rates(costs)
     best, least = max(rates), MARGIN * rates[0]
     kept = rates.index(best) if best > least else 0
     if not any(offer.draft.probes for offer in offers):
-        return _taken(offers, order[:kept], set())
-    plan, best, probing = _Plan(tokens, 0, gains, [1] * len(order)), rates[kept], set[int]()
+        return rates[kept], _taken(offers, order[:kept], set())
+    best, probing = rates[kept], set[int]()
     for index, offer in enumerate(offers):
         if offer.draft.probes:
-            tried = _with_probes(plan, offer, _places(offers, index, order))
+            tried = _with_probes(plan, offer, _places(offers, index, order), prices[index])
             rates = tried.rates(costs)
             if max(rates) > max(best, least):
                 plan, best = tried, max(rates)
                 kept = rates.index(best)
                 probing.add(index)
-    return _taken(offers, order[:kept], probing)
+    return best, _taken(offers, order[:kept], probing)
 
 
-def _with_probes(plan: _Plan, offer: ScoredDraft, places: dict[int, int]) -> _Plan:
+def _opening(offers: Sequence[ScoredDraft], order: Sequence[int], prices: Sequence[float]) -> list[float]:
+    """What each candidate costs beside its row: the price of its offer, where it is the first one of it."""
+    opening = [0.0] * len(order)
+    if any(prices):
+        owners = [index for index, offer in enumerate(offers) for _ in offer.chances]
+        first = {owners[row]: place for place, row in reversed(list(enumerate(order)))}
+        for index, place in first.items():
+            opening[place] = prices[index]
+    return opening
+
+
+def _with_probes(plan: _Plan, offer: ScoredDraft, places: dict[int, int], price: float) -> _Plan:
     """The same plan, with the probes of one offer; ``places`` say where in the plan each of its candidates is."""
     worth = offer.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
+    prices, paid = list(plan.prices), plan.price
     for above, probes in offer.draft.probes_below.items():
         if above == ROOT:
             tokens += sum(worth[probe] for probe in probes)
             rows += len(probes)
+            paid += price
+            for place in places.values():
+                prices[place] = 0.0
         else:
             gains[places[above]] += sum(worth[probe] for probe in probes)
             sizes[places[above]] += len(probes)
-    return _Plan(tokens, rows, gains, sizes)
+    return _Plan(tokens, rows, paid, gains, sizes, prices)
 
 
 def _places(offers: Sequence[ScoredDraft], index: int, order: Sequence[int]) -> dict[int, int]:

@@ -40,8 +40,16 @@ class Cost(Protocol):
         Where that costs anything it goes on to as many rows as the last forward had.
         """
 
-    def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Learn what a forward of so many rows has taken."""
+    @property
+    def packing(self) -> float:
+        """Seconds for each token before a text that its first row of a draft costs in a forward of several texts.
+
+        Where there are any, ``context`` is of such a forward the tokens before all of its texts, and its seconds are
+        those of one in which all of them verify a draft.
+        """
+
+    def observe(self, rows: int, context: int, seconds: float, saved: float = 0.0) -> None:
+        """Learn what a forward of so many rows has taken, which is ``saved`` seconds below what the curve counts."""
 
 
 class FixedCost:
@@ -59,7 +67,12 @@ class FixedCost:
         """The same: it is not known which forward was the last one."""
         return self.seconds(context, rows)
 
-    def observe(self, rows: int, context: int, seconds: float) -> None:
+    @property
+    def packing(self) -> float:
+        """As it was measured."""
+        return self.cost.packing
+
+    def observe(self, rows: int, context: int, seconds: float, saved: float = 0.0) -> None:
         """Nothing is learned."""
 
 
@@ -92,7 +105,12 @@ class RunningCost:
         seconds = self.seconds(context, max(rows, self._last))
         return [each if count == self._last else each + change for count, each in enumerate(seconds, 1)]
 
-    def observe(self, rows: int, context: int, seconds: float) -> None:
+    @property
+    def packing(self) -> float:
+        """As it was measured."""
+        return self.cost.packing
+
+    def observe(self, rows: int, context: int, seconds: float, saved: float = 0.0) -> None:
         """Correct the cost by one step; the first forward of a shape is slower than all that follow and is left out."""
         last, self._last = self._last, rows
         if rows not in self._seen:
@@ -100,7 +118,8 @@ class RunningCost:
             return
         curve, _ = self._curve(context, rows)
         own = _range(rows)
-        expected = float(curve[rows - 1]) + (0.0 if rows == last else self.cost.change)
+        change = 0.0 if rows == last else self.cost.change
+        expected = max(float(curve[rows - 1]) - saved, float(curve[rows - 1]) / 2) + change
         error = log(max(seconds, 1e-9) / expected) - self._biases[own]
         if self._drift is None:
             self._drift = error  # how busy the machine is today

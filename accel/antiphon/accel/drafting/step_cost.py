@@ -17,11 +17,13 @@ class StepCost:
     ``seconds[context][rows]`` are what was measured, contexts and rows ascending; every context has the cost of one
     row, a plain step. Row counts that the model cannot verify in one forward, or that there was no time for, are not
     there. They hold for a forward after another of as many rows; after one of more or fewer, engines whose graph adapts
-    to its shapes take ``change`` seconds more.
+    to its shapes take ``change`` seconds more. A text that shares a forward costs ``packing`` seconds for each token
+    before it as soon as it verifies any draft; where that is 0, it does not matter whose the rows are.
     """
 
     seconds: Mapping[int, Mapping[int, float]]
     change: float = 0.0
+    packing: float = 0.0
 
     def curve(self, context: int, rows: int) -> NDArray[np.float64]:
         """Seconds of forwards of 1 to ``rows`` rows after so many tokens, of shape (rows,).

@@ -86,6 +86,10 @@ class Feed:
     chunk: int | None = None
 
 
+class Tenant:
+    """Somebody for whom texts are read, equal to nobody else."""
+
+
 class Engine(Protocol):
     """Whoever runs one model."""
 

@@ -129,13 +129,23 @@ class BlockPool:
             node = following
         return blocks, len(blocks) * BLOCK
 
+    def forget(self, tenant: Hashable) -> None:
+        """Make unknown all that this tenant has read: nobody asks for it again."""
+        root = self._roots.pop(tenant, None)
+        if root is not None:
+            self._unknow(list(root.after.values()))
+
     def _forget(self, block: int) -> None:
         """Free an idle block, and make unknown what went on after it."""
-        waiting = [self._known[block]]
-        if (before := waiting[0].before) is not None:
-            del before.after[waiting[0].tokens]
+        known = self._known[block]
+        if (before := known.before) is not None:
+            del before.after[known.tokens]
             if before.before is None and not before.after:  # nothing is known of this tenant any more
                 del self._roots[before.tenant]
+        self._unknow([known])
+
+    def _unknow(self, waiting: list[Known]) -> None:
+        """Let these blocks and what went on after them not be found any more; those that were idle are free."""
         while waiting:
             known = waiting.pop()
             waiting += known.after.values()

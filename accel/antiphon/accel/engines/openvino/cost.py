@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -20,9 +20,12 @@ ROWS = (1, 4, 8, 16, 5, 32, 2, 6, 12, 64, 3, 24)
 """In the order of what each tells: kernels change at 5 and 6 rows, and where time is short, the last are left out."""
 
 CONTEXTS = (64, 1024)
+DRAFTING = 4
+"""Rows whose attention packs the blocks of a context, beside plain steps, whose attention reads them as they are."""
+
 ROUNDS = 6
 SECONDS = 2.0
-STEPS = 3
+STEPS = 4
 """Raised whenever steps come to be run otherwise: costs that were kept from before are measured anew."""
 
 
@@ -60,7 +63,7 @@ def measure(
     Each is run twice in a row: the first adapts the graph to its number of rows, and what it takes longer than the
     second is what a `StepCost.change` costs. A forward counts until the best token of every row is known. Contexts that
     do not fit the memory or the model's positions beside the rows are left out; of the first one every number of rows
-    is run, of the others a plain step.
+    is run, of the others a plain step and one of `DRAFTING` rows.
     """
     points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]
     samples: dict[tuple[int, int], list[float]] = {point: [] for point in points}
@@ -69,7 +72,7 @@ def measure(
     deadline = perf_counter() + seconds
     for turn in range(ROUNDS):
         for context, count in points:
-            is_needed = turn == 0 and (context == points[0][0] or count == 1)
+            is_needed = turn == 0 and (context == points[0][0] or count in (1, DRAFTING))
             if is_needed or perf_counter() < deadline:
                 first, again = _time(engine, context, count), _time(engine, context, count)
                 samples[context, count].append(again)
@@ -80,7 +83,18 @@ def measure(
     for (context, count), taken in sorted(samples.items()):
         if taken:
             found.setdefault(context, {})[count] = min(taken)
-    return StepCost(found, max(median(changes), 0.0) if changes else 0.0)
+    return StepCost(found, max(median(changes), 0.0) if changes else 0.0, _packing(found))
+
+
+def _packing(found: Mapping[int, Mapping[int, float]]) -> float:
+    """Seconds for each token of a context by which drafts cost more after a long one than after a short one.
+
+    It is a text's own, and hardly depends on how many rows it has; 0 where only one context was measured.
+    """
+    (start, first), (end, last) = min(found.items()), max(found.items())
+    if start == end or DRAFTING not in first or DRAFTING not in last:
+        return 0.0
+    return max((last[DRAFTING] - last[1]) - (first[DRAFTING] - first[1]), 0.0) / (end - start)
 
 
 def _plain(engine: OpenVINOEngine, context: int) -> float:

@@ -19,7 +19,7 @@ from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.memory import BlockMemory, bytes_of_block
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
-from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.protocol import Feed, Tenant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ CHUNK = 1024
 """Tokens of a prompt that are read in one forward: SmolLM2 reads 900 in one 7 % sooner than in two, and 13 % than in
 four."""
 
-READING = 2048
+READING = 4608
 """Tokens of several prompts that are read in one forward: eight of 560 tokens take a fifth less so than one by one, and
 the first text does not wait for all of them."""
 
@@ -99,7 +99,7 @@ class OpenVINOEngine:
         self.loop: object | None = None
         self.pool = BlockPool(blocks)
         memory_of_blocks = BlockMemory(graph.heads, blocks, graph.precision)
-        self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), window, positions)
+        self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), deque(), window, positions)
         graph.attach(self._room.memory)
         self._texts: WeakSet[PagedSequence] = WeakSet()
         self._forwards = 0
@@ -170,7 +170,8 @@ class OpenVINOEngine:
     def sequence(self, text: Tokens = (), *, tenant: Hashable = None, shared: bool = True) -> PagedSequence:
         """The memory of one more text, which already holds what is known of its beginning to this ``tenant``.
 
-        Unless it may be ``shared`` its forwards are its own.
+        Unless it may be ``shared`` its forwards are its own. What was read for a tenant is forgotten when nobody has
+        the tenant any more, unless it is a name or a number.
         """
         sequence = PagedSequence(self._room, tenant)
         sequence.is_shareable = shared
@@ -182,7 +183,7 @@ class OpenVINOEngine:
 
     def imagined(self, length: int) -> PagedSequence:
         """A text of so many tokens that nobody has read, to measure what a forward after them takes."""
-        sequence = self.sequence(tenant=object())
+        sequence = self.sequence(tenant=Tenant())
         sequence.imagine(length)
         return sequence
 
@@ -218,7 +219,7 @@ class OpenVINOEngine:
 
     def _siblings(self, draft: Draft, root: int) -> Tensor:
         """A forward of a fresh text, for whoever asks the model about many tokens at once."""
-        sequence = self.sequence(tenant=object())
+        sequence = self.sequence(tenant=Tenant())
         logits = self.forward([Feed(sequence, (root,), draft)])[0].tensor()
         sequence.restart()
         return logits
@@ -261,9 +262,11 @@ class OpenVINOEngine:
             sequence.reserve(count)
 
     def _collect(self) -> None:
-        """Take back the blocks of texts that nobody has any more."""
+        """Take back the blocks of texts that nobody has any more, and forget what tenants had read that are gone."""
         while self._room.left:
             self.pool.release(self._room.left.popleft())
+        while self._room.gone:
+            self.pool.forget(self._room.gone.popleft())
 
 
 def _own(feed: Feed) -> PagedSequence:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.protocol import Feed, Tenant
 
 SHORT, LONG = 8, 40
 """Tokens of a text that is shorter than most windows, and how far another one goes beyond the largest."""
@@ -79,7 +79,7 @@ def findings(
 
 def _alone(engine: OpenVINOEngine, plain: Plain, text: list[int]) -> list[tuple[str, float]]:
     """A text by itself: read, drafted for twice, and gone on from what was kept."""
-    sequence = engine.sequence(tenant=object())
+    sequence = engine.sequence(tenant=Tenant())
     logits = engine.forward([Feed(sequence, text)])[0]
     sequence.keep(())
     found = [("the prefill", _apart(logits.tensor().numpy(), plain(text)[-1:]))]
@@ -106,7 +106,7 @@ def _step(
 
 def _together(engine: OpenVINOEngine, plain: Plain, texts: Sequence[list[int]]) -> float:
     """Texts of different lengths with different drafts, which are read together as well."""
-    sequences = [engine.sequence(tenant=object()) for _ in texts]
+    sequences = [engine.sequence(tenant=Tenant()) for _ in texts]
     drafts = [Draft(tuple(texts[0][:5]), BRANCHES, (1.0,) * 5), *[chain(text[:3]) for text in texts[1:]]]
     engine.forward([Feed(sequence, text[:-1]) for sequence, text in zip(sequences, texts, strict=True)])
     for sequence in sequences:
@@ -156,7 +156,7 @@ def _prefilled(engine: OpenVINOEngine) -> Plain:
     """The engine's own prefills of a text, of as many of its last tokens as a draft has rows and one more."""
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
-        sequence = engine.sequence(tenant=object())
+        sequence = engine.sequence(tenant=Tenant())
         logits: NDArray[np.float32] = engine.forward([Feed(sequence, text)])[0].tensor().numpy()
         sequence.restart()
         last: NDArray[np.float32] = logits[-1]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import finalize
+from weakref import finalize, ref
 
 import numpy as np
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 class Room:
     """Where texts live: the pool, the memory, how far the model's layers look, and where its positions end.
 
-    Blocks of texts that nobody has any more wait in ``left`` until somebody takes blocks. Rows are kept in threads of
-    their own while others are fed: ``guard`` is held wherever blocks go from hand to hand. ``window`` is the smallest
-    of the model's windows.
+    Until somebody takes blocks, those of texts that nobody has any more wait in ``left``, and the tenants that nobody
+    has any more in ``gone``. Rows are kept in threads of their own while others are fed: ``guard`` is held wherever
+    blocks go from hand to hand. ``window`` is the smallest of the model's windows.
     """
 
     pool: BlockPool
     memory: BlockMemory
     left: deque[list[int]]
     guard: RLock
+    gone: deque[Hashable]
     window: int | None = None
     positions: int | None = None
 
@@ -60,6 +61,7 @@ class PagedSequence:
         self.used = 0
         """When this text was last in a forward: a count of forwards."""
         self._room = room
+        self._reader = _weak(tenant, room.gone)
         self._known = 0
         self._is_void = False
         self._is_open = False
@@ -143,7 +145,7 @@ class PagedSequence:
     def adopt(self, text: Tokens) -> None:
         """Take over what is known already of a text that is to be read: all but its last token at most."""
         with self._room.guard:
-            blocks, tokens = self._room.pool.find(self.tenant, text[:-1])
+            blocks, tokens = self._room.pool.find(self._reader, text[:-1])
             self._room.pool.share(blocks)
         self.blocks[:] = blocks
         self.tokens[:] = text[:tokens]
@@ -201,7 +203,7 @@ class PagedSequence:
         self._room.pool.release(surplus)
         full = len(self.tokens) // BLOCK
         if full > self._known:
-            self._room.pool.know(self.tenant, self.tokens, self.blocks, self._known)
+            self._room.pool.know(self._reader, self.tokens, self.blocks, self._known)
             self._known = full
 
     def _leave(self, *, is_void: bool) -> None:
@@ -218,6 +220,14 @@ class PagedSequence:
 
     def _slot(self, position: int) -> tuple[int, int]:
         return self.blocks[position // BLOCK], position % BLOCK
+
+
+def _weak(tenant: Hashable, gone: deque[Hashable]) -> Hashable:
+    """Stands for a tenant without keeping it alive, and is ``gone`` with it; names and numbers stand for themselves."""
+    try:
+        return ref(tenant, gone.append)
+    except TypeError:
+        return tenant
 
 
 def _blocks(tokens: int) -> int:

@@ -63,11 +63,12 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
             int(context): {int(rows): float(spent) for rows, spent in row.items()}
             for context, row in found["seconds"].items()
         }
-        change = float(found["change"])
+        change, packing = float(found["change"]), float(found["packing"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values()) and change >= 0
-    return StepCost(seconds, change) if is_whole and found.get("key") == key else None
+    is_whole = bool(seconds) and all(1 in row and min(row.values()) > 0 for row in seconds.values())
+    is_sound = is_whole and change >= 0 and packing >= 0
+    return StepCost(seconds, change, packing) if is_sound and found.get("key") == key else None
 
 
 def kept(path: Path, key: dict[str, str], plain: Callable[[int], float]) -> StepCost | None:
@@ -97,7 +98,8 @@ def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
     """Keep the cost in this file, if it is credible."""
     if not is_credible(cost):
         return
-    write(path, json.dumps({"key": key, "seconds": cost.seconds, "change": cost.change}).encode())
+    found = {"key": key, "seconds": cost.seconds, "change": cost.change, "packing": cost.packing}
+    write(path, json.dumps(found).encode())
 
 
 def _hardware() -> list[str]:
