@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
@@ -39,6 +40,15 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     assert run.returncode == 0, run.stderr
     assert all(command in run.stdout for command in ("index", "ask", "chat", "demo", "doctor", "bench", "reader"))
     assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_nothing_is_said_where_whoever_reads_the_output_has_seen_enough() -> None:
+    script = "from antiphon.pipelines.cli import app; app(['bench', 'exactness', '--help'])"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    piped = f'{shlex.quote(sys.executable)} -c "{script}" | head -50'
+    run = subprocess.run(["sh", "-c", piped], env=environment, capture_output=True, text=True, check=True)
+    assert len(run.stdout.splitlines()) == 50
+    assert run.stderr == ""
 
 
 def test_the_version_is_the_packages() -> None:

@@ -32,6 +32,8 @@ class Commands(TyperGroup):
         """Run the command; with ``--traceback`` an error shows where it came from."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read the output has seen enough, as `head` has
+            raise
         except (ValueError, TypeError, OSError, ImportError) as error:
             if ctx.params.get("traceback"):
                 raise
