@@ -152,22 +152,21 @@ def rate_of(offers: list[ScoredDraft], taken: list[list[int]], costs: list[float
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_texts_whose_drafts_do_not_earn_what_they_cost_verify_none(seed: int) -> None:
-    """Nearly as good as the best of all ways to take the likeliest rows of some texts, and better than of all texts."""
+def test_the_first_row_of_a_text_has_to_earn_its_price(seed: int) -> None:
+    """Of all ways to take the likeliest rows of all texts the best one, prices included."""
     chance, gained = random.Random(seed), 0.0
-    for _ in range(40):
+    for _ in range(60):
         offers = [ScoredDraft(draft := without_probes(bush(chance, 8)), list(draft.chances)) for _ in range(4)]
         prices = [chance.random() for _ in offers]
         costs = StepCost({64: {1: 2.0, 64: 8.0}}).curve(64, 40).tolist()
         every = chain_of(offers)
-        best = max(
-            rate_of(offers, [[row for at, row in some[:count] if at == one] for one in range(4)], costs, prices)
-            for some in ([row for row in every if (subset >> row[0]) & 1] for subset in range(16))
-            for count in range(len(some) + 1)
-        )
+        rates = [
+            rate_of(offers, [[row for at, row in every[:count] if at == one] for one in range(4)], costs, prices)
+            for count in range(len(every) + 1)
+        ]
         naive, ours = (paying_rows(offers, costs, 4.0, asked) for asked in ([], prices))
         found = rate_of(offers, ours, costs, prices)
-        assert found >= 0.97 * best
+        assert found == pytest.approx(max(rates) if max(rates) > MARGIN * rates[0] else rates[0])
         gained += found - rate_of(offers, naive, costs, prices)
     assert gained > 0
 
@@ -181,7 +180,7 @@ def chain_of(offers: list[ScoredDraft]) -> list[tuple[int, int]]:
 def test_a_forward_packs_the_context_of_each_text_that_verifies_a_draft() -> None:
     row, drafting = {1: 1.0, 2: 1.0, 64: 1.0}, {1: 2.0, 2: 3.0, 64: 3.0}
     cost = StepCost({64: row, 1064: drafting}, packing=1 / 1000)
-    drafts = [chain([1, 2], [0.1, 0.05]), chain([3, 4], [0.9, 0.8]), chain([5], [0.9])]
+    drafts = [chain([1, 2], [0.1, 0.05]), chain([3, 4], [0.9, 0.8]), chain([5], [0.5])]
     budgets: list[Budget] = [Measured(FixedCost(cost), Calibration()) for _ in drafts]
     assert [len(draft) for draft in share_rows(drafts, budgets, [0, 0, 0])] == [2, 2, 1]
     assert [len(draft) for draft in share_rows(drafts, budgets, [300, 300, 2000])] == [0, 2, 0]

@@ -51,32 +51,9 @@ def paying_rows(
     ``k``: every one is tried, for costs come in steps. Where a draft promises
     more tokens per second with its probes, those of its root and of each of its candidates taken are added; else none.
 
-    The first row of an offer costs its price beside. Offers that do not earn theirs are left out: those that promise
-    more than they cost at the rate of one plan make the next plan, for as long as rates grow (Dinkelbach 1967).
+    With ``prices`` the first row of each offer costs so much beside.
     """
-    if not any(prices):
-        return _best(offers, costs, tokens, (0.0,) * len(offers))[1]
-    rate, taken = tokens / costs[0], [list[int]() for _ in offers]
-    row = (costs[-1] - costs[0]) / max(len(costs) - 1, 1)
-    while True:
-        earning = [at for at, price in enumerate(prices) if _worth(offers[at], rate * row) > rate * price]
-        found, rows = _best([offers[at] for at in earning], costs, tokens, [prices[at] for at in earning])
-        if found <= rate:
-            return taken
-        rate, taken = found, [list[int]() for _ in offers]
-        for at, own in zip(earning, rows, strict=True):
-            taken[at] = own
-
-
-def _worth(offer: ScoredDraft, row: float) -> float:
-    """The tokens that the candidates of an offer promise beyond what a row has to."""
-    return sum(chance - row for chance in offer.chances if chance > row)
-
-
-def _best(
-    offers: Sequence[ScoredDraft], costs: Sequence[float], tokens: float, prices: Sequence[float]
-) -> tuple[float, list[list[int]]]:
-    """The most tokens per second that candidates by their chance promise, and the rows of each offer that do."""
+    prices = prices or (0.0,) * len(offers)
     chances = [chance for offer in offers for chance in offer.chances]
     order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or before
     plan = _Plan(tokens, 0, 0.0, [chances[row] for row in order], [1] * len(order), _opening(offers, order, prices))
@@ -84,7 +61,7 @@ def _best(
     best, least = max(rates), MARGIN * rates[0]
     kept = rates.index(best) if best > least else 0
     if not any(offer.draft.probes for offer in offers):
-        return rates[kept], _taken(offers, order[:kept], set())
+        return _taken(offers, order[:kept], set())
     best, probing = rates[kept], set[int]()
     for index, offer in enumerate(offers):
         if offer.draft.probes:
@@ -94,7 +71,7 @@ def _best(
                 plan, best = tried, max(rates)
                 kept = rates.index(best)
                 probing.add(index)
-    return best, _taken(offers, order[:kept], probing)
+    return _taken(offers, order[:kept], probing)
 
 
 def _opening(offers: Sequence[ScoredDraft], order: Sequence[int], prices: Sequence[float]) -> list[float]:
