@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-vllm notebooks docs architecture fuzz format clean
+.PHONY: help install demo browser test test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,6 +18,9 @@ install: $(STAMP) ## Make a virtual environment and install everything into it (
 
 demo: $(ANSWERS) ## Index the documents that ship with the package and ask them questions
 	$(BIN)/antiphon demo
+
+browser: ## Install Debian's chromium, in which the tests open the page of the server (as root)
+	command -v chromium || command -v google-chrome || (apt-get update && apt-get install -y --no-install-recommends chromium)
 
 test: install ## Check everything: format, lint, types, tests, and the wheel in a clean environment
 	$(BIN)/ruff format --check .
