@@ -1,10 +1,12 @@
-"""Each passage by itself: the likeliest answer that is no refusal is the answer, and its passage comes first."""
+"""Each passage by itself: the answer that fits the question best is the answer, and its passage comes first."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -22,6 +24,7 @@ from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.each import AskedPassage, surest_answer
 from antiphon.pipelines.prompt import DECLINED, Prompt, reader_prompt
 from antiphon.pipelines.rag import MAX_NEW_TOKENS
+from antiphon.pipelines.relevance import Relevance, relevance_to
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -57,12 +60,25 @@ class Script:
         return Completion(text, "stop", Usage(1, 1), Summary(steps=1, tokens=1, seconds=0.0), (1,))
 
 
+class Words:
+    """A tokenizer of words; with ``is_told`` a word within a sentence is another token than at its beginning."""
+
+    def __init__(self, is_told: bool = True) -> None:
+        self._ids: dict[str, int] = defaultdict(lambda: len(self._ids))
+        self._is_told = is_told
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [self._ids[word if self._is_told else word.strip()] for word in re.findall(r" ?\S+", text)]
+
+
 @dataclass
 class Scripted:
-    """A model that says what is known beforehand."""
+    """A model that says what is known beforehand, ``again`` when it is asked a second time."""
 
     scripts: Sequence[Script]
-    given: dict[str, Any] = field(default_factory=dict)
+    again: Sequence[Script] = ()
+    tokenizer: Words = field(default_factory=Words)
+    given: list[dict[str, Any]] = field(default_factory=list)
 
     def stream_batch(
         self,
@@ -72,22 +88,97 @@ class Scripted:
         prefixes: Sequence[PrefixCache] = (),
         **parameters: Any,
     ) -> Sequence[Script]:
-        self.given = parameters
-        return self.scripts
+        self.given.append({**parameters, "prompts": prompts})
+        scripts = self.scripts if len(self.given) == 1 else self.again or [Script((), 0.0) for _ in prompts]
+        assert len(scripts) == len(prompts) == len(references) == len(prefixes)
+        return scripts
 
 
 def _asked(count: int) -> list[AskedPassage]:
-    return [AskedPassage(Passage.at("a.md", place, "Wax melts."), Prompt("?"), "?") for place in range(count)]
+    return [AskedPassage(Passage.at("a.md", place, "Wax melts."), Prompt("?"), f"?{place}") for place in range(count)]
 
 
-def _answered(*scripts: Script) -> tuple[int, str]:
-    """Which passage answers, and what."""
+def _fits(said: Mapping[str, float]) -> Relevance:
+    """Relevance that is known beforehand by a word of what is said; of all else it is 0.5."""
+    return lambda passage, text: next((fit for word, fit in said.items() if word in text), 0.5)
+
+
+def _answered(*scripts: Script, **said: float) -> tuple[int, str]:
+    """Which passage answers, and what; ``said`` is the relevance of a sentence with this word."""
     asked = _asked(len(scripts))
-    chosen, pieces = surest_answer(Scripted(scripts), asked)
-    return asked.index(chosen), "".join(pieces)
+    surest = surest_answer(Scripted(scripts), asked, _fits(said))
+    return asked.index(surest.asked), "".join(surest.pieces)
 
 
-def test_the_likeliest_answer_that_is_no_refusal_is_the_answer() -> None:
+def test_the_answer_that_fits_best_is_the_answer() -> None:
+    wax, honey = Script(WAX, -1.0), Script(HONEY, -1.0)
+    assert _answered(wax, Script(REFUSAL, 0.0), honey, Wax=0.6, Honey=0.8) == (2, "".join(HONEY))
+    assert _answered(Script(WAX, -1.0), Script(HONEY, -1.0), Wax=0.8, Honey=0.6) == (0, "".join(WAX))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_where_no_answer_fits_a_refusal_stands_and_its_passage_comes_first(place: int) -> None:
+    scripts = [Script(WAX, -0.1), Script(HONEY, -0.1)]
+    scripts.insert(place, Script(REFUSAL, -4.0))
+    assert _answered(*scripts, Wax=0.1, Honey=0.2) == (place, DECLINED)
+    assert all(script.is_closed or script.read == len(script.pieces) for script in scripts)
+
+
+def test_where_no_passage_is_declined_there_is_no_refusal_to_give() -> None:
+    assert _answered(Script(WAX, -0.1), Script(HONEY, -0.1), Wax=0.1, Honey=0.2) == (1, "".join(HONEY))
+
+
+def test_of_several_refusals_the_first_stands() -> None:
+    scripts = [Script(REFUSAL, -4.0), Script(WAX, -0.1), Script(REFUSAL, -0.1)]
+    assert _answered(*scripts, Wax=0.1) == (0, DECLINED)
+    assert scripts[2].is_closed
+    assert scripts[2].read == 1
+
+
+def test_the_first_sentence_alone_is_weighed_without_its_number() -> None:
+    weighed: list[str] = []
+
+    def relevance(passage: Passage, text: str) -> float:
+        weighed.append(text)
+        return 0.5
+
+    scripts = [Script(("[1] Wax melts.", "\n[1] It is", " soft."), -1.0), Script(HONEY, -2.0)]
+    surest_answer(Scripted(scripts), _asked(2), relevance)
+    assert weighed == ["Wax melts.", "Honey keeps for years."]
+
+
+def test_what_was_declined_is_asked_again_without_a_refusal() -> None:
+    asked = _asked(3)
+    model = Scripted([Script(REFUSAL, -0.1), Script(WAX, -0.1), Script(REFUSAL, -0.1)])
+    model.again = [Script(WAX, -0.1), Script(HONEY, -0.5)]
+    surest = surest_answer(model, asked, _fits({"Wax": 0.1, "Honey": 0.8}), logit_bias={7: 1.0}, seed=3)
+    assert (surest.asked, "".join(surest.pieces)) == (asked[2], "".join(HONEY))
+    assert [each["prompts"] for each in model.given] == [["?0", "?1", "?2"], ["?0", "?2"]]
+    refusing = model.tokenizer.encode(DECLINED)[0]
+    assert surest.options == {"logit_bias": {7: 1.0, refusing: -100.0}}
+    assert [(each["seed"], each["logit_bias"]) for each in model.given] == [
+        (3, {7: 1.0}),
+        (3, {7: 1.0, refusing: -100.0}),
+    ]
+
+
+@pytest.mark.parametrize(("fit", "each"), [(0.3, -0.01), (0.9, -2.0)])
+def test_what_it_says_unwillingly_has_to_fit_and_to_be_likely(fit: float, each: float) -> None:
+    unwilling = Script(HONEY, each)
+    model = Scripted([Script(REFUSAL, -0.1)], [unwilling])
+    surest = surest_answer(model, _asked(1), _fits({"Honey": fit}))
+    assert ("".join(surest.pieces), surest.options) == (DECLINED, {})
+    assert unwilling.is_closed
+
+
+def test_where_a_refusal_begins_as_a_sentence_may_it_is_final() -> None:
+    model = Scripted([Script(REFUSAL, -0.1)], [Script(HONEY, -0.1)], Words(is_told=False))
+    surest = surest_answer(model, _asked(1), _fits({"Honey": 0.9}))
+    assert "".join(surest.pieces) == DECLINED
+    assert len(model.given) == 1
+
+
+def test_of_answers_that_fit_alike_the_likeliest_is_the_answer() -> None:
     assert _answered(Script(REFUSAL, 0.0), Script(WAX, -3.0), Script(HONEY, -1.0)) == (2, "".join(HONEY))
     assert _answered(Script(HONEY, -3.0), Script(WAX, -3.0)) == (1, "".join(WAX))
 
@@ -99,7 +190,7 @@ def test_where_nothing_answers_the_best_passage_declines() -> None:
 
 def test_nothing_said_is_no_answer_and_an_article_is_no_refusal_yet() -> None:
     queen = ("The", " queen", " lays.")
-    assert _answered(Script((), 0.0), Script(("The", " passages do not say."), -0.1), Script(queen, -5.0)) == (
+    assert _answered(Script((), 0.0), Script(("The", " passages do not say."), -0.1), Script(queen, -0.5)) == (
         2,
         "".join(queen),
     )
@@ -116,17 +207,18 @@ def test_what_declines_or_can_no_longer_win_is_given_up_at_once() -> None:
     assert long.read <= 3
 
 
-def test_an_answer_beside_refusals_is_given_out_while_it_grows() -> None:
-    answer = Script(HONEY, -1.0)
+def test_an_answer_is_given_out_as_soon_as_its_first_sentence_is_whole() -> None:
+    answer = Script(("[1] Honey", " keeps.", "\n[1] Wax", " melts."), -1.0)
     [first, second] = _asked(2)
-    chosen, pieces = surest_answer(Scripted([Script(REFUSAL, 0.0), answer]), [first, second])
-    assert chosen is second
-    assert answer.read == 1
-    assert next(pieces) == HONEY[0]
+    surest = surest_answer(Scripted([Script(REFUSAL, 0.0), answer]), [first, second], _fits({}))
+    assert surest.asked is second
+    assert answer.read == 3
+    pieces = surest.pieces
+    assert [next(pieces), next(pieces)] == ["[1] Honey", " keeps."]
     pieces.close()
     assert answer.is_closed
     assert list(pieces) == []
-    assert pieces.completion.text == HONEY[0]
+    assert pieces.completion.text == "[1] Honey keeps.\n[1] Wax"
 
 
 def test_an_error_frees_all_of_them() -> None:
@@ -148,14 +240,16 @@ def reader() -> LanguageModel:
     return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
 
 
-def test_the_reader_says_to_each_passage_what_it_says_alone_and_the_likeliest_wins(
+def test_the_reader_says_to_each_passage_what_it_says_alone_and_the_best_wins(
     reader: LanguageModel, retriever: Retriever
 ) -> None:
     found = retriever.search(QUESTION, 3)
     prompts = [reader_prompt(QUESTION, [passage]).content for passage in found]
     alone = reader.stream_batch(prompts, max_new_tokens=12)
     texts = [stream.to_end().completion.text for stream in alone]
-    best = max(range(3), key=lambda place: alone[place].log_probability)
+    relevance = relevance_to(QUESTION, retriever)
+    fits = [relevance(*pair) for pair in zip(found, (text.strip().partition("\n")[0] for text in texts), strict=True)]
+    best = max(range(3), key=lambda place: fits[place] + 0.05 * alone[place].log_probability)
     rag = Rag(retriever, reader, k=3)
     answer = rag.ask(QUESTION, max_new_tokens=12)
     assert answer.text == texts[best] == reader.generate(prompts[best], max_new_tokens=12).text

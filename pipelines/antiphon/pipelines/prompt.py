@@ -151,12 +151,12 @@ def _numbered(passages: Sequence[Passage]) -> str:
 
 def _titled(passage: Passage) -> str:
     """The passage under its heading, unless it begins with it."""
-    heading = _heading(passage)
+    heading = heading_of(passage)
     is_shown = not heading or passage.text.partition("\n")[0].strip() == heading
     return passage.text if is_shown else f"{heading}\n{passage.text}"
 
 
-def _heading(passage: Passage) -> str:
+def heading_of(passage: Passage) -> str:
     """The innermost heading above the passage, where there is one."""
     return passage.metadata.get("title", "").rpartition(" > ")[2]
 

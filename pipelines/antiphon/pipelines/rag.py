@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -12,10 +12,11 @@ from typing import Any, Protocol
 from antiphon.accel import Completion, PrefixCache, TextModel
 from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.each import AskedPassage, WeighingModel, asks_each, surest_answer
+from antiphon.pipelines.each import AskedPassage, SurestAnswer, WeighingModel, asks_each, surest_answer
 from antiphon.pipelines.passage_memory import PassageMemory
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
+from antiphon.pipelines.relevance import relevance_to
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import Passage
 
@@ -32,12 +33,12 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents: what the search finds is the prompt's evidence and the drafter's references.
 
-    ``k`` passages are read. The reader asks each of them by itself, and the answer that it is surest of is the answer;
-    its passage is then the first of the answer's, and its prompt the one that is counted. Any other model has them all
-    in one prompt; where they do not fit the context window beside the answer's ``max_new_tokens``, the last ones are
-    left out. ``prompt`` makes the prompt, of all passages at once; by default its form follows the model: the one that
-    its configuration names (``prompt_format``), else messages where its tokenizer has a chat template, plain text where
-    it has none.
+    ``k`` passages are read. The reader asks each of them by itself, and the answer that fits the question best is the
+    answer, or a refusal where none fits; its passage is then the first of the answer's, and its prompt the one that is
+    counted. Any other model has them all in one prompt; where they do not fit the context window beside the answer's
+    ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt, of all passages at once; by default its
+    form follows the model: the one that its configuration names (``prompt_format``), else messages where its tokenizer
+    has a chat template, plain text where it has none.
 
     With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
     words (in half precision but for ties), in fewer steps.
@@ -107,16 +108,27 @@ class Rag:
         sessions: bool,
         generation: dict[str, Any],
     ) -> AnswerStream:
-        """The likeliest of the answers to each passage, which is then the first of the passages."""
+        """The best of the answers to each passage, which is then the first of the passages."""
         store = self.sessions if sessions else None
+        surest = self._answer_each(model, question, found, store, **generation)
+        then = [partial(_keep, store, question)] if store is not None else []
+        passages = _first(surest.asked.passage, found)
+        return AnswerStream(question, passages, surest.asked.prompt, surest.pieces, then)
+
+    def _answer_each(
+        self,
+        model: WeighingModel,
+        question: str,
+        found: tuple[Passage, ...],
+        store: SessionStore | None = None,
+        **generation: Any,
+    ) -> SurestAnswer:
+        """The best of the answers to each passage, by itself; see `surest_answer`."""
         earlier = _earlier(store, question) if store is not None else []
         asked = [self._asked(question, passage, earlier, generation["max_new_tokens"]) for passage in found]
         memory = self.memory
         prefixes = [memory.prefix_of(passage) for passage in found] if memory is not None else []
-        chosen, pieces = surest_answer(model, asked, prefixes, **generation)
-        passages = (chosen.passage, *(passage for passage in found if passage is not chosen.passage))
-        then = [partial(_keep, store, question)] if store is not None else []
-        return AnswerStream(question, passages, chosen.prompt, pieces, then)
+        return surest_answer(model, asked, relevance_to(question, self.retriever), prefixes, **generation)
 
     def _asked(self, question: str, passage: Passage, earlier: Sequence[str], max_new_tokens: int) -> AskedPassage:
         """A passage with the prompt that asks it alone."""
@@ -186,13 +198,24 @@ def fit(
 
 def surest_first(
     language_model: TextModel, question: str, passages: Sequence[Passage], **generation: Any
-) -> tuple[Passage, ...]:
-    """The same passages, first the one whose answer a reader is surest of; for any other model as they are."""
-    is_reader = asks_each(language_model)
-    if not passages or not is_reader:
-        return tuple(passages)
-    with Rag(_Found(passages), language_model, k=len(passages)).stream(question, **generation) as stream:
-        return stream.passages
+) -> tuple[tuple[Passage, ...], Mapping[str, Any]]:
+    """The same passages, first the one whose answer a reader is surest of, and the options that the answer needs.
+
+    For any other model they are as they were.
+    """
+    found = tuple(passages)
+    if not found:
+        return found, {}
+    rag = Rag(_Found(found), language_model, k=len(found))
+    if not asks_each(language_model):
+        return found, {}
+    surest = rag._answer_each(language_model, question, found, **generation)
+    surest.pieces.close()
+    return _first(surest.asked.passage, found), surest.options
+
+
+def _first(chosen: Passage, passages: Sequence[Passage]) -> tuple[Passage, ...]:
+    return (chosen, *(passage for passage in passages if passage is not chosen))
 
 
 @dataclass(frozen=True, slots=True)

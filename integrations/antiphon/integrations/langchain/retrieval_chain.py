@@ -59,7 +59,8 @@ def retrieval_chain(
         given=RunnablePassthrough(),
     )
     if prompt is None:
-        found = found.assign(context=RunnableLambda(partial(_surest_first, chat)))
+        found = found.assign(surest=RunnableLambda(partial(_surest_first, chat)))
+        found = found.assign(context=RunnableLambda(lambda found: found["surest"][0]))
     answered = found.assign(answer=RunnableLambda(partial(_asking, chat, prompt)))
     cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
     return cited.pick(["question", "context", "answer", "citations"])
@@ -73,13 +74,13 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
 
 
-def _surest_first(chat: QuotingChat, found: dict[str, Any]) -> list[Document]:
-    """The documents, first the one that answers, where the model is a reader."""
+def _surest_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], Mapping[str, Any]]:
+    """The documents, first the one that answers, where the model is a reader; and the options that it needs for it."""
     documents = found["context"]
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    ordered = surest_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
-    return [documents[int(passage.id)] for passage in ordered]
+    ordered, options = surest_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
+    return [documents[int(passage.id)] for passage in ordered], options
 
 
 def _room(chat: QuotingChat) -> int:
@@ -99,7 +100,8 @@ def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: di
     if asks_each(chat.language_model):
         documents = documents[:1]
     messages, stop = _written(chat, prompt_format(chat.language_model), question, documents)
-    bound = chat.bind(references=documents, **({"stop": [*(chat.stop or ()), *stop]} if stop else {}))
+    stops = {"stop": [*(chat.stop or ()), *stop]} if stop else {}
+    bound = chat.bind(references=documents, **stops, **found["surest"][1])
     return RunnableLambda(lambda _: messages) | bound
 
 
