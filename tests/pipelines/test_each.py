@@ -95,7 +95,14 @@ class Scripted:
 
 
 def _asked(count: int) -> list[AskedPassage]:
-    return [AskedPassage(Passage.at("a.md", place, "Wax melts."), Prompt("?"), f"?{place}") for place in range(count)]
+    return [
+        AskedPassage(
+            Passage.at("a.md", place, "Wax melts."),
+            Prompt("?", answers=(DECLINED, "[1] Honey keeps for years.")),
+            f"?{place}",
+        )
+        for place in range(count)
+    ]
 
 
 def _fits(said: Mapping[str, float]) -> Relevance:
@@ -111,9 +118,9 @@ def _answered(*scripts: Script, **said: float) -> tuple[int, str]:
 
 
 def test_the_answer_that_fits_best_is_the_answer() -> None:
-    wax, honey = Script(WAX, -1.0), Script(HONEY, -1.0)
+    wax, honey = Script(WAX, -0.1), Script(HONEY, -0.1)
     assert _answered(wax, Script(REFUSAL, 0.0), honey, Wax=0.6, Honey=0.8) == (2, "".join(HONEY))
-    assert _answered(Script(WAX, -1.0), Script(HONEY, -1.0), Wax=0.8, Honey=0.6) == (0, "".join(WAX))
+    assert _answered(Script(WAX, -0.1), Script(HONEY, -0.1), Wax=0.8, Honey=0.6) == (0, "".join(WAX))
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -142,7 +149,7 @@ def test_the_first_sentence_alone_is_weighed_without_its_number() -> None:
         weighed.append(text)
         return 0.5
 
-    scripts = [Script(("[1] Wax melts.", "\n[1] It is", " soft."), -1.0), Script(HONEY, -2.0)]
+    scripts = [Script(("[1] Wax melts.", "\n[1] It is", " soft."), -0.1), Script(HONEY, -0.1)]
     surest_answer(Scripted(scripts), _asked(2), relevance)
     assert weighed == ["Wax melts.", "Honey keeps for years."]
 
@@ -162,9 +169,13 @@ def test_what_was_declined_is_asked_again_without_a_refusal() -> None:
     ]
 
 
-@pytest.mark.parametrize(("fit", "each"), [(0.3, -0.01), (0.9, -2.0)])
-def test_what_it_says_unwillingly_has_to_fit_and_to_be_likely(fit: float, each: float) -> None:
-    unwilling = Script(HONEY, each)
+@pytest.mark.parametrize(
+    ("said", "fit", "each"), [(HONEY, 0.3, -0.01), (HONEY, 0.9, -2.0), (("[1] Honey", " never spoils."), 0.9, -0.01)]
+)
+def test_what_it_says_unwillingly_has_to_fit_to_be_likely_and_to_be_quoted(
+    said: Sequence[str], fit: float, each: float
+) -> None:
+    unwilling = Script(said, each)
     model = Scripted([Script(REFUSAL, -0.1)], [unwilling])
     surest = surest_answer(model, _asked(1), _fits({"Honey": fit}))
     assert ("".join(surest.pieces), surest.options) == (DECLINED, {})
@@ -249,7 +260,7 @@ def test_the_reader_says_to_each_passage_what_it_says_alone_and_the_best_wins(
     texts = [stream.to_end().completion.text for stream in alone]
     relevance = relevance_to(QUESTION, retriever)
     fits = [relevance(*pair) for pair in zip(found, (text.strip().partition("\n")[0] for text in texts), strict=True)]
-    best = max(range(3), key=lambda place: fits[place] + 0.05 * alone[place].log_probability)
+    best = max(range(3), key=lambda place: fits[place] + 0.2 * alone[place].log_probability)
     rag = Rag(retriever, reader, k=3)
     answer = rag.ask(QUESTION, max_new_tokens=12)
     assert answer.text == texts[best] == reader.generate(prompts[best], max_new_tokens=12).text

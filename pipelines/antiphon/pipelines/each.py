@@ -28,17 +28,25 @@ _NEVER = -100.0
 """A bias with which a token is never chosen."""
 
 
+_NAT = 0.2
+"""What a nat of log-probability weighs beside relevance, which is at most 1: of two answers the heavier is taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What an answer has to weigh, ``least``: its relevance, at most 1, and ``nat`` for each nat of log-probability."""
+    """What an answer needs: relevance, and ``nat`` for each nat of log-probability, together ``least`` or more.
+
+    With ``is_quoted`` it has to begin with a line of its passage too.
+    """
 
     nat: float
     least: float
+    is_quoted: bool = False
 
 
-FIRST, AGAIN = Bar(nat=0.05, least=0.25), Bar(nat=0.2, least=0.35)
-"""Where the model is free to decline, and where it is not. By held-out questions: a nat counts more, the surer it has
-to be of what it did not want to say, and a higher ``least`` declines many that it would have answered rightly."""
+FIRST, AGAIN = Bar(nat=0.05, least=0.25), Bar(nat=0.2, least=0.35, is_quoted=True)
+"""Where the model is free to decline, and where it is not: of what it did not want to say it has to be surer. From
+held-out questions: a higher ``least`` declines many of those that it would have answered rightly."""
 
 
 class WeighedPieces(Protocol):
@@ -101,7 +109,7 @@ class AskedPassage:
 class Candidate:
     """The answer from one passage while it grows; ``is_over`` once it has ended or was given up.
 
-    ``weight`` is known as soon as its first sentence is whole.
+    ``weight`` is known as soon as its first sentence is whole, and so is whether the answer ``is_enough``.
     """
 
     asked: AskedPassage
@@ -111,6 +119,7 @@ class Candidate:
     is_over: bool = False
     is_given_up: bool = False
     weight: float | None = None
+    is_enough: bool = False
 
     @property
     def text(self) -> str:
@@ -131,7 +140,7 @@ class Candidate:
     @property
     def most(self) -> float:
         """What it weighs, or the most that it could."""
-        return 1 + self.bar.nat * self.stream.log_probability if self.weight is None else self.weight
+        return 1 + _NAT * self.stream.log_probability if self.weight is None else self.weight
 
     def advance(self) -> None:
         """Take one more piece, or note that there is none."""
@@ -150,8 +159,13 @@ class Candidate:
         first, _, further = self.text.partition("\n")
         if self.weight is None and self.is_answer and (further or self.is_over):
             said = quotes_of(first)
-            fit = relevance(self.asked.passage, said[0].sentence if said else first)
-            self.weight = fit + self.bar.nat * self.stream.log_probability
+            fit, likelihood = (
+                relevance(self.asked.passage, said[0].sentence if said else first),
+                self.stream.log_probability,
+            )
+            self.weight = fit + _NAT * likelihood
+            is_quote = any(first in answer.splitlines() for answer in self.asked.prompt.answers)
+            self.is_enough = fit + self.bar.nat * likelihood >= self.bar.least and (is_quote or not self.bar.is_quoted)
 
     def give_up(self) -> None:
         """Have it say no more."""
@@ -178,7 +192,7 @@ def surest_answer(
     prefixes: Sequence[PrefixCache] = (),
     **generation: Any,
 ) -> SurestAnswer:
-    """The answer that fits the question best; where none weighs enough the first refusal, if there is one.
+    """The answer that fits the question best; where that is not enough the first refusal, if there is one.
 
     All that is said the model said to that passage: at first as it likes, then to the passages that it declined,
     without their refusal's first token, where its tokenizer tells that one from the same word in a sentence. What
@@ -194,7 +208,7 @@ def surest_answer(
         bias = {**(generation.get("logit_bias") or {}), **without}
         again = _Look(language_model, AGAIN, relevance, {**generation, "logit_bias": bias})
         second = again.best_of([asked[place] for place in declined], [kept[place] for place in declined])
-        if second.weight is not None and second.weight >= AGAIN.least:
+        if second.is_enough:
             return SurestAnswer(second.asked, Resumed(second), {"logit_bias": bias})
         second.give_up()
     return SurestAnswer(chosen.asked, Resumed(chosen), {})
@@ -218,7 +232,7 @@ class _Look:
     candidates: list[Candidate] = field(default_factory=list)
 
     def best_of(self, asked: Sequence[AskedPassage], prefixes: Sequence[PrefixCache]) -> Candidate:
-        """The heaviest answer if it weighs enough, else the first refusal; it may not be over yet, all others are."""
+        """The heaviest answer if it is enough, else the first refusal; it may not be over yet, all others are."""
         streams = self.language_model.stream_batch(
             [one.tokenized for one in asked],
             references=[one.references for one in asked],
@@ -256,7 +270,7 @@ class _Look:
 
     def _chosen(self) -> Candidate:
         best, refusals = self._heaviest(), self._refusals()
-        if best is not None and (best.most >= self.bar.least or not refusals):
+        if best is not None and (best.is_enough or not refusals):
             return best
         return refusals[0] if refusals else self.candidates[0]
 
