@@ -9,10 +9,11 @@ from llama_index.core.schema import QueryBundle
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
+from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon, retrieval_chain
 from antiphon.integrations.llama_index import AntiphonQueryEngine
 from antiphon.integrations.llama_index.citing import CitedResponse, CitedStreamingResponse
 from antiphon.pipelines import Rag
+from antiphon.pipelines.prompt import reader_prompt
 from antiphon.retrieval import Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -33,6 +34,21 @@ async def test_a_chain_of_langchain_answers_as_the_pipeline(retriever: Retriever
     for found in (chain.invoke(QUESTION), await chain.ainvoke(QUESTION)):
         assert found["answer"].content == answer.text
         assert [document.page_content for document in found["context"]] == [each.text for each in answer.passages]
+
+
+def test_what_an_answer_was_asked_with_reaches_the_chat_model(
+    retriever: Retriever, reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passage = retriever.search(QUESTION)[0]
+    prompt = reader_prompt(QUESTION, [passage]).content
+    first = reader.generate(prompt, max_new_tokens=1).tokens[0]
+    bias = {first: -100.0}
+    options = {"logit_bias": bias}
+    monkeypatch.setattr(retrieval_chain, "surest_first", lambda model, question, passages, **_: (passages, options))
+    chat = ChatAntiphon(language_model=reader, max_tokens=12)
+    found = chat.with_retriever(AntiphonRetriever(retriever=retriever)).invoke(QUESTION)
+    assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, logit_bias=bias).text
+    assert found["answer"].content != reader.generate(prompt, max_new_tokens=12).text
 
 
 @pytest.mark.parametrize("streaming", [False, True])

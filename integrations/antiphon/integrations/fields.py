@@ -42,6 +42,9 @@ PARAMETERS = (
     "rows",
 )
 
+IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "json_schema", "timeout")
+"""What one call alone may be told, beside all others."""
+
 MODEL = "ANTIPHON_MODEL"
 """The environment variable that names the model where nothing else does."""
 
@@ -166,7 +169,7 @@ class GenerationFields(BaseModel):
         Raises:
             TypeError: there is no parameter of a name, or the length is given twice.
         """
-        known = {*PARAMETERS, *NAMES, *NAMES.values(), "json_schema", "timeout"}
+        known = {*PARAMETERS, *NAMES, *NAMES.values(), *IN_A_CALL}
         if unknown := given.keys() - known:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(known))} and stop.")
         told = {name: value for name, value in self.told().items() if name in PARAMETERS}
