@@ -59,6 +59,10 @@ def test_a_loss_has_one_place(cut: bool, rank: int | None, quotable: int | None,
     assert AnswerTrace(ASKED, cut, rank, quotable, 3, text).lost == lost
 
 
+def test_what_no_document_says_cannot_be_lost() -> None:
+    assert AnswerTrace(NOBODY, is_cut=False, rank=None, quotable=None, k=3, text="[1] Wax melts.").lost == ""
+
+
 def test_the_figures_count_the_answerable_and_the_others_apart() -> None:
     right = AnswerTrace(ASKED, False, 1, 1, 3, "two thousand eggs")
     declined = AnswerTrace(ASKED, False, 4, 4, 3, "The passages do not say.")

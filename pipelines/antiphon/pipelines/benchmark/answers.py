@@ -54,8 +54,8 @@ class AnswerTrace:
 
     @property
     def lost(self) -> str:
-        """Where the answer was lost: chunking, retrieval, prompt or reader; empty where it was not."""
-        if self.is_right:
+        """Where the answer was lost: chunking, retrieval, prompt or reader; empty where none was."""
+        if self.is_right or not self.asked.is_answerable:
             return ""
         if self.is_cut:
             return "chunking"
