@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents
 from antiphon.pipelines.models.embedded import EMBEDDED
-from antiphon.retrieval import Retriever, resolve
+from antiphon.retrieval import Retriever, build_index, resolve
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,26 @@ def test_the_reader_answers_by_quoting(
     assert "was taught to quote" in shown
     assert "Stands verbatim in" in shown
     assert "cut off" not in shown
+
+
+RIGHT = ("has nothing to do with reptiles", "use collections.deque", "You can't use lists as keys")
+
+
+@pytest.fixture(scope="module")
+def some_pages(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    folder = tmp_path_factory.mktemp("pages") / "index"
+    pages = [path for path in demo_documents() if path.stem in ("tutorial-appetite", "tutorial-datastructures")]
+    build_index(pages, folder, embedder="minilm")
+    return Retriever.open(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_questions_of_the_demo_are_answered_right(
+    reader_folder: Path, some_pages: Retriever, dtype: torch.dtype
+) -> None:
+    rag = Rag(some_pages, LanguageModel.from_pretrained(reader_folder, dtype=dtype, engine="torch"))
+    for question, right in zip(demo.QUESTIONS, RIGHT, strict=True):
+        assert right in rag.ask(question, max_new_tokens=demo.MAX_NEW_TOKENS).text
 
 
 def test_every_embedded_model_is_introduced_by_name() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 QUESTIONS = (
     "Is Python named after the snake?",
     "list.pop(0) is slow, what should I use for a FIFO?",
-    "Can my company sell a product that contains Python without paying anyone?",
+    "Can I use a list as a key in a dict?",
 )
 MAX_NEW_TOKENS = 100
 
