@@ -26,7 +26,7 @@ test: install ## Check everything: format, lint, types, tests, and the wheel in 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-vllm: install $(VLLM_VENV)/.installed ## Hold the plug-in of vLLM against a real `vllm serve`, in an environment of its own
 	ANTIPHON_VLLM=$(VLLM)/vllm $(BIN)/pytest tests/vllm

@@ -17,6 +17,14 @@ TEXTS = (
     "A queen lays as many as two thousand eggs on a summer's day.",
 )
 
+LONG = ("test_notebooks.py", "test_faults.py", "test_demo.py")
+"""Files of few and long tests. Each has one worker, so they begin first: at the end the others would wait for them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of long files before all others."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
