@@ -21,22 +21,25 @@ from antiphon.pipelines.training.reader.written import FILE, read_written
 HELD_OUT = FILE.parent / "held_out.jsonl"
 """Questions that people wrote about pages of no lesson."""
 
-TURNS: Mapping[str, int] = {"encyclopedia": 7, "python": 4, "everyday": 3}
+TURNS: Mapping[str, int] = {"encyclopedia": 6, "python": 5, "npm": 4, "manuals": 4, "everyday": 2}
 """How often each folder of the corpus has its turn among the lessons that people asked about; others once."""
 
 KNOWN = 0.02
 """The loss, in nats per answer token, under which a lesson teaches nothing; it costs its forward alone."""
 
-_SHORT = 0.2  # of the lessons, with passages cut to a few sentences
-_STRUCTURE = 4  # every fourth lesson is about a passage with code, a list or a table
+_SHORT = 0.12  # of the lessons, with passages cut to a few sentences
+_STRUCTURE = 5  # every fifth lesson is about a passage with code, a list or a table
 _SEED = 7  # of the lessons that are held out
 _OTHER = 45  # lessons about other texts
 
 
-def plan_onward(steps: int, learning_rate: float, seed: int) -> ReaderPlan:
-    """A constant rate after the warm-up: the watch averages snapshots instead, and ends the course when it has to."""
+def plan_onward(steps: int, learning_rate: float, seed: int, decay: float = 1e-4) -> ReaderPlan:
+    """A constant rate after the warm-up: the watch averages snapshots instead, and ends the course when it has to.
+
+    With a ``decay`` the rate falls to zero over so much of the steps at the end.
+    """
     return ReaderPlan(
-        steps=steps, lessons=4, learning_rate=learning_rate, warm_up=20, decay=1e-4, seed=seed, save_every=25
+        steps=steps, lessons=4, learning_rate=learning_rate, warm_up=20, decay=decay, seed=seed, save_every=25
     )
 
 
