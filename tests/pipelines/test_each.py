@@ -1,84 +1,84 @@
-"""Each passage by itself: the answer that fits the question best is the answer, and its passage comes first."""
+"""Each passage by itself: the line that answers best begins the answer, and its passage comes first."""
 
 from __future__ import annotations
 
 import json
-import re
+import math
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from antiphon.accel import Completion, LanguageModel, PrefixCache, Summary, Usage
+from antiphon.accel import Completion, LanguageModel, PrefixCache, Stream, Summary, Usage
+from antiphon.accel.drafting.draft import Accepted
+from antiphon.accel.drafting.weigher import Weigher
+from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.completion import Pieces
 from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.ask import ask
-from antiphon.pipelines.each import AskedPassage, surest_answer
+from antiphon.pipelines.each import LINES, AskedPassage, SurestAnswer, log_probabilities, surest_answer, weight_of
 from antiphon.pipelines.prompt import DECLINED, Prompt, reader_prompt
+from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.rag import MAX_NEW_TOKENS
 from antiphon.pipelines.relevance import Relevance, relevance_to
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many eggs does a queen lay?"
-WAX, HONEY = ("[1] Wax", " melts."), ("[1] Honey", " keeps", " for years.")
-REFUSAL = ("The passages", " do not say.")
+WAX, HONEY = "[1] Wax melts.", "[1] Honey keeps for years."
+OTHER = 0
 
 
-@dataclass(eq=False)
-class Script:
-    """A text that is known beforehand, each piece with what it costs in likelihood; notes how far it was read."""
+class Words:
+    """A tokenizer of words."""
 
-    pieces: Sequence[str]
-    each: float
-    read: int = 0
-    is_closed: bool = False
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = defaultdict(lambda: 1 + len(self._ids))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [self._ids[word] for word in text.split()]
+
+
+class Said(Pieces):
+    """A text that is known beforehand, and what is done before its first piece."""
+
+    def __init__(self, text: str, first: Callable[[], None] = lambda: None) -> None:
+        self._pieces, self._first, self.is_closed = iter([text]), first, False
 
     def __next__(self) -> str:
-        if self.is_closed or self.read == len(self.pieces):
-            raise StopIteration
-        self.read += 1
-        return self.pieces[self.read - 1]
+        self._first()
+        return next(self._pieces)
 
     def close(self) -> None:
         self.is_closed = True
 
     @property
-    def log_probability(self) -> float:
-        return self.each * self.read
-
-    @property
     def completion(self) -> Completion:
-        text = "".join(self.pieces[: self.read])
-        return Completion(text, "stop", Usage(1, 1), Summary(steps=1, tokens=1, seconds=0.0), (1,))
-
-
-class Words:
-    """A tokenizer of words; with ``is_told`` a word within a sentence is another token than at its beginning."""
-
-    def __init__(self, is_told: bool = True) -> None:
-        self._ids: dict[str, int] = defaultdict(lambda: len(self._ids))
-        self._is_told = is_told
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return [self._ids[word if self._is_told else word.strip()] for word in re.findall(r" ?\S+", text)]
+        return Completion("", "stop", Usage(1, 1), Summary(steps=1, tokens=1, seconds=0.0), (1,))
 
 
 @dataclass
 class Scripted:
-    """A model that says what is known beforehand, ``again`` when it is asked a second time."""
+    """A model that finds lines as likely as is known beforehand (nats), and goes on as it was told to begin."""
 
-    scripts: Sequence[Script]
-    again: Sequence[Script] = ()
+    likely: Mapping[str, float]
     tokenizer: Words = field(default_factory=Words)
+    read: list[PromptInput] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
+
+    def stream(self, prompt: PromptInput, **parameters: Any) -> Pieces:
+        self.given.append(parameters)
+        return Said(parameters.get("begins", "") + " It is so.")
 
     def stream_batch(
         self,
@@ -87,160 +87,105 @@ class Scripted:
         references: Sequence[Sequence[str]] = (),
         prefixes: Sequence[PrefixCache] = (),
         **parameters: Any,
-    ) -> Sequence[Script]:
-        self.given.append({**parameters, "prompts": prompts})
-        scripts = self.scripts if len(self.given) == 1 else self.again or [Script((), 0.0) for _ in prompts]
-        assert len(scripts) == len(prompts) == len(references) == len(prefixes)
-        return scripts
+    ) -> Sequence[Said]:
+        self.read += prompts
+        assert len(prefixes) == len(prompts)
+        return [Said("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
+
+    def _verify(self, weigher: Weigher) -> None:
+        """The second token of each text is as likely as the text, all others are certain."""
+        draft = weigher.begin((), ())
+        assert draft is not None
+        scores = torch.full((1 + len(draft.tokens), 99), -1e9)
+        scores[:, OTHER] = 0.0
+        for text, nats in self.likely.items():
+            row = -1
+            for place, token in enumerate(self.tokenizer.encode(text)):
+                chance = math.exp(nats) if place == 1 else 1.0
+                scores[row + 1, token] = math.log(chance)
+                if place == 1:
+                    scores[row + 1, OTHER] = -1e9 if chance == 1.0 else math.log(1 - chance)
+                else:
+                    scores[row + 1, OTHER] = -1e9
+                row = draft.children.get(row, {}).get(token, -1)
+                if row < 0:
+                    break
+        weigher.observe(draft, Accepted((), (1,)), NumpyLogits(scores.numpy()))
 
 
-def _asked(count: int) -> list[AskedPassage]:
+def _asked(*lines: str) -> list[AskedPassage]:
+    """A passage for each of these texts, which may have several lines."""
     return [
-        AskedPassage(
-            Passage.at("a.md", place, "Wax melts."),
-            Prompt("?", answers=(DECLINED, "[1] Honey keeps for years.")),
-            f"?{place}",
-        )
-        for place in range(count)
+        AskedPassage(Passage.at("a.md", place, text), Prompt("?", answers=(DECLINED, text)), f"?{place}")
+        for place, text in enumerate(lines)
     ]
 
 
 def _fits(said: Mapping[str, float]) -> Relevance:
     """Relevance that is known beforehand by a word of what is said; of all else it is 0.5."""
-    return lambda passage, text: next((fit for word, fit in said.items() if word in text), 0.5)
+    return lambda pairs: [next((fit for word, fit in said.items() if word in text), 0.5) for _, text in pairs]
 
 
-def _answered(*scripts: Script, **said: float) -> tuple[int, str]:
-    """Which passage answers, and what; ``said`` is the relevance of a sentence with this word."""
-    asked = _asked(len(scripts))
-    surest = surest_answer(Scripted(scripts), asked, _fits(said))
-    return asked.index(surest.asked), "".join(surest.pieces)
+def _answer(asked: Sequence[AskedPassage], likely: Mapping[str, float], **fits: float) -> SurestAnswer:
+    return surest_answer(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits))
 
 
-def test_the_answer_that_fits_best_is_the_answer() -> None:
-    wax, honey = Script(WAX, -0.1), Script(HONEY, -0.1)
-    assert _answered(wax, Script(REFUSAL, 0.0), honey, Wax=0.6, Honey=0.8) == (2, "".join(HONEY))
-    assert _answered(Script(WAX, -0.1), Script(HONEY, -0.1), Wax=0.8, Honey=0.6) == (0, "".join(WAX))
+def test_of_lines_that_are_as_likely_the_one_that_fits_best_begins_the_answer() -> None:
+    asked = _asked(WAX, HONEY)
+    surest = _answer(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=0.8)
+    assert (surest.asked, "".join(surest.pieces)) == (asked[1], f"{HONEY} It is so.")
+    assert surest.options == {"begins": HONEY}
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_where_no_answer_fits_a_refusal_stands_and_its_passage_comes_first(place: int) -> None:
-    scripts = [Script(WAX, -0.1), Script(HONEY, -0.1)]
-    scripts.insert(place, Script(REFUSAL, -4.0))
-    assert _answered(*scripts, Wax=0.1, Honey=0.2) == (place, DECLINED)
-    assert all(script.is_closed or script.read == len(script.pieces) for script in scripts)
+def test_of_lines_that_fit_as_well_the_likelier_one_begins_the_answer() -> None:
+    asked = _asked(f"{WAX}\n{HONEY}", "[1] Bees fly.")
+    surest = _answer(asked, {WAX: -0.1, HONEY: -4.0, "[1] Bees fly.": -6.0})
+    assert (surest.asked, surest.options) == (asked[0], {"begins": WAX})
 
 
-def test_where_no_passage_is_declined_there_is_no_refusal_to_give() -> None:
-    assert _answered(Script(WAX, -0.1), Script(HONEY, -0.1), Wax=0.1, Honey=0.2) == (1, "".join(HONEY))
+def test_where_the_heaviest_line_is_too_light_its_passage_declines() -> None:
+    asked = _asked(WAX, HONEY)
+    surest = _answer(asked, {WAX: -9.0, HONEY: -8.0, DECLINED: -0.01}, Wax=0.1, Honey=0.2)
+    assert (surest.asked, surest.options) == (asked[1], {"begins": DECLINED})
+    assert "".join(surest.pieces).startswith(DECLINED)
 
 
-def test_of_several_refusals_the_first_stands() -> None:
-    scripts = [Script(REFUSAL, -4.0), Script(WAX, -0.1), Script(REFUSAL, -0.1)]
-    assert _answered(*scripts, Wax=0.1) == (0, DECLINED)
-    assert scripts[2].is_closed
-    assert scripts[2].read == 1
+def test_what_the_model_would_rather_decline_weighs_less() -> None:
+    assert weight_of(0.5, -1.0, -8.0) > weight_of(0.5, -1.0, -0.1)
+    assert weight_of(0.5, -1.0, -50.0) == weight_of(0.5, -1.0, -12.0)
+    assert weight_of(0.5, -1.0, -8.0) > weight_of(0.4, -1.0, -8.0) > weight_of(0.4, -3.0, -8.0)
 
 
-def test_the_first_sentence_alone_is_weighed_without_its_number() -> None:
-    weighed: list[str] = []
-
-    def relevance(passage: Passage, text: str) -> float:
-        weighed.append(text)
-        return 0.5
-
-    scripts = [Script(("[1] Wax melts.", "\n[1] It is", " soft."), -0.1), Script(HONEY, -0.1)]
-    surest_answer(Scripted(scripts), _asked(2), relevance)
-    assert weighed == ["Wax melts.", "Honey keeps for years."]
+def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> None:
+    lines = "\n".join(f"[1] Line {place}." for place in range(LINES))
+    model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
+    surest = surest_answer(model, _asked(WAX, lines), _fits({"Wax": 0.1}))
+    assert model.read == ["?1"]
+    assert surest.options["begins"] in lines
 
 
-def test_what_was_declined_is_asked_again_without_a_refusal() -> None:
-    asked = _asked(3)
-    model = Scripted([Script(REFUSAL, -0.1), Script(WAX, -0.1), Script(REFUSAL, -0.1)])
-    model.again = [Script(WAX, -0.1), Script(HONEY, -0.5)]
-    surest = surest_answer(model, asked, _fits({"Wax": 0.1, "Honey": 0.8}), logit_bias={7: 1.0}, seed=3)
-    assert (surest.asked, "".join(surest.pieces)) == (asked[2], "".join(HONEY))
-    assert [each["prompts"] for each in model.given] == [["?0", "?1", "?2"], ["?0", "?2"]]
-    refusing = model.tokenizer.encode(DECLINED)[0]
-    assert surest.options == {"logit_bias": {7: 1.0, refusing: -100.0}}
-    assert [(each["seed"], each["logit_bias"]) for each in model.given] == [
-        (3, {7: 1.0}),
-        (3, {7: 1.0, refusing: -100.0}),
-    ]
+def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
+    model = Scripted({})
+    surest = surest_answer(model, _asked(""), _fits({}), seed=3)
+    assert (surest.options, "".join(surest.pieces)) == ({}, " It is so.")
+    assert model.read == []
 
 
-@pytest.mark.parametrize(
-    ("said", "fit", "each"), [(HONEY, 0.3, -0.01), (HONEY, 0.9, -2.0), (("[1] Honey", " never spoils."), 0.9, -0.01)]
-)
-def test_what_it_says_unwillingly_has_to_fit_to_be_likely_and_to_be_quoted(
-    said: Sequence[str], fit: float, each: float
-) -> None:
-    unwilling = Script(said, each)
-    model = Scripted([Script(REFUSAL, -0.1)], [unwilling])
-    surest = surest_answer(model, _asked(1), _fits({"Honey": fit}))
-    assert ("".join(surest.pieces), surest.options) == (DECLINED, {})
-    assert unwilling.is_closed
+def test_what_is_asked_for_reaches_the_answer_alone() -> None:
+    model, prefixes = Scripted({WAX: -0.1, DECLINED: -9.0}), [PrefixCache()]
+    surest_answer(model, _asked(WAX), _fits({}), prefixes, seed=3, temperature=0.5)
+    [given] = model.given
+    assert (given["seed"], given["temperature"], given["begins"]) == (3, 0.5, WAX)
+    assert given["prefix"] is prefixes[0]
 
 
-def test_where_a_refusal_begins_as_a_sentence_may_it_is_final() -> None:
-    model = Scripted([Script(REFUSAL, -0.1)], [Script(HONEY, -0.1)], Words(is_told=False))
-    surest = surest_answer(model, _asked(1), _fits({"Honey": 0.9}))
-    assert "".join(surest.pieces) == DECLINED
-    assert len(model.given) == 1
-
-
-def test_of_answers_that_fit_alike_the_likeliest_is_the_answer() -> None:
-    assert _answered(Script(REFUSAL, 0.0), Script(WAX, -3.0), Script(HONEY, -1.0)) == (2, "".join(HONEY))
-    assert _answered(Script(HONEY, -3.0), Script(WAX, -3.0)) == (1, "".join(WAX))
-
-
-def test_where_nothing_answers_the_best_passage_declines() -> None:
-    assert _answered(Script(REFUSAL, -2.0), Script(REFUSAL, -1.0)) == (0, DECLINED)
-    assert _answered(Script((), 0.0)) == (0, "")
-
-
-def test_nothing_said_is_no_answer_and_an_article_is_no_refusal_yet() -> None:
-    queen = ("The", " queen", " lays.")
-    assert _answered(Script((), 0.0), Script(("The", " passages do not say."), -0.1), Script(queen, -0.5)) == (
-        2,
-        "".join(queen),
-    )
-
-
-def test_what_declines_or_can_no_longer_win_is_given_up_at_once() -> None:
-    long = Script(("[1] Bees",) * 9, -5.0)
-    declining = Script((*REFUSAL, *REFUSAL), -0.1)
-    short = Script(WAX, -0.1)
-    assert _answered(declining, long, short) == (2, "".join(WAX))
-    assert declining.is_closed
-    assert declining.read == 1
-    assert long.is_closed
-    assert long.read <= 3
-
-
-def test_an_answer_is_given_out_as_soon_as_its_first_sentence_is_whole() -> None:
-    answer = Script(("[1] Honey", " keeps.", "\n[1] Wax", " melts."), -1.0)
-    [first, second] = _asked(2)
-    surest = surest_answer(Scripted([Script(REFUSAL, 0.0), answer]), [first, second], _fits({}))
-    assert surest.asked is second
-    assert answer.read == 3
-    pieces = surest.pieces
-    assert [next(pieces), next(pieces)] == ["[1] Honey", " keeps."]
-    pieces.close()
-    assert answer.is_closed
-    assert list(pieces) == []
-    assert pieces.completion.text == "[1] Honey keeps.\n[1] Wax"
-
-
-def test_an_error_frees_all_of_them() -> None:
-    class Broken(Script):
-        def __next__(self) -> str:
+def test_an_error_is_raised_as_it_is() -> None:
+    class Broken(Scripted):
+        def _verify(self, weigher: Weigher) -> None:
             raise RuntimeError("out of memory")
 
-    other = Script(HONEY, -1.0)
     with pytest.raises(RuntimeError, match="out of memory"):
-        _answered(other, Broken(WAX, 0.0))
-    assert other.is_closed
+        surest_answer(Broken({}), _asked(WAX), _fits({}))
 
 
 @pytest.fixture(scope="module")
@@ -251,34 +196,86 @@ def reader() -> LanguageModel:
     return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
 
 
-def test_the_reader_says_to_each_passage_what_it_says_alone_and_the_best_wins(
+def _likelihood(model: LanguageModel, prompt: Any, text: str) -> float:
+    """The log-probability of a text as an answer's beginning, by one plain forward."""
+    read = list(model.tokenize(prompt).tokens)
+    said = model.tokenizer.encode(text, add_special_tokens=False)
+    with torch.no_grad():
+        scores = model.model(torch.tensor([read + said])).logits[0].log_softmax(-1)
+    return sum(float(scores[len(read) - 1 + place, token]) for place, token in enumerate(said))
+
+
+def test_one_tree_of_lines_says_what_plain_forwards_say(reader: LanguageModel) -> None:
+    asked = _asked("[1] Wax melts.\n[1] Wax is soft.", HONEY)
+    texts = [[*one.lines, DECLINED] for one in asked]
+    found = log_probabilities(reader, asked, texts, [PrefixCache() for _ in asked])
+    for one, own, weights in zip(asked, texts, found, strict=True):
+        assert weights == pytest.approx([_likelihood(reader, one.tokenized, text) for text in own], abs=1e-3)
+
+
+def test_a_model_that_verifies_no_tree_is_asked_for_each_line(reader: LanguageModel) -> None:
+    class Plain(LanguageModel):
+        def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
+            return super().stream_batch(prompts, **{**parameters, "rows": 1})
+
+    [asked] = _asked(f"{WAX}\n{HONEY}")
+    plain = Plain(reader.model, reader.tokenizer, name="tiny-reader")
+    [found] = log_probabilities(plain, [asked], [[WAX, HONEY]], [PrefixCache()])
+    assert found == pytest.approx([_likelihood(reader, asked.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+def test_a_question_that_was_asked_before_weighs_its_lines_alike(engine: Any) -> None:
+    model, prefix = LanguageModel(tiny_model(), byte_tokenizer(), name="tiny", engine=engine), PrefixCache()
+    [asked] = _asked(f"{WAX}\n{HONEY}")
+    first, again = (log_probabilities(model, [asked], [[WAX, HONEY]], [prefix])[0] for _ in range(2))
+    assert first == pytest.approx(again, abs=1e-3)
+
+
+def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes(
     reader: LanguageModel, retriever: Retriever
 ) -> None:
     found = retriever.search(QUESTION, 3)
-    prompts = [reader_prompt(QUESTION, [passage]).content for passage in found]
-    alone = reader.stream_batch(prompts, max_new_tokens=12)
-    texts = [stream.to_end().completion.text for stream in alone]
-    relevance = relevance_to(QUESTION, retriever)
-    fits = [relevance(*pair) for pair in zip(found, (text.strip().partition("\n")[0] for text in texts), strict=True)]
-    best = max(range(3), key=lambda place: fits[place] + 0.2 * alone[place].log_probability)
+    prompts = [reader_prompt(QUESTION, [passage]) for passage in found]
+    lines = [(place, line) for place, one in enumerate(prompts) for line in one.answers[-1].splitlines()]
+    fits = relevance_to(QUESTION, retriever)([(found[place], quotes_of(line)[0].sentence) for place, line in lines])
+    weights = [
+        weight_of(
+            fit,
+            _likelihood(reader, prompts[place].content, line),
+            _likelihood(reader, prompts[place].content, DECLINED),
+        )
+        for (place, line), fit in zip(lines, fits, strict=True)
+    ]
+    assert len(lines) <= LINES
+    best, line = lines[max(range(len(lines)), key=weights.__getitem__)]
+    begins = line if max(weights) >= 0 else DECLINED
     rag = Rag(retriever, reader, k=3)
-    answer = rag.ask(QUESTION, max_new_tokens=12)
-    assert answer.text == texts[best] == reader.generate(prompts[best], max_new_tokens=12).text
+    answer = rag.ask(QUESTION, max_new_tokens=120)
+    assert answer.text == reader.generate(prompts[best].content, max_new_tokens=120, begins=begins).text
+    assert answer.text.startswith(begins)
     assert answer.passages[0] == found[best]
     assert set(answer.passages) == set(found)
-    assert rag.ask(QUESTION, max_new_tokens=12, drafter="nothing").text == answer.text
-    assert "".join(rag.stream(QUESTION, max_new_tokens=12)) == answer.text
+    assert rag.ask(QUESTION, max_new_tokens=120, drafter="nothing").text == answer.text
+    assert "".join(rag.stream(QUESTION, max_new_tokens=120)) == answer.text
 
 
 def test_passages_that_were_read_before_are_not_read_again(reader: LanguageModel, retriever: Retriever) -> None:
-    rag = Rag(retriever, reader, k=3, remembered_tokens=100_000)
+    class Noting(LanguageModel):
+        def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
+            self.streams: list[Stream] = super().stream_batch(prompts, **parameters)
+            return self.streams
+
+    model = Noting(reader.model, reader.tokenizer, name="tiny-reader")
+    rag = Rag(retriever, model, k=3, remembered_tokens=100_000)
     assert rag.memory is not None
-    first = rag.ask(QUESTION, max_new_tokens=8)
-    assert first.steps.prefill_tokens == first.usage.prompt_tokens
-    for question in (QUESTION, "How long does honey keep?"):
-        again = rag.ask(question, max_new_tokens=8)
-        assert again.steps.prefill_tokens < 2 * len(question)
-        assert again.text == Rag(retriever, reader, k=3).ask(question, max_new_tokens=8).text
+    for place, question in enumerate((QUESTION, QUESTION, "How long does honey keep?")):
+        answer = rag.ask(question, max_new_tokens=8)
+        read = [stream.completion.steps.prefill_tokens for stream in model.streams]
+        whole = [stream.completion.usage.prompt_tokens for stream in model.streams]
+        assert answer.steps.prefill_tokens < 2 * len(question)  # it was read when its lines were weighed
+        assert read == whole if place == 0 else max(read) < 2 * len(question)
+        assert answer.text == Rag(retriever, reader, k=3).ask(question, max_new_tokens=8).text
     assert 0 < rag.memory.size < 100_000
     rag.memory.clear()
     assert rag.memory.size == 0

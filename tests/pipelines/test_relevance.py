@@ -22,10 +22,13 @@ def minilm() -> MiniLMEmbedder:
 
 def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
     relevance = relevance_to(QUESTION, SimpleNamespace(embedder=minilm))
-    assert relevance(BARE, "It keeps for years.") > relevance(BARE, "Wax melts at 64 degrees.")
-    assert relevance(HEADED, "It keeps for years.") > relevance(BARE, "It keeps for years.") + 0.1
-    assert relevance(BARE, QUESTION) > 0.99
-    assert -1 <= relevance(BARE, "Wax melts at 64 degrees.") < 0.3
+    keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
+    bare, melting, headed, itself = relevance([(BARE, keeps), (BARE, wax), (HEADED, keeps), (BARE, QUESTION)])
+    assert bare > melting
+    assert headed > bare + 0.1
+    assert itself > 0.99
+    assert -1 <= melting < 0.3
+    assert relevance([]) == []
 
 
 @pytest.mark.parametrize("searcher", [None, SimpleNamespace(), SimpleNamespace(embedder=HashEmbedder())])
@@ -34,7 +37,8 @@ def test_passages_found_by_another_embedding_are_weighed_by_the_same(
 ) -> None:
     monkeypatch.setattr(module, "_embedder", lambda: minilm)
     own = relevance_to(QUESTION, SimpleNamespace(embedder=minilm))
-    assert relevance_to(QUESTION, searcher)(HEADED, "Wax melts.") == own(HEADED, "Wax melts.")
+    said = [(HEADED, "Wax melts.")]
+    assert relevance_to(QUESTION, searcher)(said) == own(said)
 
 
 def test_without_the_package_of_the_embedding_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

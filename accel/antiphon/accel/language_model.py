@@ -15,7 +15,7 @@ from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.grammar import JsonGrammar
 from antiphon.accel.decoding.logprobs import TokenLogprob, noting_logprobs
 from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
-from antiphon.accel.decoding.penalties import penalties
+from antiphon.accel.decoding.penalties import beginning, penalties
 from antiphon.accel.decoding.prefix import PrefixCache
 from antiphon.accel.decoding.remembered import own_table, with_table
 from antiphon.accel.decoding.request import prepare
@@ -258,24 +258,23 @@ class LanguageModel:
         given = texts("references", references)
         read = tokenize(prompt, self.tokenizer)
         tokens, sources = read.tokens, [read.tokens_of(each) or each for each in given]
-        generator = self._generator(settings.seed) if settings.is_sampled else None
-        room = self._room(len(tokens))
+        room = min(settings.max_new_tokens, self._room(len(tokens)))
         request = prepare(
             self.model,
             **self._inputs(tokens),
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
-            max_new_tokens=min(settings.max_new_tokens, room),
-            logits_processor=self._processors(settings, len(tokens), min(settings.max_new_tokens, room)),
+            max_new_tokens=room,
+            logits_processor=self._processors(settings, len(tokens), room),
             **settings.arguments,
             **self._ends(),
         )
         options = self.options.with_rows(settings.rows)
-        if settings.drafter is not None:
-            options = replace(options, drafter=settings.drafter)
+        options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         table = self._table(settings.recycling)
         own = RunnersUp(self.name) if table is not None and options.reproducible else table  # what it teaches itself
         options = replace(options, drafter=with_table(factory_of(options, self.engine), own))
         tenant = own if prefix is None else prefix.tenant
+        generator = self._generator(settings.seed) if settings.is_sampled else None
         return TextGeneration(request, sources, self.tokenizer, generator, options, tenant)
 
     def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
@@ -288,6 +287,7 @@ class LanguageModel:
         """What changes the model's scores, beside what transformers has for it: the schema has the last word."""
         taken = (settings.presence_penalty, settings.frequency_penalty, settings.logit_bias)
         changed = penalties(*taken, prompt_tokens, self.vocabulary)
+        changed += beginning(self.tokenizer.encode(settings.begins, add_special_tokens=False), prompt_tokens)
         changed += self._json.processors(settings.json_schema, prompt_tokens, room)
         return changed
 

@@ -42,7 +42,7 @@ PARAMETERS = (
     "rows",
 )
 
-IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "json_schema", "timeout")
+IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "begins", "json_schema", "timeout")
 """What one call alone may be told, beside all others."""
 
 MODEL = "ANTIPHON_MODEL"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,8 +10,8 @@ from antiphon.pipelines.prompt import heading_of
 from antiphon.retrieval import MiniLMEmbedder, Passage
 from antiphon.retrieval.vectors import Vectors
 
-Relevance = Callable[[Passage, str], float]
-"""How well words of a passage fit a question, from -1 to 1."""
+Relevance = Callable[[Sequence[tuple[Passage, str]]], list[float]]
+"""How well sayings, each with the passage that it is of, fit a question: from -1 to 1."""
 
 
 def relevance_to(question: str, searcher: Any = None) -> Relevance:
@@ -25,12 +25,13 @@ def relevance_to(question: str, searcher: Any = None) -> Relevance:
     """
     embedder = getattr(searcher, "embedder", None)
     used = embedder if isinstance(embedder, MiniLMEmbedder) else _embedder()
-    asked: list[Vectors] = []
 
-    def relevance(passage: Passage, said: str) -> float:
-        if not asked:
-            asked.append(used.embed_queries([question])[0])
-        return float(used.embed_documents([f"{heading_of(passage)}\n{said}"])[0] @ asked[0])
+    def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
+        if not said:
+            return []
+        texts = [f"{heading_of(passage)}\n{saying}" for passage, saying in said]
+        fits: Vectors = used.embed_documents(texts) @ used.embed_queries([question])[0]
+        return [float(fit) for fit in fits]
 
     return relevance
 

@@ -1,4 +1,4 @@
-"""Scores that are changed by what the text has, and by what somebody wants of single tokens. Knows no model."""
+"""Scores that are changed by what the text has, and by what is wanted of tokens or of its beginning. Knows no model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
+
+from antiphon.accel.drafting.draft import Tokens
 
 
 def penalties(
@@ -40,3 +42,26 @@ class _Penalties(LogitsProcessor):
         changed = scores - self._frequency * counts - self._presence * (counts > 0)
         changed[0, self._tokens.to(scores.device)] += self._bias.to(scores.device)
         return changed
+
+
+def beginning(tokens: Tokens, prompt_tokens: int) -> LogitsProcessorList:
+    """What has the text after its prompt begin with these tokens; nothing where there are none."""
+    return LogitsProcessorList([_Beginning(tokens, prompt_tokens)] if tokens else [])
+
+
+class _Beginning(LogitsProcessor):
+    """Leaves one token its score while the beginning is being said."""
+
+    def __init__(self, tokens: Tokens, prompt_tokens: int) -> None:
+        self._tokens = tokens
+        self._prompt_tokens = prompt_tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores of shape (1, vocab) for the token after these ids."""
+        place = input_ids.shape[1] - self._prompt_tokens
+        if place >= len(self._tokens):
+            return scores
+        token = self._tokens[place]
+        left = torch.full_like(scores, -torch.inf)
+        left[:, token] = scores[:, token]
+        return left

@@ -33,6 +33,8 @@ def body_of(
             )
     if settings.logprobs is not None:
         raise ValueError(f"logprobs is {settings.logprobs}; they are told of models that run here, not of servers'.")
+    if settings.begins:
+        raise ValueError(f"begins is {settings.begins!r}; that can be told to models that run here, not to servers.")
     options: dict[str, Any] = {"include_usage": True}
     if server.kind != "other":
         options["continuous_usage_stats"] = True

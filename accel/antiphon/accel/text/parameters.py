@@ -35,6 +35,7 @@ class Parameters(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[int, float] | None
     logprobs: int | None
+    begins: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Settings:
     text has it; ``logit_bias`` is added to the scores of the tokens that it names (as OpenAI's API defines the three).
     With ``logprobs`` each token comes with the logarithm of its probability, and with so many of the most probable
     ones: those of the model's own scores, before anything here has changed them.
+    A text that ``begins`` so says this first, whatever the model would have said, and goes on as it likes.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -73,6 +75,7 @@ class Settings:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
+    begins: str = ""
 
     def __post_init__(self) -> None:
         tokens, top_k, seed = self.max_new_tokens, self.top_k, self.seed
@@ -91,6 +94,8 @@ class Settings:
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             check(name, value, -2 <= value <= 2, "from -2 to 2; 0 is off")
+        is_free = not self.begins or schema is None
+        check("begins", self.begins, isinstance(self.begins, str) and is_free, "a text, and empty beside a json_schema")
         bias = self.logit_bias or {}
         check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
         count = self.logprobs

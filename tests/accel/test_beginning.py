@@ -1,0 +1,104 @@
+"""A text that begins as it was told, and texts that are weighed as one draft: on both engines as plain forwards say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from antiphon.accel import LanguageModel
+from antiphon.accel.drafting.draft import EMPTY, Accepted
+from antiphon.accel.drafting.weigher import Weigher
+from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.remote.body import body_of
+from antiphon.accel.remote.server import Server
+from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
+from antiphon.accel.text.parameters import Settings
+
+PROMPT = "Bees dance in the hive. "
+BEGINS = "Wax melts"
+TEXTS = ("Wax melts.", "Wax is soft.", "Honey", "W")
+
+
+@pytest.fixture(scope="module", params=["torch", "openvino"])
+def tiny(request: pytest.FixtureRequest) -> LanguageModel:
+    return LanguageModel(
+        tiny_model(max_position_embeddings=512),
+        byte_tokenizer(),
+        engine=request.param,
+        memory=2**23 if request.param == "openvino" else None,
+    )
+
+
+def _plain(tiny: LanguageModel, text: str, count: int) -> list[int]:
+    """The greedy tokens after prompt and text, each from a plain forward of torch."""
+    read = list(tiny.tokenize(PROMPT + text).tokens)
+    said: list[int] = []
+    for _ in range(count):
+        with torch.no_grad():
+            said.append(int(tiny.model(torch.tensor([read + said])).logits[0, -1].argmax()))
+    return said
+
+
+@pytest.mark.parametrize("references", [(), ("Wax melts at noon.",), ("Wax is soft.",)])
+def test_a_text_begins_as_it_was_told_and_goes_on_as_the_model_does(
+    tiny: LanguageModel, references: tuple[str, ...]
+) -> None:
+    begun = tiny.tokenizer.encode(BEGINS, add_special_tokens=False)
+    said = tiny.generate(PROMPT, references=references, begins=BEGINS, max_new_tokens=len(begun) + 8)
+    assert list(said.tokens) == [*begun, *_plain(tiny, BEGINS, 8)]
+    plain = tiny.generate(PROMPT, begins=BEGINS, drafter="nothing", max_new_tokens=len(begun) + 8)
+    assert plain.tokens == said.tokens
+
+
+def test_a_sampled_text_begins_so_too_and_is_the_same_with_drafts(tiny: LanguageModel) -> None:
+    options = {"begins": BEGINS, "max_new_tokens": 24, "temperature": 1.0, "seed": 5}
+    said = tiny.generate(PROMPT, references=["Wax melts."], **options)  # type: ignore[arg-type]
+    assert said.text.startswith(BEGINS)
+    assert said.text == tiny.generate(PROMPT, drafter="nothing", **options).text  # type: ignore[arg-type]
+
+
+def test_a_beginning_that_is_too_long_is_cut(tiny: LanguageModel) -> None:
+    assert tiny.generate(PROMPT, begins=BEGINS, max_new_tokens=3).text == BEGINS[:3]
+
+
+def test_several_texts_begin_alike(tiny: LanguageModel) -> None:
+    alone = [tiny.generate(prompt, begins=BEGINS, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
+    both = tiny.generate_batch([PROMPT, "Eggs. "], begins=BEGINS, max_new_tokens=16)
+    assert [each.text for each in both] == alone
+
+
+def test_texts_are_as_likely_as_plain_forwards_say(tiny: LanguageModel) -> None:
+    encoded = [tiny.tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
+    weigher = Weigher(encoded)
+    assert weigher.rows < sum(map(len, encoded))
+    prompt = "A prompt that nobody has read before. "
+    stream = tiny.stream(prompt, drafter=lambda: weigher, rows=weigher.rows, max_new_tokens=weigher.rows + 2)
+    next(stream)
+    stream.close()
+    read = list(tiny.tokenize(prompt).tokens)
+    for tokens, found in zip(encoded, weigher.log_probabilities or [], strict=True):
+        with torch.no_grad():
+            scores = tiny.model(torch.tensor([read + tokens])).logits[0].log_softmax(-1)
+        assert found == pytest.approx(
+            sum(float(scores[len(read) - 1 + place, token]) for place, token in enumerate(tokens)), abs=1e-3
+        )
+
+
+def test_what_was_not_verified_whole_is_not_weighed() -> None:
+    weigher = Weigher([(1, 2, 3), (1, 4)])
+    scores = NumpyLogits(torch.zeros(1, 9).numpy())
+    weigher.observe(EMPTY, Accepted((), (1,)), scores)
+    draft = weigher.begin((), ())
+    assert draft is not None
+    weigher.observe(draft, Accepted((), (1,)), NumpyLogits(torch.zeros(1 + len(draft.tokens), 9).numpy()))
+    assert weigher.log_probabilities is None
+    assert not weigher.propose((1,), 9)
+
+
+def test_bad_beginnings_are_refused() -> None:
+    with pytest.raises(ValueError, match="begins is 3"):
+        Settings(begins=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"begins is 'So'.*json_schema"):
+        Settings(begins="So", json_schema={"type": "object"})
+    with pytest.raises(ValueError, match=r"begins is 'So'.*not to servers"):
+        body_of("Hello", Settings(begins="So"), Server("m", "other", None))
