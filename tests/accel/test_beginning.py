@@ -61,6 +61,24 @@ def test_a_beginning_that_is_too_long_is_cut(tiny: LanguageModel) -> None:
     assert tiny.generate(PROMPT, begins=BEGINS, max_new_tokens=3).text == BEGINS[:3]
 
 
+def test_what_would_be_a_special_token_is_text(tiny: LanguageModel) -> None:
+    end = str(tiny.tokenizer.eos_token)
+    said = tiny.generate(PROMPT, begins=f"A{end}B", max_new_tokens=len(end) + 4)
+    assert tiny.tokenizer.eos_token_id not in said.tokens[: len(end) + 2]
+
+
+def test_a_certificate_proves_what_comes_after_the_beginning(tiny: LanguageModel) -> None:
+    said = tiny.generate(PROMPT, begins=BEGINS, max_new_tokens=24)
+    assert tiny.certify(PROMPT, said).holds
+    assert tiny.certify(PROMPT, said.tokens, begins=BEGINS).holds
+    assert not tiny.certify(PROMPT, said.tokens).holds
+
+
+def test_a_beginning_is_drafted(tiny: LanguageModel) -> None:
+    said = tiny.generate(PROMPT, begins="Zwölf Boxkämpfer jagen Viktor quer", max_new_tokens=36)
+    assert said.steps.steps < said.steps.tokens / 2
+
+
 def test_several_texts_begin_alike(tiny: LanguageModel) -> None:
     alone = [tiny.generate(prompt, begins=BEGINS, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
     both = tiny.generate_batch([PROMPT, "Eggs. "], begins=BEGINS, max_new_tokens=16)

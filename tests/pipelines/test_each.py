@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from antiphon.accel import Completion, LanguageModel, PrefixCache, Stream, Summary, Usage
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.draft import Accepted
 from antiphon.accel.drafting.weigher import Weigher
 from antiphon.accel.engines.numpy_logits import NumpyLogits
@@ -27,7 +28,16 @@ from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.ask import ask
-from antiphon.pipelines.each import LINES, AskedPassage, SurestAnswer, log_probabilities, surest_answer, weight_of
+from antiphon.pipelines.each import (
+    FIRST,
+    LINES,
+    AskedPassage,
+    Choice,
+    WeighingModel,
+    choose,
+    log_probabilities,
+    weight_of,
+)
 from antiphon.pipelines.prompt import DECLINED, Prompt, reader_prompt
 from antiphon.pipelines.quotes import quotes_of
 from antiphon.pipelines.rag import MAX_NEW_TOKENS
@@ -73,7 +83,9 @@ class Scripted:
 
     likely: Mapping[str, float]
     tokenizer: Words = field(default_factory=Words)
+    options: DecodingOptions = field(default_factory=DecodingOptions)
     read: list[PromptInput] = field(default_factory=list)
+    streams: list[Said] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
 
     def stream(self, prompt: PromptInput, **parameters: Any) -> Pieces:
@@ -90,7 +102,8 @@ class Scripted:
     ) -> Sequence[Said]:
         self.read += prompts
         assert len(prefixes) == len(prompts)
-        return [Said("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
+        self.streams = [Said("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
+        return self.streams
 
     def _verify(self, weigher: Weigher) -> None:
         """The second token of each text is as likely as the text, all others are certain."""
@@ -126,28 +139,31 @@ def _fits(said: Mapping[str, float]) -> Relevance:
     return lambda pairs: [next((fit for word, fit in said.items() if word in text), 0.5) for _, text in pairs]
 
 
-def _answer(asked: Sequence[AskedPassage], likely: Mapping[str, float], **fits: float) -> SurestAnswer:
-    return surest_answer(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits))
+def _chosen(asked: Sequence[AskedPassage], likely: Mapping[str, float], **fits: float) -> Choice:
+    return choose(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits))
 
 
 def test_of_lines_that_are_as_likely_the_one_that_fits_best_begins_the_answer() -> None:
     asked = _asked(WAX, HONEY)
-    surest = _answer(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=0.8)
-    assert (surest.asked, "".join(surest.pieces)) == (asked[1], f"{HONEY} It is so.")
-    assert surest.options == {"begins": HONEY}
+    chosen = _chosen(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=0.8)
+    assert (chosen.asked, chosen.options) == (asked[1], {"begins": HONEY})
+    assert "".join(chosen.answer(Scripted({}), **chosen.options)) == f"{HONEY} It is so."
 
 
 def test_of_lines_that_fit_as_well_the_likelier_one_begins_the_answer() -> None:
     asked = _asked(f"{WAX}\n{HONEY}", "[1] Bees fly.")
-    surest = _answer(asked, {WAX: -0.1, HONEY: -4.0, "[1] Bees fly.": -6.0})
-    assert (surest.asked, surest.options) == (asked[0], {"begins": WAX})
+    chosen = _chosen(asked, {WAX: -0.1, HONEY: -4.0, "[1] Bees fly.": -6.0})
+    assert (chosen.asked, chosen.options) == (asked[0], {"begins": WAX})
 
 
-def test_where_the_heaviest_line_is_too_light_its_passage_declines() -> None:
+@pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])
+def test_where_the_heaviest_line_is_too_light_its_passage_declines_and_says_no_more(
+    stop: Any, stops: list[str]
+) -> None:
     asked = _asked(WAX, HONEY)
-    surest = _answer(asked, {WAX: -9.0, HONEY: -8.0, DECLINED: -0.01}, Wax=0.1, Honey=0.2)
-    assert (surest.asked, surest.options) == (asked[1], {"begins": DECLINED})
-    assert "".join(surest.pieces).startswith(DECLINED)
+    model = Scripted({WAX: -9.0, HONEY: -8.0, DECLINED: -0.01})
+    chosen = choose(model, asked, _fits({"Wax": 0.1, "Honey": 0.2}), stop=stop)
+    assert (chosen.asked, chosen.options) == (asked[1], {"begins": DECLINED, "stop": stops})
 
 
 def test_what_the_model_would_rather_decline_weighs_less() -> None:
@@ -159,33 +175,55 @@ def test_what_the_model_would_rather_decline_weighs_less() -> None:
 def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> None:
     lines = "\n".join(f"[1] Line {place}." for place in range(LINES))
     model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
-    surest = surest_answer(model, _asked(WAX, lines), _fits({"Wax": 0.1}))
+    chosen = choose(model, _asked(WAX, lines), _fits({"Wax": 0.1}))
     assert model.read == ["?1"]
-    assert surest.options["begins"] in lines
+    assert chosen.options["begins"] in lines
+
+
+def test_a_line_of_several_passages_is_weighed_once_in_the_first() -> None:
+    model = Scripted({WAX: -0.1, DECLINED: -9.0})
+    asked = _asked(WAX, WAX)
+    assert choose(model, asked, _fits({})).asked is asked[0]
+    assert model.read == ["?0"]
 
 
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
     model = Scripted({})
-    surest = surest_answer(model, _asked(""), _fits({}), seed=3)
-    assert (surest.options, "".join(surest.pieces)) == ({}, " It is so.")
-    assert model.read == []
+    asked = _asked("", "")
+    chosen = choose(model, asked, _fits({}), seed=3)
+    assert (chosen.asked, chosen.options, model.read) == (asked[0], {"seed": 3}, [])
 
 
-def test_what_is_asked_for_reaches_the_answer_alone() -> None:
+@pytest.mark.parametrize("options", [{"begins": "So"}, {"json_schema": {"type": "object"}}])
+def test_an_answer_whose_form_was_asked_for_has_it(options: dict[str, Any]) -> None:
+    asked = _asked(WAX, HONEY)
+    model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
+    chosen = choose(model, asked, _fits({}), **options)
+    assert (chosen.asked, chosen.options) == (asked[1], options)
+
+
+def test_what_was_read_is_what_the_answer_goes_on_from() -> None:
     model, prefixes = Scripted({WAX: -0.1, DECLINED: -9.0}), [PrefixCache()]
-    surest_answer(model, _asked(WAX), _fits({}), prefixes, seed=3, temperature=0.5)
+    chosen = choose(model, _asked(WAX), _fits({}), prefixes, seed=3)
+    chosen.answer(model, **chosen.options)
     [given] = model.given
-    assert (given["seed"], given["temperature"], given["begins"]) == (3, 0.5, WAX)
+    assert (given["seed"], given["begins"]) == (3, WAX)
     assert given["prefix"] is prefixes[0]
 
 
-def test_an_error_is_raised_as_it_is() -> None:
+def test_lines_and_the_refusal_fit_into_one_compiled_step() -> None:
+    assert (LINES + 1) * (FIRST - 1) <= 63
+
+
+def test_an_error_frees_all_of_them() -> None:
     class Broken(Scripted):
         def _verify(self, weigher: Weigher) -> None:
             raise RuntimeError("out of memory")
 
+    model = Broken({})
     with pytest.raises(RuntimeError, match="out of memory"):
-        surest_answer(Broken({}), _asked(WAX), _fits({}))
+        choose(model, _asked(WAX, HONEY), _fits({}))
+    assert model.streams[0].is_closed
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +235,9 @@ def reader() -> LanguageModel:
 
 
 def _likelihood(model: LanguageModel, prompt: Any, text: str) -> float:
-    """The log-probability of a text as an answer's beginning, by one plain forward."""
+    """The log-probability of a text's first tokens as an answer's beginning, by one plain forward."""
     read = list(model.tokenize(prompt).tokens)
-    said = model.tokenizer.encode(text, add_special_tokens=False)
+    said = model.tokenizer.encode(text, add_special_tokens=False)[:FIRST]
     with torch.no_grad():
         scores = model.model(torch.tensor([read + said])).logits[0].log_softmax(-1)
     return sum(float(scores[len(read) - 1 + place, token]) for place, token in enumerate(said))
@@ -208,7 +246,7 @@ def _likelihood(model: LanguageModel, prompt: Any, text: str) -> float:
 def test_one_tree_of_lines_says_what_plain_forwards_say(reader: LanguageModel) -> None:
     asked = _asked("[1] Wax melts.\n[1] Wax is soft.", HONEY)
     texts = [[*one.lines, DECLINED] for one in asked]
-    found = log_probabilities(reader, asked, texts, [PrefixCache() for _ in asked])
+    found = log_probabilities(cast(WeighingModel, reader), asked, texts, [PrefixCache() for _ in asked])
     for one, own, weights in zip(asked, texts, found, strict=True):
         assert weights == pytest.approx([_likelihood(reader, one.tokenized, text) for text in own], abs=1e-3)
 
@@ -220,7 +258,14 @@ def test_a_model_that_verifies_no_tree_is_asked_for_each_line(reader: LanguageMo
 
     [asked] = _asked(f"{WAX}\n{HONEY}")
     plain = Plain(reader.model, reader.tokenizer, name="tiny-reader")
-    [found] = log_probabilities(plain, [asked], [[WAX, HONEY]], [PrefixCache()])
+    [found] = log_probabilities(cast(WeighingModel, plain), [asked], [[WAX, HONEY]], [PrefixCache()])
+    assert found == pytest.approx([_likelihood(reader, asked.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
+
+
+def test_lines_are_weighed_where_every_forward_has_one_shape(reader: LanguageModel) -> None:
+    fixed = LanguageModel(reader.model, reader.tokenizer, name="tiny-reader", deterministic=True)
+    [asked] = _asked(f"{WAX}\n{HONEY}")
+    [found] = log_probabilities(cast(WeighingModel, fixed), [asked], [[WAX, HONEY]], [PrefixCache()])
     assert found == pytest.approx([_likelihood(reader, asked.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
 
 
@@ -228,7 +273,9 @@ def test_a_model_that_verifies_no_tree_is_asked_for_each_line(reader: LanguageMo
 def test_a_question_that_was_asked_before_weighs_its_lines_alike(engine: Any) -> None:
     model, prefix = LanguageModel(tiny_model(), byte_tokenizer(), name="tiny", engine=engine), PrefixCache()
     [asked] = _asked(f"{WAX}\n{HONEY}")
-    first, again = (log_probabilities(model, [asked], [[WAX, HONEY]], [prefix])[0] for _ in range(2))
+    first, again = (
+        log_probabilities(cast(WeighingModel, model), [asked], [[WAX, HONEY]], [prefix])[0] for _ in range(2)
+    )
     assert first == pytest.approx(again, abs=1e-3)
 
 

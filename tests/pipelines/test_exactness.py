@@ -89,6 +89,15 @@ def test_a_proof_names_the_worst_token(retriever: Retriever, tiny: LanguageModel
         proven(QUESTION, tiny, retriever, k=2, max_new_tokens=8, temperature=1.0, show=lambda stream: None)
 
 
+def test_of_a_readers_answer_what_follows_its_line_is_proven(retriever: Retriever) -> None:
+    model: Any = tiny_model(max_position_embeddings=4096)
+    model.config.prompt_format = "reader"
+    reader = LanguageModel(model, byte_tokenizer(), name="tiny-reader")
+    proof = proven(QUESTION, reader, retriever, k=2, max_new_tokens=120, show=lambda stream: None)
+    assert proof.text.startswith(("[1] ", "The passages do not say."))
+    assert proof.certificate.holds
+
+
 def test_every_way_of_decoding_is_measured(tiny_folder: Path, tmp_path: Path) -> None:
     arguments = ("bench", "exactness", recorded(tmp_path, 3), "--model", tiny_folder, "--limit", 2)
     shown = antiphon(*arguments, "--max-new-tokens", 16, "--json")

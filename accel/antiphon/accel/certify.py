@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from antiphon.accel.engines.torch.attention import HALF
 from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.text.completion import Completion
 
 HALF_ULPS = 2.0
 SINGLE_ULPS = 64.0
@@ -211,3 +212,12 @@ def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterat
         lost = scores.amax(dim=-1) - scores.gather(1, tokens[:, None])[:, 0]
         ulp = eps * (torch.frexp(top.abs().clamp(min=1)).exponent - 1).exp2()  # frexp: top = m * 2**e, m from 1/2 to 1
         yield from (lost / ulp).nan_to_num(nan=math.inf, posinf=math.inf).tolist()
+
+
+def emitted_ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids of what was said; of a text they are guessed."""
+    if isinstance(completion, Completion):
+        return list(completion.tokens)
+    if isinstance(completion, str):
+        return list(tokenizer.encode(completion, add_special_tokens=False))
+    return list(completion)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from antiphon.accel.certify import Certificate
+from antiphon.accel.certify import Certificate, emitted_ids
 from antiphon.accel.certify import certify as certify_output
 from antiphon.accel.decoding.choice import check_drafter, factory_of
 from antiphon.accel.decoding.grammar import JsonGrammar
@@ -256,7 +256,7 @@ class LanguageModel:
     ) -> TextGeneration:
         """One request, ready to be decoded."""
         given = texts("references", references)
-        read = tokenize(prompt, self.tokenizer)
+        read, begun = tokenize(prompt, self.tokenizer), self._begun(settings.begins)
         tokens, sources = read.tokens, [read.tokens_of(each) or each for each in given]
         room = min(settings.max_new_tokens, self._room(len(tokens)))
         request = prepare(
@@ -275,7 +275,9 @@ class LanguageModel:
         options = replace(options, drafter=with_table(factory_of(options, self.engine), own))
         tenant = own if prefix is None else prefix.tenant
         generator = self._generator(settings.seed) if settings.is_sampled else None
-        return TextGeneration(request, sources, self.tokenizer, generator, options, tenant)
+        return TextGeneration(
+            request, [*sources, begun] if begun else sources, self.tokenizer, generator, options, tenant
+        )
 
     def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
         """The runners-up that a request may use."""
@@ -287,9 +289,13 @@ class LanguageModel:
         """What changes the model's scores, beside what transformers has for it: the schema has the last word."""
         taken = (settings.presence_penalty, settings.frequency_penalty, settings.logit_bias)
         changed = penalties(*taken, prompt_tokens, self.vocabulary)
-        changed += beginning(self.tokenizer.encode(settings.begins, add_special_tokens=False), prompt_tokens)
+        changed += beginning(self._begun(settings.begins), prompt_tokens)
         changed += self._json.processors(settings.json_schema, prompt_tokens, room)
         return changed
+
+    def _begun(self, begins: str) -> list[int]:
+        """The tokens that a text begins with; what would be a special token is text."""
+        return self.tokenizer.encode(begins, add_special_tokens=False, split_special_tokens=True) if begins else []
 
     def _stream(
         self,
@@ -311,6 +317,7 @@ class LanguageModel:
             likelihood=lambda: chooser.log_probability,
             logprobs=found,
             weights=self.options.weights or "",
+            begins=settings.begins,
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
@@ -327,11 +334,13 @@ class LanguageModel:
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,
+        begins: str = "",
         ulps: float | None = None,
     ) -> Certificate:
         """Prove that a greedy completion of this prompt is the model's own, whoever made it; see `certify.certify`.
 
-        A completion knows its ``repetition_penalty``; for ids or a text it is what is given here. Of a text the ids
+        A completion knows its ``repetition_penalty`` and what it ``begins`` with, of which nothing is to be proven; for
+        ids or a text they are what is given here. Of a text the ids
         are guessed, by the tokenizer: where the certificate holds it is proven all the same, where it does not, the
         answer may have been emitted in other tokens.
 
@@ -345,8 +354,8 @@ class LanguageModel:
                     f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
                     "need not be the best. Certify a greedy one, at temperature 0."
                 )
-            repetition_penalty = completion.repetition_penalty
-        emitted = _ids(completion, self.tokenizer)
+            repetition_penalty, begins = completion.repetition_penalty, completion.begins
+        emitted = emitted_ids(completion, self.tokenizer)
 
         def prove() -> Certificate:
             tokens = prompt_tokens(prompt, self.tokenizer)
@@ -354,6 +363,7 @@ class LanguageModel:
                 self.model,
                 **self._inputs(tokens),
                 max_new_tokens=max(len(emitted), 1),
+                logits_processor=beginning(self._begun(begins), len(tokens)),
                 **Settings(repetition_penalty=repetition_penalty).arguments,
                 **self._ends(),
             )
@@ -390,11 +400,3 @@ class LanguageModel:
     def _generator(self, seed: int | None) -> torch.Generator:
         generator = torch.Generator(self.model.device)
         return generator.manual_seed(generator.seed() if seed is None else seed)
-
-
-def _ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    if isinstance(completion, Completion):
-        return list(completion.tokens)
-    if isinstance(completion, str):
-        return list(tokenizer.encode(completion, add_special_tokens=False))
-    return list(completion)

@@ -2,17 +2,19 @@
 
 A small reader answers better from one passage than from several, each of which distracts it; and of the lines of one
 passage it often says the second best. So the lines that fit the question best are weighed, by how well they fit and by
-how likely the model finds each as its answer: they are one draft, which one forward verifies beside the prompt. The
+how likely the model finds the first tokens of each as its answer: they are one draft, verified behind the prompt. The
 heaviest is how the answer begins; where it is too light, or the model would rather decline, a refusal is the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from antiphon.accel import PrefixCache, TextModel
+from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.weigher import Weigher
 from antiphon.accel.text.completion import Pieces
 from antiphon.accel.text.messages import PromptInput
@@ -24,19 +26,23 @@ from antiphon.retrieval import Passage
 LINES = 8
 """So many lines, of all passages, are weighed by the model: those that fit the question best."""
 
+FIRST = 8
+"""So many first tokens of a line tell how likely it is: by then it is known which line it is, and the rest is copied.
+With as many lines and the refusal they are 63 rows, which is what one step holds where steps are compiled."""
+
 _NAT = 0.1
 """What a nat of a line's log-probability weighs beside its relevance, which is at most 1."""
 
 _LEAST = 0.0
-"""What a line has to weigh to be an answer; see `weight_of`. From questions about held-out pages."""
+"""What a line has to weigh to be an answer."""
 
-_DECLINING, _SUREST = 0.05, -12.0
+_DECLINING, _FLOOR = 0.05, -12.0
 """What a nat of the refusal's log-probability weighs, and below how many it counts no more."""
 
 
 def weight_of(relevance: float, log_probability: float, declining: float) -> float:
     """How good an answer a line is, from its relevance and from its and a refusal's log-probability (nats)."""
-    return relevance + _NAT * log_probability - _DECLINING * max(declining, _SUREST)
+    return relevance + _NAT * log_probability - _DECLINING * max(declining, _FLOOR)
 
 
 @runtime_checkable
@@ -46,6 +52,10 @@ class WeighingModel(Protocol):
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
+
+    @property
+    def options(self) -> DecodingOptions:
+        """How it decodes."""
 
     def stream(
         self,
@@ -93,15 +103,17 @@ class AskedPassage:
 
 
 @dataclass(frozen=True, slots=True)
-class SurestAnswer:
-    """An answer that grows while its ``pieces`` are read, and the passage that was asked.
-
-    ``options`` are what the model was asked with beside what it was told to.
-    """
+class Choice:
+    """The passage that answers, what its model has read of it, and what an answer is to be generated with beside."""
 
     asked: AskedPassage
-    pieces: Pieces
-    options: Mapping[str, Any]
+    prefix: PrefixCache
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def answer(self, language_model: WeighingModel, **generation: Any) -> Pieces:
+        """The answer while it grows; ``generation`` goes to `LanguageModel.stream`."""
+        references, prefix = self.asked.references, self.prefix
+        return language_model.stream(self.asked.tokenized, references=references, prefix=prefix, **generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +125,40 @@ class Line:
     relevance: float
 
 
-def surest_answer(
+def choose(
     language_model: WeighingModel,
     asked: Sequence[AskedPassage],
     relevance: Relevance,
     prefixes: Sequence[PrefixCache] = (),
     **generation: Any,
-) -> SurestAnswer:
-    """The answer that begins with the heaviest line; a refusal, where that is too light.
+) -> Choice:
+    """The passage of the heaviest line, with which its answer begins, or with a refusal where that line is too light.
 
-    All that follows the line is what the model says to that passage's prompt. ``generation`` goes to
-    `LanguageModel.stream`, and so do ``prefixes``, one for each passage.
+    Passages without a quotable line are not asked where another has one. An answer of which ``generation`` says the
+    form, or how it begins, begins as it may. ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
-    lines = fitting_lines(asked, relevance)
-    weighed = weighed_lines(language_model, asked, lines, kept)
-    best = max(weighed, key=lambda one: one[1], default=None)
-    line, begins = (None, "") if best is None else (best[0], best[0].text if best[1] >= _LEAST else DECLINED)
-    chosen = asked[line.place if line else 0]
-    options = {"begins": begins} if begins else {}
-    prefix = kept[line.place if line else 0]
-    pieces = language_model.stream(
-        chosen.tokenized, references=chosen.references, prefix=prefix, **{**generation, **options}
-    )
-    return SurestAnswer(chosen, pieces, options)
+    lines = weighed_lines(language_model, asked, fitting_lines(asked, relevance), kept)
+    if not lines:
+        return Choice(asked[0], kept[0], generation)
+    line, weight = max(lines, key=lambda one: one[1])
+    chosen, prefix = asked[line.place], kept[line.place]
+    if generation.get("json_schema") is not None or generation.get("begins"):
+        return Choice(chosen, prefix, generation)
+    if weight >= _LEAST:
+        return Choice(chosen, prefix, {**generation, "begins": line.text})
+    return Choice(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
+
+
+def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
+    """Nothing follows a refusal."""
+    stop = generation.get("stop") or ()
+    return [*((stop,) if isinstance(stop, str) else stop), "\n"]
 
 
 def fitting_lines(asked: Sequence[AskedPassage], relevance: Relevance) -> list[Line]:
     """The lines of these passages that fit the question best, the best first."""
-    said = [(place, line) for place, one in enumerate(asked) for line in one.lines]
+    said = list({line: (place, line) for place, one in reversed([*enumerate(asked)]) for line in one.lines}.values())
     fits = relevance([(asked[place].passage, _sentence(line)) for place, line in said])
     lines = [Line(place, line, fit) for (place, line), fit in zip(said, fits, strict=True)]
     return sorted(lines, key=lambda line: -line.relevance)[:LINES]
@@ -176,28 +193,37 @@ def log_probabilities(
     texts: Sequence[Sequence[str]],
     prefixes: Sequence[PrefixCache],
 ) -> list[list[float]]:
-    """For each passage how likely, in nats, its prompt's answer begins with each of its ``texts``."""
+    """For each passage how likely, in nats, its answer begins with each of its ``texts``, by their first tokens."""
     encode = language_model.tokenizer.encode
-    weighers = [Weigher([encode(text, add_special_tokens=False) for text in own]) for own in texts]
-    made = iter(weighers)
-    rows = max((weigher.rows for weigher in weighers), default=0)
-    streams = language_model.stream_batch(
-        [one.tokenized for one in asked],
-        prefixes=prefixes,
-        drafter=lambda: next(made),
-        rows=rows,
-        max_new_tokens=rows + 2,
-    )
-    try:
-        for stream in streams:
-            next(stream, None)
-    finally:
-        for stream in streams:
-            stream.close()
+    weighers = [Weigher([encode(text, add_special_tokens=False)[:FIRST] for text in own]) for own in texts]
+    if not language_model.options.fixed_rows:  # forwards of a fixed shape hold no tree beside a prompt
+        _read(language_model, asked, weighers, prefixes)
     return [
-        weigher.log_probabilities or _one_by_one(language_model, one, own, prefix)
+        _one_by_one(language_model, one, own, prefix)
+        if weigher.log_probabilities is None
+        else weigher.log_probabilities
         for weigher, one, own, prefix in zip(weighers, asked, texts, prefixes, strict=True)
     ]
+
+
+def _read(
+    language_model: WeighingModel,
+    asked: Sequence[AskedPassage],
+    weighers: Sequence[Weigher],
+    prefixes: Sequence[PrefixCache],
+) -> None:
+    """Read each passage's prompt, with its texts as the draft of the first forward."""
+    made = iter(weighers)  # one for each prompt, in their order
+    rows = max((weigher.rows for weigher in weighers), default=0)
+    with ExitStack() as streams:
+        for stream in language_model.stream_batch(
+            [one.tokenized for one in asked],
+            prefixes=prefixes,
+            drafter=lambda: next(made),
+            rows=rows,
+            max_new_tokens=rows + 2,
+        ):
+            next(streams.enter_context(stream), None)
 
 
 def _one_by_one(
@@ -210,7 +236,7 @@ def _one_by_one(
     weights = []
     for text in texts:
         count = len(language_model.tokenizer.encode(text, add_special_tokens=False))
-        options = {"begins": text, "logprobs": 0, "max_new_tokens": count}
+        options = {"begins": text, "logprobs": 0, "max_new_tokens": min(count, FIRST)}
         said = language_model.stream(asked.tokenized, references=(text,), prefix=prefix, **options).to_end()
         weights.append(sum(token.logprob for token in said.completion.logprobs))
     return weights

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from antiphon.accel import Completion, PrefixCache, TextModel
 from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.each import AskedPassage, SurestAnswer, WeighingModel, asks_each, surest_answer
+from antiphon.pipelines.each import AskedPassage, Choice, WeighingModel, asks_each, choose
 from antiphon.pipelines.passage_memory import PassageMemory
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
@@ -33,12 +33,13 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents: what the search finds is the prompt's evidence and the drafter's references.
 
-    ``k`` passages are read. The reader asks each of them by itself, and the answer that fits the question best is the
-    answer, or a refusal where none fits; its passage is then the first of the answer's, and its prompt the one that is
-    counted. Any other model has them all in one prompt; where they do not fit the context window beside the answer's
-    ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt, of all passages at once; by default its
-    form follows the model: the one that its configuration names (``prompt_format``), else messages where its tokenizer
-    has a chat template, plain text where it has none.
+    ``k`` passages are found. The reader is asked about each by itself: its answer begins with the line that fits the
+    question best and that it finds likeliest, or is a refusal where none weighs enough. That line's passage is then the
+    first of the answer's, and its prompt the one that is counted, without the forward that weighed lines. Any other
+    model has them all in one prompt; where they do not fit the context window beside the answer's ``max_new_tokens``,
+    the last ones are left out. ``prompt`` makes the prompt, of all passages at once; by default its form follows the
+    model: the one that its configuration names (``prompt_format``), else messages where its tokenizer has a chat
+    template, plain text where it has none.
 
     With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
     words (in half precision but for ties), in fewer steps.
@@ -84,7 +85,7 @@ class Rag:
         found = self.find(question, k)
         generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
         if self._own_prompt is None and asks_each(self.language_model):
-            return self._surest(self.language_model, question, found, sessions, generation)
+            return self._each(self.language_model, question, found, sessions, generation)
         fitted = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
         return self.begin(question, *fitted, sessions=sessions, **generation)
 
@@ -100,7 +101,7 @@ class Rag:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
         return tuple(found)
 
-    def _surest(
+    def _each(
         self,
         model: WeighingModel,
         question: str,
@@ -108,27 +109,27 @@ class Rag:
         sessions: bool,
         generation: dict[str, Any],
     ) -> AnswerStream:
-        """The best of the answers to each passage, which is then the first of the passages."""
+        """The answer from the passage that was chosen, which is then the first of the passages."""
         store = self.sessions if sessions else None
-        surest = self._answer_each(model, question, found, store, **generation)
+        choice = self._choose(model, question, found, store, **generation)
         then = [partial(_keep, store, question)] if store is not None else []
-        passages = _first(surest.asked.passage, found)
-        return AnswerStream(question, passages, surest.asked.prompt, surest.pieces, then)
+        pieces = choice.answer(model, **choice.options)
+        return AnswerStream(question, _first(choice.asked.passage, found), choice.asked.prompt, pieces, then)
 
-    def _answer_each(
+    def _choose(
         self,
         model: WeighingModel,
         question: str,
         found: tuple[Passage, ...],
         store: SessionStore | None = None,
         **generation: Any,
-    ) -> SurestAnswer:
-        """The best of the answers to each passage, by itself; see `surest_answer`."""
+    ) -> Choice:
+        """The passage that answers, and how its answer begins; see `choose`."""
         earlier = _earlier(store, question) if store is not None else []
         asked = [self._asked(question, passage, earlier, generation["max_new_tokens"]) for passage in found]
         memory = self.memory
         prefixes = [memory.prefix_of(passage) for passage in found] if memory is not None else []
-        return surest_answer(model, asked, relevance_to(question, self.retriever), prefixes, **generation)
+        return choose(model, asked, relevance_to(question, self.retriever), prefixes, **generation)
 
     def _asked(self, question: str, passage: Passage, earlier: Sequence[str], max_new_tokens: int) -> AskedPassage:
         """A passage with the prompt that asks it alone."""
@@ -196,10 +197,10 @@ def fit(
     )
 
 
-def surest_first(
+def chosen_first(
     language_model: TextModel, question: str, passages: Sequence[Passage], **generation: Any
 ) -> tuple[tuple[Passage, ...], Mapping[str, Any]]:
-    """The same passages, first the one whose answer a reader is surest of, and the options that the answer needs.
+    """The same passages, first the one that a reader is to answer from, and the options that the answer needs.
 
     For any other model they are as they were.
     """
@@ -209,9 +210,9 @@ def surest_first(
     rag = Rag(_Found(found), language_model, k=len(found))
     if not asks_each(language_model):
         return found, {}
-    surest = rag._answer_each(language_model, question, found, **generation)
-    surest.pieces.close()
-    return _first(surest.asked.passage, found), surest.options
+    choice = rag._choose(language_model, question, found, **generation)
+    added = {name: value for name, value in choice.options.items() if name not in generation}
+    return _first(choice.asked.passage, found), added
 
 
 def _first(chosen: Passage, passages: Sequence[Passage]) -> tuple[Passage, ...]:

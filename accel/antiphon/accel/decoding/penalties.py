@@ -50,7 +50,7 @@ def beginning(tokens: Tokens, prompt_tokens: int) -> LogitsProcessorList:
 
 
 class _Beginning(LogitsProcessor):
-    """Leaves one token its score while the beginning is being said."""
+    """Rules out all tokens but one while the beginning is being said."""
 
     def __init__(self, tokens: Tokens, prompt_tokens: int) -> None:
         self._tokens = tokens
@@ -61,7 +61,6 @@ class _Beginning(LogitsProcessor):
         place = input_ids.shape[1] - self._prompt_tokens
         if place >= len(self._tokens):
             return scores
-        token = self._tokens[place]
         left = torch.full_like(scores, -torch.inf)
-        left[:, token] = scores[:, token]
+        left[:, self._tokens[place]] = 0.0
         return left

@@ -54,7 +54,8 @@ class Completion:
 
     ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
     the model emitted, up to the one that ended the text, and ``origins`` how each of them came to be; ``temperature``
-    and ``repetition_penalty`` are what they were chosen with. ``logprobs`` has one for each token, where asked for.
+    and ``repetition_penalty`` are what they were chosen with, and ``begins`` is what the text was told to begin with.
+    ``logprobs`` has one for each token, where asked for.
     """
 
     text: str
@@ -66,6 +67,7 @@ class Completion:
     repetition_penalty: float = 1.0
     origins: tuple[Origin, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    begins: str = ""
 
 
 class Pieces(Iterator[str]):
@@ -103,7 +105,8 @@ class Stream(Pieces):
 
     ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say;
     ``likelihood`` says the log-probability of what was chosen, where somebody counts it.
-    ``logprobs`` is filled by the steps, one for each token. ``weights`` are those of few bits that were asked for.
+    ``logprobs`` is filled by the steps, one for each token. ``weights`` are those of few bits that were asked for, and
+    ``begins`` what the text was told to begin with.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Stream(Pieces):
         likelihood: Callable[[], float | None] = lambda: None,
         logprobs: Sequence[TokenLogprob] = (),
         weights: str = "",
+        begins: str = "",
     ) -> None:
         self._running = steps
         self._likelihood = likelihood
@@ -126,6 +130,7 @@ class Stream(Pieces):
         self.prompt_tokens = prompt_tokens
         self._logprobs = logprobs
         self._weights = weights
+        self._begins = begins
         self._lock = FairLock()  # for closing while somebody else reads
         self._steps: list[Step] = []
         self._pieces: list[str] = []
@@ -167,6 +172,7 @@ class Stream(Pieces):
             repetition_penalty=repetition_penalty,
             origins=_origins(self._steps, self._ends, len(text)),
             logprobs=tuple(self._logprobs[: len(tokens)]),
+            begins=self._begins,
         )
 
     @property

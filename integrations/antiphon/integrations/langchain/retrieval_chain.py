@@ -25,7 +25,7 @@ from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.pipelines.each import asks_each
 from antiphon.pipelines.prompt import PromptFormat, prompt_format
-from antiphon.pipelines.rag import fit, surest_first
+from antiphon.pipelines.rag import chosen_first, fit
 
 Question = str | Mapping[str, Any]
 """A question, or a mapping that has it under "question" (and whatever else a prompt template takes)."""
@@ -50,8 +50,8 @@ def retrieval_chain(
     """A question to "question", "context" (the documents), "answer" (a message) and "citations" (of the answer).
 
     ``prompt`` is a template of "context" and "question"; without it the prompt is the one that the model was made for,
-    of as many documents as fit its context window. A reader is asked about each document by itself; the one whose
-    answer it is surest of then comes first, and answers alone.
+    of as many documents as fit its context window. A reader is asked about each document by itself; the one with
+    the line that answers best then comes first, and answers alone.
     """
     found: RunnableSerializable[Any, Any] = RunnableParallel(
         question=RunnableLambda(_question),
@@ -59,8 +59,8 @@ def retrieval_chain(
         given=RunnablePassthrough(),
     )
     if prompt is None:
-        found = found.assign(surest=RunnableLambda(partial(_surest_first, chat)))
-        found = found.assign(context=RunnableLambda(lambda found: found["surest"][0]))
+        found = found.assign(chosen=RunnableLambda(partial(_chosen_first, chat)))
+        found = found.assign(context=RunnableLambda(lambda found: found["chosen"][0]))
     answered = found.assign(answer=RunnableLambda(partial(_asking, chat, prompt)))
     cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
     return cited.pick(["question", "context", "answer", "citations"])
@@ -74,12 +74,12 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
 
 
-def _surest_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], Mapping[str, Any]]:
+def _chosen_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], Mapping[str, Any]]:
     """The documents, first the one that answers, where the model is a reader; and the options that it needs for it."""
     documents = found["context"]
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    ordered, options = surest_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
+    ordered, options = chosen_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
     return [documents[int(passage.id)] for passage in ordered], options
 
 
@@ -100,8 +100,10 @@ def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: di
     if asks_each(chat.language_model):
         documents = documents[:1]
     messages, stop = _written(chat, prompt_format(chat.language_model), question, documents)
+    options = found["chosen"][1]
+    stop = (*stop, *options.get("stop", ()))
     stops = {"stop": [*(chat.stop or ()), *stop]} if stop else {}
-    bound = chat.bind(references=documents, **stops, **found["surest"][1])
+    bound = chat.bind(references=documents, **{**options, **stops})
     return RunnableLambda(lambda _: messages) | bound
 
 

