@@ -32,9 +32,9 @@ from antiphon.pipelines.each import (
     FIRST,
     LINES,
     AskedPassage,
-    Choice,
+    ChosenPassage,
     WeighingModel,
-    choose,
+    choose_passage,
     log_probabilities,
     weight_of,
 )
@@ -139,8 +139,8 @@ def _fits(said: Mapping[str, float]) -> Relevance:
     return lambda pairs: [next((fit for word, fit in said.items() if word in text), 0.5) for _, text in pairs]
 
 
-def _chosen(asked: Sequence[AskedPassage], likely: Mapping[str, float], **fits: float) -> Choice:
-    return choose(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits))
+def _chosen(asked: Sequence[AskedPassage], likely: Mapping[str, float], **fits: float) -> ChosenPassage:
+    return choose_passage(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits))
 
 
 def test_of_lines_that_are_as_likely_the_one_that_fits_best_begins_the_answer() -> None:
@@ -162,7 +162,7 @@ def test_where_the_heaviest_line_is_too_light_its_passage_declines_and_says_no_m
 ) -> None:
     asked = _asked(WAX, HONEY)
     model = Scripted({WAX: -9.0, HONEY: -8.0, DECLINED: -0.01})
-    chosen = choose(model, asked, _fits({"Wax": 0.1, "Honey": 0.2}), stop=stop)
+    chosen = choose_passage(model, asked, _fits({"Wax": 0.1, "Honey": 0.2}), stop=stop)
     assert (chosen.asked, chosen.options) == (asked[1], {"begins": DECLINED, "stop": stops})
 
 
@@ -175,7 +175,7 @@ def test_what_the_model_would_rather_decline_weighs_less() -> None:
 def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> None:
     lines = "\n".join(f"[1] Line {place}." for place in range(LINES))
     model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
-    chosen = choose(model, _asked(WAX, lines), _fits({"Wax": 0.1}))
+    chosen = choose_passage(model, _asked(WAX, lines), _fits({"Wax": 0.1}))
     assert model.read == ["?1"]
     assert chosen.options["begins"] in lines
 
@@ -183,14 +183,14 @@ def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> N
 def test_a_line_of_several_passages_is_weighed_once_in_the_first() -> None:
     model = Scripted({WAX: -0.1, DECLINED: -9.0})
     asked = _asked(WAX, WAX)
-    assert choose(model, asked, _fits({})).asked is asked[0]
+    assert choose_passage(model, asked, _fits({})).asked is asked[0]
     assert model.read == ["?0"]
 
 
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
     model = Scripted({})
     asked = _asked("", "")
-    chosen = choose(model, asked, _fits({}), seed=3)
+    chosen = choose_passage(model, asked, _fits({}), seed=3)
     assert (chosen.asked, chosen.options, model.read) == (asked[0], {"seed": 3}, [])
 
 
@@ -198,13 +198,13 @@ def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
 def test_an_answer_whose_form_was_asked_for_has_it(options: dict[str, Any]) -> None:
     asked = _asked(WAX, HONEY)
     model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
-    chosen = choose(model, asked, _fits({}), **options)
+    chosen = choose_passage(model, asked, _fits({}), **options)
     assert (chosen.asked, chosen.options) == (asked[1], options)
 
 
 def test_what_was_read_is_what_the_answer_goes_on_from() -> None:
     model, prefixes = Scripted({WAX: -0.1, DECLINED: -9.0}), [PrefixCache()]
-    chosen = choose(model, _asked(WAX), _fits({}), prefixes, seed=3)
+    chosen = choose_passage(model, _asked(WAX), _fits({}), prefixes, seed=3)
     chosen.answer(model, **chosen.options)
     [given] = model.given
     assert (given["seed"], given["begins"]) == (3, WAX)
@@ -222,7 +222,7 @@ def test_an_error_frees_all_of_them() -> None:
 
     model = Broken({})
     with pytest.raises(RuntimeError, match="out of memory"):
-        choose(model, _asked(WAX, HONEY), _fits({}))
+        choose_passage(model, _asked(WAX, HONEY), _fits({}))
     assert model.streams[0].is_closed
 
 

@@ -255,9 +255,8 @@ class LanguageModel:
         self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
     ) -> TextGeneration:
         """One request, ready to be decoded."""
-        given = texts("references", references)
         read, begun = tokenize(prompt, self.tokenizer), self._begun(settings.begins)
-        tokens, sources = read.tokens, [read.tokens_of(each) or each for each in given]
+        tokens, sources = read.tokens, [read.tokens_of(each) or each for each in texts("references", references)]
         room = min(settings.max_new_tokens, self._room(len(tokens)))
         request = prepare(
             self.model,
@@ -339,10 +338,9 @@ class LanguageModel:
     ) -> Certificate:
         """Prove that a greedy completion of this prompt is the model's own, whoever made it; see `certify.certify`.
 
-        A completion knows its ``repetition_penalty`` and what it ``begins`` with, of which nothing is to be proven; for
-        ids or a text they are what is given here. Of a text the ids
-        are guessed, by the tokenizer: where the certificate holds it is proven all the same, where it does not, the
-        answer may have been emitted in other tokens.
+        A completion knows its ``repetition_penalty`` and what it ``begins`` with, of which nothing is proven; for ids
+        or a text they are what is given here. Of a text the ids are guessed, by the tokenizer: where the certificate
+        holds it is proven all the same, where it does not, the answer may have been emitted in other tokens.
 
         Raises:
             ValueError: the completion was sampled, is empty, does not fit, or is not of the weights that were loaded.
@@ -367,8 +365,8 @@ class LanguageModel:
                 **Settings(repetition_penalty=repetition_penalty).arguments,
                 **self._ends(),
             )
-            output = [*tokens, *emitted]
-            return certify_output(self.model, output, len(tokens), logits_processor=request.processors, ulps=ulps)
+            processors = request.processors
+            return certify_output(self.model, [*tokens, *emitted], len(tokens), logits_processor=processors, ulps=ulps)
 
         return self.engine.lock.take(prove)
 

@@ -103,7 +103,7 @@ class AskedPassage:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenPassage:
     """The passage that answers, what its model has read of it, and what an answer is to be generated with beside."""
 
     asked: AskedPassage
@@ -125,13 +125,13 @@ class Line:
     relevance: float
 
 
-def choose(
+def choose_passage(
     language_model: WeighingModel,
     asked: Sequence[AskedPassage],
     relevance: Relevance,
     prefixes: Sequence[PrefixCache] = (),
     **generation: Any,
-) -> Choice:
+) -> ChosenPassage:
     """The passage of the heaviest line, with which its answer begins, or with a refusal where that line is too light.
 
     Passages without a quotable line are not asked where another has one. An answer of which ``generation`` says the
@@ -140,14 +140,14 @@ def choose(
     kept = list(prefixes) or [PrefixCache() for _ in asked]
     lines = weighed_lines(language_model, asked, fitting_lines(asked, relevance), kept)
     if not lines:
-        return Choice(asked[0], kept[0], generation)
+        return ChosenPassage(asked[0], kept[0], generation)
     line, weight = max(lines, key=lambda one: one[1])
     chosen, prefix = asked[line.place], kept[line.place]
     if generation.get("json_schema") is not None or generation.get("begins"):
-        return Choice(chosen, prefix, generation)
+        return ChosenPassage(chosen, prefix, generation)
     if weight >= _LEAST:
-        return Choice(chosen, prefix, {**generation, "begins": line.text})
-    return Choice(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
+        return ChosenPassage(chosen, prefix, {**generation, "begins": line.text})
+    return ChosenPassage(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
 
 
 def _with_line_break(generation: Mapping[str, Any]) -> list[str]:

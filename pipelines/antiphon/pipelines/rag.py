@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from antiphon.accel import Completion, PrefixCache, TextModel
 from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.each import AskedPassage, Choice, WeighingModel, asks_each, choose
+from antiphon.pipelines.each import AskedPassage, ChosenPassage, WeighingModel, asks_each, choose_passage
 from antiphon.pipelines.passage_memory import PassageMemory
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
@@ -111,10 +111,10 @@ class Rag:
     ) -> AnswerStream:
         """The answer from the passage that was chosen, which is then the first of the passages."""
         store = self.sessions if sessions else None
-        choice = self._choose(model, question, found, store, **generation)
+        chosen = self._choose(model, question, found, store, **generation)
         then = [partial(_keep, store, question)] if store is not None else []
-        pieces = choice.answer(model, **choice.options)
-        return AnswerStream(question, _first(choice.asked.passage, found), choice.asked.prompt, pieces, then)
+        pieces = chosen.answer(model, **chosen.options)
+        return AnswerStream(question, _first(chosen.asked.passage, found), chosen.asked.prompt, pieces, then)
 
     def _choose(
         self,
@@ -123,13 +123,13 @@ class Rag:
         found: tuple[Passage, ...],
         store: SessionStore | None = None,
         **generation: Any,
-    ) -> Choice:
-        """The passage that answers, and how its answer begins; see `choose`."""
+    ) -> ChosenPassage:
+        """The passage that answers, and how its answer begins; see `choose_passage`."""
         earlier = _earlier(store, question) if store is not None else []
         asked = [self._asked(question, passage, earlier, generation["max_new_tokens"]) for passage in found]
         memory = self.memory
         prefixes = [memory.prefix_of(passage) for passage in found] if memory is not None else []
-        return choose(model, asked, relevance_to(question, self.retriever), prefixes, **generation)
+        return choose_passage(model, asked, relevance_to(question, self.retriever), prefixes, **generation)
 
     def _asked(self, question: str, passage: Passage, earlier: Sequence[str], max_new_tokens: int) -> AskedPassage:
         """A passage with the prompt that asks it alone."""
@@ -210,9 +210,9 @@ def chosen_first(
     rag = Rag(_Found(found), language_model, k=len(found))
     if not asks_each(language_model):
         return found, {}
-    choice = rag._choose(language_model, question, found, **generation)
-    added = {name: value for name, value in choice.options.items() if name not in generation}
-    return _first(choice.asked.passage, found), added
+    chosen = rag._choose(language_model, question, found, **generation)
+    added = {name: value for name, value in chosen.options.items() if name not in generation}
+    return _first(chosen.asked.passage, found), added
 
 
 def _first(chosen: Passage, passages: Sequence[Passage]) -> tuple[Passage, ...]:

@@ -55,7 +55,8 @@ def certify(
 ) -> None:
     """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
 
-    Of a reader's answer from an index that is all that follows the line which it begins with. The exit code is 1 where the certificate does not hold.
+    Of a reader's answer from an index that is all that follows the line which it begins with. The exit code is 1 where
+    the certificate does not hold.
     """
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text
