@@ -168,7 +168,6 @@ def test_where_the_heaviest_line_is_too_light_its_passage_declines_and_says_no_m
 
 def test_what_the_model_would_rather_decline_weighs_less() -> None:
     assert weight_of(0.5, -1.0, -8.0) > weight_of(0.5, -1.0, -0.1)
-    assert weight_of(0.5, -1.0, -50.0) == weight_of(0.5, -1.0, -12.0)
     assert weight_of(0.5, -1.0, -8.0) > weight_of(0.4, -1.0, -8.0) > weight_of(0.4, -3.0, -8.0)
 
 
@@ -296,7 +295,7 @@ def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes
     ]
     assert len(lines) <= LINES
     best, line = lines[max(range(len(lines)), key=weights.__getitem__)]
-    begins = line if max(weights) >= 0 else DECLINED
+    begins = line if max(weights) >= 0.49 else DECLINED
     rag = Rag(retriever, reader, k=3)
     answer = rag.ask(QUESTION, max_new_tokens=120)
     assert answer.text == reader.generate(prompts[best].content, max_new_tokens=120, begins=begins).text

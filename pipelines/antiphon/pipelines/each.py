@@ -31,18 +31,15 @@ FIRST = 8
 With as many lines and the refusal they are 63 rows, which is what one step holds where steps are compiled."""
 
 _NAT = 0.1
-"""What a nat of a line's log-probability weighs beside its relevance, which is at most 1."""
+"""What a nat weighs by which the model would rather say a line than decline, beside relevance, which is at most 1."""
 
-_LEAST = 0.0
-"""What a line has to weigh to be an answer."""
-
-_DECLINING, _FLOOR = 0.05, -12.0
-"""What a nat of the refusal's log-probability weighs, and below how many it counts no more."""
+_LEAST = 0.49
+"""What a line has to weigh to be an answer: a higher one declines more of what should be declined, and of what not."""
 
 
 def weight_of(relevance: float, log_probability: float, declining: float) -> float:
     """How good an answer a line is, from its relevance and from its and a refusal's log-probability (nats)."""
-    return relevance + _NAT * log_probability - _DECLINING * max(declining, _FLOOR)
+    return relevance + _NAT * (log_probability - declining)
 
 
 @runtime_checkable
