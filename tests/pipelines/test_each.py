@@ -35,6 +35,7 @@ from antiphon.pipelines.each import (
     ChosenPassage,
     WeighingModel,
     choose_passage,
+    is_enough,
     log_probabilities,
     weight_of,
 )
@@ -171,6 +172,23 @@ def test_what_the_model_would_rather_decline_weighs_less() -> None:
     assert weight_of(0.5, -1.0, -8.0) > weight_of(0.4, -1.0, -8.0) > weight_of(0.4, -3.0, -8.0)
 
 
+@pytest.mark.parametrize(
+    ("relevance", "likely", "declining", "is_answer"),
+    [
+        (0.4, -1.0, -3.0, True),
+        (0.3, -1.0, -3.0, False),  # it does not fit
+        (0.4, -3.0, -3.0, False),  # it is not likely
+        (0.4, -3.0, -0.1, False),  # it would rather decline
+        (0.6, -2.4, -0.1, True),  # but this fits, and is what it would say if it did not
+        (0.6, -9.0, 0.0, True),  # who declines for certain says nothing of lines
+    ],
+)
+def test_a_line_has_to_fit_to_be_likely_and_to_be_said_willingly(
+    relevance: float, likely: float, declining: float, is_answer: bool
+) -> None:
+    assert is_enough(relevance, likely, declining) is is_answer
+
+
 def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> None:
     lines = "\n".join(f"[1] Line {place}." for place in range(LINES))
     model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
@@ -285,8 +303,8 @@ def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes
     prompts = [reader_prompt(QUESTION, [passage]) for passage in found]
     lines = [(place, line) for place, one in enumerate(prompts) for line in one.answers[-1].splitlines()]
     fits = relevance_to(QUESTION, retriever)([(found[place], quotes_of(line)[0].sentence) for place, line in lines])
-    weights = [
-        weight_of(
+    measured = [
+        (
             fit,
             _likelihood(reader, prompts[place].content, line),
             _likelihood(reader, prompts[place].content, DECLINED),
@@ -294,8 +312,9 @@ def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes
         for (place, line), fit in zip(lines, fits, strict=True)
     ]
     assert len(lines) <= LINES
-    best, line = lines[max(range(len(lines)), key=weights.__getitem__)]
-    begins = line if max(weights) >= 0.49 else DECLINED
+    heaviest = max(range(len(lines)), key=lambda number: weight_of(*measured[number]))
+    best, line = lines[heaviest]
+    begins = line if is_enough(*measured[heaviest]) else DECLINED
     rag = Rag(retriever, reader, k=3)
     answer = rag.ask(QUESTION, max_new_tokens=120)
     assert answer.text == reader.generate(prompts[best].content, max_new_tokens=120, begins=begins).text

@@ -3,7 +3,7 @@
 A small reader answers better from one passage than from several, each of which distracts it; and of the lines of one
 passage it often says the second best. So the lines that fit the question best are weighed, by how well they fit and by
 how likely the model finds the first tokens of each as its answer: they are one draft, verified behind the prompt. The
-heaviest is how the answer begins; where it is too light, or the model would rather decline, a refusal is the answer.
+heaviest is how the answer begins; where it is not enough a refusal is the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import exp, log1p
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from antiphon.accel import PrefixCache, TextModel
@@ -30,16 +31,33 @@ FIRST = 8
 """So many first tokens of a line tell how likely it is: by then it is known which line it is, and the rest is copied.
 With as many lines and the refusal they are 63 rows, which is what one step holds where steps are compiled."""
 
-_NAT = 0.1
-"""What a nat weighs by which the model would rather say a line than decline, beside relevance, which is at most 1."""
+_NAT = 0.15
+"""What a nat by which the model would rather say a line than decline weighs, beside relevance, which is at most 1."""
 
-_LEAST = 0.49
-"""What a line has to weigh to be an answer: a higher one declines more of what should be declined, and of what not."""
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What an answer needs: relevance, and ``nat`` for each nat of its log-probability, together ``least`` or more."""
+
+    nat: float
+    least: float
+
+
+_WILLING, _ANYHOW = Bar(nat=0.05, least=0.3), Bar(nat=0.1, least=0.55)
+"""Of a passage that the model would rather answer than decline, and of any."""
 
 
 def weight_of(relevance: float, log_probability: float, declining: float) -> float:
     """How good an answer a line is, from its relevance and from its and a refusal's log-probability (nats)."""
     return relevance + _NAT * (log_probability - declining)
+
+
+def is_enough(relevance: float, log_probability: float, declining: float) -> bool:
+    """Whether a line is an answer: it fits, and is likely where the model does not decline."""
+    declined = min(exp(declining), 1 - 1e-9)
+    likely = min(log_probability - log1p(-declined), 0.0)  # given that it does not decline
+    bars = (_WILLING, _ANYHOW) if declined < 1 / 2 else (_ANYHOW,)
+    return any(relevance + bar.nat * likely >= bar.least for bar in bars)
 
 
 @runtime_checkable
@@ -122,6 +140,15 @@ class Line:
     relevance: float
 
 
+@dataclass(frozen=True, slots=True)
+class WeighedLine:
+    """A line, what it weighs, and whether it is an answer."""
+
+    line: Line
+    weight: float
+    is_enough: bool
+
+
 def choose_passage(
     language_model: WeighingModel,
     asked: Sequence[AskedPassage],
@@ -129,7 +156,7 @@ def choose_passage(
     prefixes: Sequence[PrefixCache] = (),
     **generation: Any,
 ) -> ChosenPassage:
-    """The passage of the heaviest line, with which its answer begins, or with a refusal where that line is too light.
+    """The passage of the heaviest line, with which its answer begins, or with a refusal where that line is not enough.
 
     Passages without a quotable line are not asked where another has one. An answer of which ``generation`` says the
     form, or how it begins, begins as it may. ``prefixes`` are one for each passage.
@@ -138,12 +165,12 @@ def choose_passage(
     lines = weighed_lines(language_model, asked, fitting_lines(asked, relevance), kept)
     if not lines:
         return ChosenPassage(asked[0], kept[0], generation)
-    line, weight = max(lines, key=lambda one: one[1])
-    chosen, prefix = asked[line.place], kept[line.place]
+    best = max(lines, key=lambda one: one.weight)
+    chosen, prefix = asked[best.line.place], kept[best.line.place]
     if generation.get("json_schema") is not None or generation.get("begins"):
         return ChosenPassage(chosen, prefix, generation)
-    if weight >= _LEAST:
-        return ChosenPassage(chosen, prefix, {**generation, "begins": line.text})
+    if best.is_enough:
+        return ChosenPassage(chosen, prefix, {**generation, "begins": best.line.text})
     return ChosenPassage(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
 
 
@@ -169,8 +196,8 @@ def _sentence(line: str) -> str:
 
 def weighed_lines(
     language_model: WeighingModel, asked: Sequence[AskedPassage], lines: Sequence[Line], prefixes: Sequence[PrefixCache]
-) -> list[tuple[Line, float]]:
-    """What each line weighs; see `weight_of`. Passages without a line among these are not read."""
+) -> list[WeighedLine]:
+    """What each line weighs, and whether it is enough. Passages without a line among these are not read."""
     places = sorted({line.place for line in lines})
     texts = [[*(line.text for line in lines if line.place == place), DECLINED] for place in places]
     found = log_probabilities(
@@ -181,7 +208,8 @@ def weighed_lines(
         for place, own, weights in zip(places, texts, found, strict=True)
         for text, weight in zip(own, weights, strict=True)
     }
-    return [(line, weight_of(line.relevance, *likely[line.place, line.text])) for line in lines]
+    measured = [(line, (line.relevance, *likely[line.place, line.text])) for line in lines]
+    return [WeighedLine(line, weight_of(*one), is_enough(*one)) for line, one in measured]
 
 
 def log_probabilities(
