@@ -43,7 +43,7 @@ def test_what_an_answer_was_asked_with_reaches_the_chat_model(
     prompt = reader_prompt(QUESTION, [passage]).content
     begins = "[1] Wax"
     options = {"begins": begins}
-    monkeypatch.setattr(retrieval_chain, "chosen_first", lambda model, question, passages, **_: (passages, options))
+    monkeypatch.setattr(retrieval_chain, "chosen_first", lambda model, question, passages, **_: (passages, 1, options))
     chat = ChatAntiphon(language_model=reader, max_tokens=12)
     found = chat.with_retriever(AntiphonRetriever(retriever=retriever)).invoke(QUESTION)
     assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, begins=begins).text

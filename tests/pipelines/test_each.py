@@ -25,24 +25,28 @@ from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.completion import Pieces
 from antiphon.accel.text.messages import PromptInput
+from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.each import (
     FIRST,
     LINES,
-    AskedPassage,
-    ChosenPassage,
+    AskedPassages,
+    Chosen,
+    Join,
+    Measures,
     WeighingModel,
-    choose_passage,
+    choose_passages,
     is_enough,
     log_probabilities,
     weight_of,
 )
 from antiphon.pipelines.prompt import DECLINED, Prompt, reader_prompt
-from antiphon.pipelines.quotes import quotes_of
+from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.pipelines.rag import MAX_NEW_TOKENS
-from antiphon.pipelines.relevance import Relevance, relevance_to
+from antiphon.pipelines.relevance import relevance_to
+from antiphon.pipelines.similarity import similarity_to
 from antiphon.retrieval import Passage, Retriever
 
 QUESTION = "How many eggs does a queen lay?"
@@ -127,72 +131,105 @@ class Scripted:
         weigher.observe(draft, Accepted((), (1,)), NumpyLogits(scores.numpy()))
 
 
-def _asked(*lines: str) -> list[AskedPassage]:
+def _alone(passages: Sequence[Passage]) -> None:
+    """No two passages fit into one prompt."""
+
+
+def _asked(*lines: str) -> list[AskedPassages]:
     """A passage for each of these texts, which may have several lines."""
     return [
-        AskedPassage(Passage.at("a.md", place, text), Prompt("?", answers=(DECLINED, text)), f"?{place}")
+        AskedPassages((Passage.at("a.md", place, text),), Prompt("?", answers=(DECLINED, text)), f"?{place}")
         for place, text in enumerate(lines)
     ]
 
 
-def _fits(said: Mapping[str, float]) -> Relevance:
-    """Relevance that is known beforehand by a word of what is said; of all else it is 0.5."""
-    return lambda pairs: [next((fit for word, fit in said.items() if word in text), 0.5) for _, text in pairs]
+def _fits(said: Mapping[str, float], similar: float = 0.5) -> Measures:
+    """Relevance that is known beforehand by a word of what is said; of all else it is 0. All are as similar."""
+
+    def relevance(pairs: Sequence[tuple[Passage, str]]) -> list[float]:
+        return [next((fit for word, fit in said.items() if word in text), 0.0) for _, text in pairs]
+
+    return Measures(relevance, lambda pairs: [similar for _ in pairs])
 
 
-def _chosen(asked: Sequence[AskedPassage], likely: Mapping[str, float], **fits: float) -> ChosenPassage:
-    return choose_passage(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits))
+def _chosen(asked: Sequence[AskedPassages], likely: Mapping[str, float], join: Join = _alone, **fits: float) -> Chosen:
+    return choose_passages(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits), join=join)
 
 
-def test_of_lines_that_are_as_likely_the_one_that_fits_best_begins_the_answer() -> None:
+def test_of_lines_that_are_as_likely_the_one_that_answers_best_begins_the_answer() -> None:
     asked = _asked(WAX, HONEY)
-    chosen = _chosen(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=0.8)
+    chosen = _chosen(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=2.8)
     assert (chosen.asked, chosen.options) == (asked[1], {"begins": HONEY})
     assert "".join(chosen.answer(Scripted({}), **chosen.options)) == f"{HONEY} It is so."
 
 
-def test_of_lines_that_fit_as_well_the_likelier_one_begins_the_answer() -> None:
+def test_of_lines_that_answer_as_well_the_likelier_one_begins_the_answer() -> None:
     asked = _asked(f"{WAX}\n{HONEY}", "[1] Bees fly.")
     chosen = _chosen(asked, {WAX: -0.1, HONEY: -4.0, "[1] Bees fly.": -6.0})
     assert (chosen.asked, chosen.options) == (asked[0], {"begins": WAX})
 
 
+def test_a_second_line_of_the_passage_that_is_nearly_as_heavy_is_said_after_the_first() -> None:
+    asked = _asked(f"{WAX}\n{HONEY}\n[1] Bees fly.")
+    chosen = _chosen(asked, dict.fromkeys((WAX, HONEY, "[1] Bees fly."), -1.0), Wax=1.0, Honey=2.0, Bees=0.9)
+    assert (chosen.asked, chosen.options) == (asked[0], {"begins": f"{HONEY}\n{WAX}"})
+
+
+def test_a_second_line_of_another_passage_is_said_if_both_fit_into_one_prompt() -> None:
+    asked = _asked(WAX, HONEY)
+    both = AskedPassages((*asked[1].passages, *asked[0].passages), Prompt("both"), "both")
+    joined: list[Sequence[Passage]] = []
+
+    def join(passages: Sequence[Passage]) -> AskedPassages:
+        joined.append(passages)
+        return both
+
+    likely = {WAX: -1.0, HONEY: -1.0}
+    chosen = _chosen(asked, likely, join, Wax=1.0, Honey=2.0)
+    assert (chosen.asked, chosen.options) == (both, {"begins": f"{HONEY}\n[2] Wax melts."})
+    assert joined == [list(both.passages)]
+    alone = _chosen(asked, likely, Wax=1.0, Honey=2.0)
+    assert (alone.asked, alone.options) == (asked[1], {"begins": HONEY})
+
+
 @pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])
-def test_where_the_heaviest_line_is_too_light_its_passage_declines_and_says_no_more(
-    stop: Any, stops: list[str]
+@pytest.mark.parametrize(("fit", "similar", "likely"), [(0.2, 0.1, -1.0), (0.2, 0.5, -8.0)])
+def test_where_no_line_is_enough_the_passage_of_the_heaviest_declines_and_says_no_more(
+    stop: Any, stops: list[str], fit: float, similar: float, likely: float
 ) -> None:
     asked = _asked(WAX, HONEY)
-    model = Scripted({WAX: -9.0, HONEY: -8.0, DECLINED: -0.01})
-    chosen = choose_passage(model, asked, _fits({"Wax": 0.1, "Honey": 0.2}), stop=stop)
+    model = Scripted({WAX: likely, HONEY: likely, DECLINED: -0.01 if likely < -1 else -9.0})
+    chosen = choose_passages(model, asked, _fits({"Wax": fit - 0.1, "Honey": fit}, similar), stop=stop)
     assert (chosen.asked, chosen.options) == (asked[1], {"begins": DECLINED, "stop": stops})
 
 
 def test_what_the_model_would_rather_decline_weighs_less() -> None:
     assert weight_of(0.5, -1.0, -8.0) > weight_of(0.5, -1.0, -0.1)
     assert weight_of(0.5, -1.0, -8.0) > weight_of(0.4, -1.0, -8.0) > weight_of(0.4, -3.0, -8.0)
+    assert weight_of(0.5, -1.0, -99.0) == weight_of(0.5, -1.0, -10.0)
 
 
 @pytest.mark.parametrize(
-    ("relevance", "likely", "declining", "is_answer"),
+    ("similarity", "likely", "declining", "is_answer"),
     [
         (0.4, -1.0, -3.0, True),
-        (0.3, -1.0, -3.0, False),  # it does not fit
+        (0.3, -1.0, -3.0, False),  # it is not similar
         (0.4, -3.0, -3.0, False),  # it is not likely
         (0.4, -3.0, -0.1, False),  # it would rather decline
         (0.6, -2.4, -0.1, True),  # but this fits, and is what it would say if it did not
         (0.6, -9.0, 0.0, True),  # who declines for certain says nothing of lines
     ],
 )
-def test_a_line_has_to_fit_to_be_likely_and_to_be_said_willingly(
-    relevance: float, likely: float, declining: float, is_answer: bool
+def test_a_line_has_to_be_similar_to_be_likely_and_to_be_said_willingly(
+    similarity: float, likely: float, declining: float, is_answer: bool
 ) -> None:
-    assert is_enough(relevance, likely, declining) is is_answer
+    assert is_enough(similarity, likely, declining) is is_answer
 
 
-def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> None:
+def test_lines_that_answer_least_are_not_weighed_and_their_passages_not_read() -> None:
     lines = "\n".join(f"[1] Line {place}." for place in range(LINES))
     model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
-    chosen = choose_passage(model, _asked(WAX, lines), _fits({"Wax": 0.1}))
+    chosen = choose_passages(model, _asked(WAX, lines), _fits({"Wax": -0.1}))
     assert model.read == ["?1"]
     assert chosen.options["begins"] in lines
 
@@ -200,14 +237,14 @@ def test_lines_that_fit_least_are_not_weighed_and_their_passages_not_read() -> N
 def test_a_line_of_several_passages_is_weighed_once_in_the_first() -> None:
     model = Scripted({WAX: -0.1, DECLINED: -9.0})
     asked = _asked(WAX, WAX)
-    assert choose_passage(model, asked, _fits({})).asked is asked[0]
+    assert choose_passages(model, asked, _fits({})).asked is asked[0]
     assert model.read == ["?0"]
 
 
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
     model = Scripted({})
     asked = _asked("", "")
-    chosen = choose_passage(model, asked, _fits({}), seed=3)
+    chosen = choose_passages(model, asked, _fits({}), seed=3)
     assert (chosen.asked, chosen.options, model.read) == (asked[0], {"seed": 3}, [])
 
 
@@ -215,13 +252,13 @@ def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
 def test_an_answer_whose_form_was_asked_for_has_it(options: dict[str, Any]) -> None:
     asked = _asked(WAX, HONEY)
     model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
-    chosen = choose_passage(model, asked, _fits({}), **options)
+    chosen = choose_passages(model, asked, _fits({}), **options)
     assert (chosen.asked, chosen.options) == (asked[1], options)
 
 
 def test_what_was_read_is_what_the_answer_goes_on_from() -> None:
     model, prefixes = Scripted({WAX: -0.1, DECLINED: -9.0}), [PrefixCache()]
-    chosen = choose_passage(model, _asked(WAX), _fits({}), prefixes, seed=3)
+    chosen = choose_passages(model, _asked(WAX), _fits({}), prefixes, seed=3)
     chosen.answer(model, **chosen.options)
     [given] = model.given
     assert (given["seed"], given["begins"]) == (3, WAX)
@@ -239,7 +276,7 @@ def test_an_error_frees_all_of_them() -> None:
 
     model = Broken({})
     with pytest.raises(RuntimeError, match="out of memory"):
-        choose_passage(model, _asked(WAX, HONEY), _fits({}))
+        choose_passages(model, _asked(WAX, HONEY), _fits({}))
     assert model.streams[0].is_closed
 
 
@@ -302,19 +339,17 @@ def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes
     found = retriever.search(QUESTION, 3)
     prompts = [reader_prompt(QUESTION, [passage]) for passage in found]
     lines = [(place, line) for place, one in enumerate(prompts) for line in one.answers[-1].splitlines()]
-    fits = relevance_to(QUESTION, retriever)([(found[place], quotes_of(line)[0].sentence) for place, line in lines])
-    measured = [
-        (
-            fit,
-            _likelihood(reader, prompts[place].content, line),
-            _likelihood(reader, prompts[place].content, DECLINED),
-        )
-        for (place, line), fit in zip(lines, fits, strict=True)
+    pairs = [(found[place], quotes_of(line)[0].sentence) for place, line in lines]
+    nats = [
+        (_likelihood(reader, prompts[place].content, line), _likelihood(reader, prompts[place].content, DECLINED))
+        for place, line in lines
     ]
     assert len(lines) <= LINES
-    heaviest = max(range(len(lines)), key=lambda number: weight_of(*measured[number]))
-    best, line = lines[heaviest]
-    begins = line if is_enough(*measured[heaviest]) else DECLINED
+    weights = [weight_of(fit, *one) for fit, one in zip(relevance_to(QUESTION)(pairs), nats, strict=True)]
+    similar = similarity_to(QUESTION, retriever)(pairs)
+    best, line = lines[max(range(len(lines)), key=weights.__getitem__)]
+    is_said = any(is_enough(each, *one) for each, one in zip(similar, nats, strict=True))
+    begins = line if is_said else DECLINED
     rag = Rag(retriever, reader, k=3)
     answer = rag.ask(QUESTION, max_new_tokens=120)
     assert answer.text == reader.generate(prompts[best].content, max_new_tokens=120, begins=begins).text
@@ -323,6 +358,33 @@ def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes
     assert set(answer.passages) == set(found)
     assert rag.ask(QUESTION, max_new_tokens=120, drafter="nothing").text == answer.text
     assert "".join(rag.stream(QUESTION, max_new_tokens=120)) == answer.text
+
+
+def test_lines_of_two_passages_that_weigh_nearly_the_same_begin_one_answer(
+    reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = retriever.search(QUESTION, 3)
+    wanted = {passage.text: quotable_lines([passage])[0][0].sentence for passage in found[1:]}
+    monkeypatch.setattr(
+        "antiphon.pipelines.rag.relevance_to",
+        lambda question: lambda said: [99.0 if wanted.get(passage.text) == line else 0.0 for passage, line in said],
+    )
+    monkeypatch.setattr("antiphon.pipelines.each._NEARLY", 50.0)
+    monkeypatch.setattr("antiphon.pipelines.each.is_enough", lambda *_: True)
+    answer = Rag(retriever, reader, k=3).ask(QUESTION, max_new_tokens=300)
+    said = answer.passages[:2]
+    assert {passage.text for passage in said} == set(wanted)
+    assert set(answer.passages) == set(found)
+    begins = "\n".join(f"[{number}] {wanted[passage.text]}" for number, passage in enumerate(said, start=1))
+    assert answer.text == reader.generate(reader_prompt(QUESTION, said).content, max_new_tokens=300, begins=begins).text
+    assert answer.text.startswith(begins)
+    assert {each.passage for each in answer.citations} >= {1, 2}
+    chain = ChatAntiphon(language_model=reader, max_tokens=300).with_retriever(
+        AntiphonRetriever(retriever=retriever, k=3)
+    )
+    assert chain.invoke(QUESTION)["answer"].content == answer.text
+    kept = Rag(retriever, reader, k=3, remembered_tokens=100_000)
+    assert [kept.ask(QUESTION, max_new_tokens=300).text for _ in range(2)] == [answer.text] * 2
 
 
 def test_passages_that_were_read_before_are_not_read_again(reader: LanguageModel, retriever: Retriever) -> None:

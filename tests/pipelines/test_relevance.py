@@ -1,48 +1,111 @@
-"""Relevance: what fits a question better has a higher cosine, under its heading, whoever's embedding computes it."""
+"""Relevance: what answers a question weighs more, in the context of its passage, each of which is read once."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from antiphon.pipelines import relevance as module
-from antiphon.pipelines.relevance import relevance_to
+from antiphon.pipelines.quotes import quotable_lines
+from antiphon.pipelines.relevance import RELEVANCE, LineRelevance, Scale, relevance_to, windows_of
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
+from antiphon.retrieval.embed import TokenVectors
 
 QUESTION = "How long does honey keep?"
 BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")
 HEADED = Passage.at("bees.md", 0, BARE.text, {"title": "Bees > Honey"})
+SCALE = Scale(whole=3.0, words=2.0, bias=-1.0)
 
 
-@pytest.fixture(scope="module")
-def minilm() -> MiniLMEmbedder:
-    return MiniLMEmbedder(engine="torch")
+class Counting(HashEmbedder):
+    """Words as signs; notes what it has read, and reads no more than ten words at once."""
+
+    max_tokens = 10
+
+    def __init__(self) -> None:
+        super().__init__(64)
+        self.read: list[str] = []
+
+    def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
+        self.read += texts
+        assert all(len(self.token_ids([text])[0]) <= 10 for text in texts)
+        return super().token_vectors(texts)
 
 
-def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
-    relevance = relevance_to(QUESTION, SimpleNamespace(embedder=minilm))
+@pytest.fixture
+def encoder() -> Counting:
+    return Counting()
+
+
+def test_the_shipped_encoder_tells_what_answers_and_reads_headings() -> None:
     keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
-    bare, melting, headed, itself = relevance([(BARE, keeps), (BARE, wax), (HEADED, keeps), (BARE, QUESTION)])
-    assert bare > melting
-    assert headed > bare + 0.1
-    assert itself > 0.99
-    assert -1 <= melting < 0.3
-    assert relevance([]) == []
+    bare, melting, headed = relevance_to(QUESTION)([(BARE, keeps), (BARE, wax), (HEADED, keeps)])
+    assert bare > melting + 2
+    assert headed > bare
+    assert relevance_to("At what temperature does wax melt?")([(BARE, wax)])[0] > 0
+    assert relevance_to("Who wrote Hamlet?")([(BARE, wax)])[0] < -2
+    assert relevance_to(QUESTION)([]) == []
 
 
-@pytest.mark.parametrize("searcher", [None, SimpleNamespace(), SimpleNamespace(embedder=HashEmbedder())])
-def test_passages_found_by_another_embedding_are_weighed_by_the_same(
-    searcher: object, minilm: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_embedder", lambda: minilm)
-    own = relevance_to(QUESTION, SimpleNamespace(embedder=minilm))
-    said = [(HEADED, "Wax melts.")]
-    assert relevance_to(QUESTION, searcher)(said) == own(said)
+def test_a_line_is_compared_as_a_whole_and_word_for_word(encoder: Counting) -> None:
+    [found] = LineRelevance(encoder, SCALE).to("wax melts fast")([(BARE, "Wax melts at 64 degrees.")])
+    question, line = (
+        encoder.token_vectors([text])[0].vectors for text in ("wax melts fast", "wax melts at 64 degrees")
+    )
+    whole = question.mean(0) @ line.mean(0) / np.linalg.norm(question.mean(0)) / np.linalg.norm(line.mean(0))
+    words = (1 + 1 + (question[2] @ line.T).max()) / 3
+    assert found == pytest.approx(3 * whole + 2 * words - 1, abs=1e-2)
 
 
-def test_without_the_package_of_the_embedding_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_passage_is_read_once_whoever_asks(encoder: Counting) -> None:
+    relevance = LineRelevance(encoder, SCALE)
+    lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
+    first, again = relevance.to(QUESTION)(lines), relevance.to(QUESTION)(lines)
+    relevance.to("Who?")(lines)
+    assert first == again
+    assert encoder.read.count(QUESTION) == 2
+    assert len(encoder.read) == 4  # three questions and one passage
+
+
+def test_a_passage_longer_than_the_encoder_reads_is_read_in_parts_each_under_its_heading(encoder: Counting) -> None:
+    texts = [f"Line {number} says something else about bees." for number in range(4)]
+    passage = Passage.at("bees.md", 0, " ".join(texts), {"title": "Bees > Honey"})
+    windows = [*windows_of(passage, encoder)]
+    assert [[line for line, _, _ in window.spans] for window in windows] == [[text] for text in texts]
+    assert all(window.text.startswith("Honey\n") for window in windows)
+    found = LineRelevance(encoder, SCALE).to(texts[2])([(passage, text) for text in texts])
+    assert max(range(4), key=found.__getitem__) == 2
+    assert found[2] == pytest.approx(3 + 2 - 1, abs=1e-2)
+
+
+def test_a_line_longer_than_the_encoder_reads_is_read_as_far_as_that_goes(encoder: Counting) -> None:
+    passage = Passage.at("bees.md", 0, "Bees " + "and bees " * 20 + "dance.")
+    encoder.token_vectors = HashEmbedder(64).token_vectors  # type: ignore[method-assign]
+    [window] = windows_of(passage, encoder)
+    [line] = [line for line, _, _ in window.spans]
+    assert LineRelevance(encoder, SCALE).to("bees")([(passage, line)])[0] > 0
+
+
+def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = TokenVectors(np.array([], np.int64), np.empty((0, 64), np.float32))
+    monkeypatch.setattr(encoder, "token_vectors", lambda texts: [nothing for _ in texts])
+    assert LineRelevance(encoder, SCALE).to("?")([(BARE, "It keeps for years.")]) == [-1.0]
+
+
+def test_without_the_package_of_the_encoder_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.retrieval.minilm.find_spec", lambda name: None)
-    module._embedder.cache_clear()
+    module._shipped.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
         relevance_to(QUESTION)
+
+
+def test_openvino_and_torch_weigh_alike() -> None:
+    pytest.importorskip("openvino")
+    lines = [(HEADED, quote.sentence) for quote in quotable_lines([HEADED])[0]]
+    one, other = (
+        LineRelevance(MiniLMEmbedder(engine=engine, adapter=RELEVANCE), Scale.load(RELEVANCE)).to(QUESTION)(lines)
+        for engine in ("torch", "auto")
+    )
+    assert one == pytest.approx(other, abs=0.1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from antiphon.retrieval import (
     Embedder,
@@ -20,7 +21,7 @@ from antiphon.retrieval import (
     resolve,
 )
 from antiphon.retrieval.device import precision
-from antiphon.retrieval.minilm import _folder, checked_bytes
+from antiphon.retrieval.minilm import _folder, checked_bytes, load_minilm
 
 CLOSE = 1e-5 if precision("cpu").itemsize == 4 else 2e-2
 """Vectors of one text in two batches: as near as the precision that this machine computes in."""
@@ -158,6 +159,36 @@ def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(min
     for tokens, rows in zip(minilm.token_vectors(TEXTS), states, strict=True):
         inner = rows.float().numpy()[1:-1]
         assert np.allclose(tokens.vectors, inner / np.linalg.norm(inner, axis=1, keepdims=True), atol=CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")
+def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
+    minilm: MiniLMEmbedder, tmp_path: Path
+) -> None:
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    torch.manual_seed(1)
+    config = LoraConfig(r=2, lora_alpha=6, target_modules=["query", "dense"], init_lora_weights=False)
+    get_peft_model(load_minilm(), config).save_pretrained(str(tmp_path), save_embedding_layers=False)
+    merged = PeftModel.from_pretrained(load_minilm(), tmp_path).merge_and_unload()
+    ours = load_minilm(tmp_path)
+    for name, weight in merged.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], weight)
+    adapted = MiniLMEmbedder("cpu", engine="torch", adapter=tmp_path)
+    assert adapted.fingerprint.startswith(f"{minilm.fingerprint}:lora-")
+    assert not np.allclose(adapted.embed_documents(TEXTS), minilm.embed_documents(TEXTS), atol=CLOSE)
+
+
+def test_a_folder_that_is_no_adapter_of_minilm_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no adapter"):
+        MiniLMEmbedder("cpu", adapter=tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"broken")
+    (tmp_path / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 4}')
+    with pytest.raises(ValueError, match=r"is no LoRA adapter of all-MiniLM-L6-v2 \(SafetensorError"):
+        MiniLMEmbedder("cpu", adapter=tmp_path)
+    save_file({"base_model.model.layer.lora_A.weight": torch.zeros(2, 3)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"is no LoRA adapter of all-MiniLM-L6-v2 \(KeyError"):
+        MiniLMEmbedder("cpu", adapter=tmp_path)
 
 
 def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:

@@ -1,14 +1,14 @@
 """Each passage asked by itself, and the line that answers best. Knows nothing of how passages are found.
 
 A small reader answers better from one passage than from several, each of which distracts it; and of the lines of one
-passage it often says the second best. So the lines that fit the question best are weighed, by how well they fit and by
-how likely the model finds the first tokens of each as its answer: they are one draft, verified behind the prompt. The
-heaviest is how the answer begins; where it is not enough a refusal is the answer.
+passage it often says the second best. So the lines that answer best, as a sentence encoder sees it, are weighed by that
+and by how likely the model finds the first tokens of each as its answer: they are one draft, verified behind the
+prompt. The heaviest is how the answer begins; where none is enough a refusal is the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import exp, log1p
@@ -20,24 +20,30 @@ from antiphon.accel.drafting.weigher import Weigher
 from antiphon.accel.text.completion import Pieces
 from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines.prompt import DECLINED, Prompt, prompt_format, reader_prompt
-from antiphon.pipelines.quotes import quotes_of
-from antiphon.pipelines.relevance import Relevance
+from antiphon.pipelines.quotes import Quote, quotes_of
+from antiphon.pipelines.relevance import Measure
 from antiphon.retrieval import Passage
 
 LINES = 8
-"""So many lines, of all passages, are weighed by the model: those that fit the question best."""
+"""So many lines, of all passages, are weighed by the model: those that answer the question best."""
 
 FIRST = 8
 """So many first tokens of a line tell how likely it is: by then it is known which line it is, and the rest is copied.
 With as many lines and the refusal they are 63 rows, which is what one step holds where steps are compiled."""
 
-_NAT = 0.15
-"""What a nat by which the model would rather say a line than decline weighs, beside relevance, which is at most 1."""
+_NAT = 0.4
+"""What a nat by which the model would rather say a line than decline weighs, beside a nat of relevance."""
+
+_CERTAIN = -10.0
+"""The log-probability of a refusal below which it does not matter how unlikely it is."""
+
+_NEARLY = 1.5
+"""Nats by which a second line may weigh less than the first and still be said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What an answer needs: relevance, and ``nat`` for each nat of its log-probability, together ``least`` or more."""
+    """What an answer needs: similarity, and ``nat`` for each nat of its log-probability, together ``least`` or more."""
 
     nat: float
     least: float
@@ -48,16 +54,16 @@ _WILLING, _ANYHOW = Bar(nat=0.05, least=0.3), Bar(nat=0.1, least=0.55)
 
 
 def weight_of(relevance: float, log_probability: float, declining: float) -> float:
-    """How good an answer a line is, from its relevance and from its and a refusal's log-probability (nats)."""
-    return relevance + _NAT * (log_probability - declining)
+    """How good an answer a line is, in nats, from its relevance and from its and a refusal's log-probability."""
+    return relevance + _NAT * (log_probability - max(declining, _CERTAIN))
 
 
-def is_enough(relevance: float, log_probability: float, declining: float) -> bool:
-    """Whether a line is an answer: it fits, and is likely where the model does not decline."""
+def is_enough(similarity: float, log_probability: float, declining: float) -> bool:
+    """Whether a line may be an answer: it is about what was asked, and likely where the model does not decline."""
     declined = min(exp(declining), 1 - 1e-9)
     likely = min(log_probability - log1p(-declined), 0.0)  # given that it does not decline
     bars = (_WILLING, _ANYHOW) if declined < 1 / 2 else (_ANYHOW,)
-    return any(relevance + bar.nat * likely >= bar.least for bar in bars)
+    return any(similarity + bar.nat * likely >= bar.least for bar in bars)
 
 
 @runtime_checkable
@@ -103,10 +109,10 @@ def asks_each(language_model: TextModel) -> TypeGuard[WeighingModel]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPassage:
-    """A passage, the prompt that asks it alone, as text and tokenized, and what to draft the answer from."""
+class AskedPassages:
+    """Passages, mostly one, the prompt that asks them, as text and tokenized, and what to draft the answer from."""
 
-    passage: Passage
+    passages: tuple[Passage, ...]
     prompt: Prompt
     tokenized: PromptInput
     references: tuple[str, ...] = ()
@@ -118,10 +124,10 @@ class AskedPassage:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenPassage:
-    """The passage that answers, what its model has read of it, and what an answer is to be generated with beside."""
+class Chosen:
+    """The passages that answer, what the model has read of them, and what an answer is to be generated with beside."""
 
-    asked: AskedPassage
+    asked: AskedPassages
     prefix: PrefixCache
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -132,46 +138,69 @@ class ChosenPassage:
 
 
 @dataclass(frozen=True, slots=True)
+class Measures:
+    """What is measured of lines against the question: how well they answer it (nats), and how similar they are."""
+
+    relevance: Measure
+    similarity: Measure
+
+
+Join = Callable[[Sequence[Passage]], AskedPassages | None]
+"""Makes the prompt that asks several passages together; None where they do not fit into one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """A line of passage number ``place`` of those that are asked, and how well it fits the question."""
+    """A line of passage number ``place`` of those that are asked; how well it answers, and how similar it is."""
 
     place: int
     text: str
     relevance: float
+    similarity: float
 
 
 @dataclass(frozen=True, slots=True)
 class WeighedLine:
-    """A line, what it weighs, and whether it is an answer."""
+    """A line, what it weighs, and whether it may be an answer."""
 
     line: Line
     weight: float
     is_enough: bool
 
 
-def choose_passage(
+def choose_passages(
     language_model: WeighingModel,
-    asked: Sequence[AskedPassage],
-    relevance: Relevance,
+    asked: Sequence[AskedPassages],
+    measures: Measures,
     prefixes: Sequence[PrefixCache] = (),
+    *,
+    join: Join = lambda passages: None,
     **generation: Any,
-) -> ChosenPassage:
-    """The passage of the heaviest line, with which its answer begins, or with a refusal where that line is not enough.
+) -> Chosen:
+    """The passage of the heaviest line, with which its answer begins; or with a refusal where no line is enough.
 
-    Passages without a quotable line are not asked where another has one. An answer of which ``generation`` says the
-    form, or how it begins, begins as it may. ``prefixes`` are one for each passage.
+    A second line that weighs nearly as much is said after it; if it is of another passage, both are asked in one
+    prompt, which ``join`` makes. Passages without a quotable line are not asked where another has one. An answer of
+    which ``generation`` says the form, or how it begins, begins as it may. ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
-    lines = weighed_lines(language_model, asked, fitting_lines(asked, relevance), kept)
+    lines = weighed_lines(language_model, asked, fitting_lines(asked, measures), kept)
     if not lines:
-        return ChosenPassage(asked[0], kept[0], generation)
-    best = max(lines, key=lambda one: one.weight)
+        return Chosen(asked[0], kept[0], generation)
+    best, *others = sorted(lines, key=lambda one: -one.weight)
     chosen, prefix = asked[best.line.place], kept[best.line.place]
     if generation.get("json_schema") is not None or generation.get("begins"):
-        return ChosenPassage(chosen, prefix, generation)
-    if best.is_enough:
-        return ChosenPassage(chosen, prefix, {**generation, "begins": best.line.text})
-    return ChosenPassage(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
+        return Chosen(chosen, prefix, generation)
+    if not any(one.is_enough for one in lines):
+        return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
+    begins, second = [best.line.text], others[0] if others else None
+    if second is not None and second.weight >= best.weight - _NEARLY:
+        if second.line.place == best.line.place:
+            begins.append(second.line.text)
+        elif (joined := join([*chosen.passages, *asked[second.line.place].passages])) is not None:
+            chosen = joined
+            begins.append(Quote(2, _sentence(second.line.text)).line)
+    return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
 
 
 def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
@@ -180,12 +209,14 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
     return [*((stop,) if isinstance(stop, str) else stop), "\n"]
 
 
-def fitting_lines(asked: Sequence[AskedPassage], relevance: Relevance) -> list[Line]:
-    """The lines of these passages that fit the question best, the best first."""
+def fitting_lines(asked: Sequence[AskedPassages], measures: Measures) -> list[Line]:
+    """The lines of these passages that answer the question best, the best first."""
     said = list({line: (place, line) for place, one in reversed([*enumerate(asked)]) for line in one.lines}.values())
-    fits = relevance([(asked[place].passage, _sentence(line)) for place, line in said])
-    lines = [Line(place, line, fit) for (place, line), fit in zip(said, fits, strict=True)]
-    return sorted(lines, key=lambda line: -line.relevance)[:LINES]
+    pairs = [(asked[place].passages[0], _sentence(line)) for place, line in said]
+    relevance = measures.relevance(pairs)
+    best = sorted(range(len(said)), key=lambda at: -relevance[at])[:LINES]
+    similarity = measures.similarity([pairs[at] for at in best])
+    return [Line(*said[at], relevance[at], similar) for at, similar in zip(best, similarity, strict=True)]
 
 
 def _sentence(line: str) -> str:
@@ -195,7 +226,10 @@ def _sentence(line: str) -> str:
 
 
 def weighed_lines(
-    language_model: WeighingModel, asked: Sequence[AskedPassage], lines: Sequence[Line], prefixes: Sequence[PrefixCache]
+    language_model: WeighingModel,
+    asked: Sequence[AskedPassages],
+    lines: Sequence[Line],
+    prefixes: Sequence[PrefixCache],
 ) -> list[WeighedLine]:
     """What each line weighs, and whether it is enough. Passages without a line among these are not read."""
     places = sorted({line.place for line in lines})
@@ -208,13 +242,16 @@ def weighed_lines(
         for place, own, weights in zip(places, texts, found, strict=True)
         for text, weight in zip(own, weights, strict=True)
     }
-    measured = [(line, (line.relevance, *likely[line.place, line.text])) for line in lines]
-    return [WeighedLine(line, weight_of(*one), is_enough(*one)) for line, one in measured]
+    measured = [(line, likely[line.place, line.text]) for line in lines]
+    return [
+        WeighedLine(line, weight_of(line.relevance, *nats), is_enough(line.similarity, *nats))
+        for line, nats in measured
+    ]
 
 
 def log_probabilities(
     language_model: WeighingModel,
-    asked: Sequence[AskedPassage],
+    asked: Sequence[AskedPassages],
     texts: Sequence[Sequence[str]],
     prefixes: Sequence[PrefixCache],
 ) -> list[list[float]]:
@@ -233,7 +270,7 @@ def log_probabilities(
 
 def _read(
     language_model: WeighingModel,
-    asked: Sequence[AskedPassage],
+    asked: Sequence[AskedPassages],
     weighers: Sequence[Weigher],
     prefixes: Sequence[PrefixCache],
 ) -> None:
@@ -252,7 +289,7 @@ def _read(
 
 
 def _one_by_one(
-    language_model: WeighingModel, asked: AskedPassage, texts: Sequence[str], prefix: PrefixCache
+    language_model: WeighingModel, asked: AskedPassages, texts: Sequence[str], prefix: PrefixCache
 ) -> list[float]:
     """The same where no tree hangs from the prompt, which was read whole before or whose model verifies none.
 

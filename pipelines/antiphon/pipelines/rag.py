@@ -12,12 +12,13 @@ from typing import Any, Protocol
 from antiphon.accel import Completion, PrefixCache, TextModel
 from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.each import AskedPassage, ChosenPassage, WeighingModel, asks_each, choose_passage
+from antiphon.pipelines.each import AskedPassages, Chosen, Measures, WeighingModel, asks_each, choose_passages
 from antiphon.pipelines.passage_memory import PassageMemory
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.pipelines.relevance import relevance_to
 from antiphon.pipelines.sessions import SessionStore
+from antiphon.pipelines.similarity import similarity_to
 from antiphon.retrieval import Passage
 
 MAX_NEW_TOKENS = 256
@@ -33,13 +34,13 @@ class Searcher(Protocol):
 class Rag:
     """Answers questions from documents: what the search finds is the prompt's evidence and the drafter's references.
 
-    ``k`` passages are found. The reader is asked about each by itself: its answer begins with the line that fits the
-    question best and that it finds likeliest, or is a refusal where none weighs enough. That line's passage is then the
-    first of the answer's, and its prompt the one that is counted, without the forward that weighed lines. Any other
-    model has them all in one prompt; where they do not fit the context window beside the answer's ``max_new_tokens``,
-    the last ones are left out. ``prompt`` makes the prompt, of all passages at once; by default its form follows the
-    model: the one that its configuration names (``prompt_format``), else messages where its tokenizer has a chat
-    template, plain text where it has none.
+    ``k`` passages are found. The reader is asked about each by itself: its answer begins with the line that answers
+    best and that it finds likeliest, and goes on with a second one that is nearly as good, or is a refusal where none
+    is enough. The passages of these lines are then the first of the answer's, and their prompt the one that is counted,
+    without the forward that weighed lines. Any other model has them all in one prompt; where they do not fit the
+    context window beside the answer's ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt, of
+    all passages at once; by default its form follows the model: the one that its configuration names
+    (``prompt_format``), else messages where its tokenizer has a chat template, plain text where it has none.
 
     With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
     words (in half precision but for ties), in fewer steps.
@@ -109,12 +110,12 @@ class Rag:
         sessions: bool,
         generation: dict[str, Any],
     ) -> AnswerStream:
-        """The answer from the passage that was chosen, which is then the first of the passages."""
+        """The answer from the passages that were chosen, which are then the first of the passages."""
         store = self.sessions if sessions else None
         chosen = self._choose(model, question, found, store, **generation)
         then = [partial(_keep, store, question)] if store is not None else []
         pieces = chosen.answer(model, **chosen.options)
-        return AnswerStream(question, _first(chosen.asked.passage, found), chosen.asked.prompt, pieces, then)
+        return AnswerStream(question, _first(chosen.asked.passages, found), chosen.asked.prompt, pieces, then)
 
     def _choose(
         self,
@@ -123,19 +124,28 @@ class Rag:
         found: tuple[Passage, ...],
         store: SessionStore | None = None,
         **generation: Any,
-    ) -> ChosenPassage:
-        """The passage that answers, and how its answer begins; see `choose_passage`."""
+    ) -> Chosen:
+        """The passages that answer, and how their answer begins; see `choose_passages`."""
         earlier = _earlier(store, question) if store is not None else []
-        asked = [self._asked(question, passage, earlier, generation["max_new_tokens"]) for passage in found]
+        ask = partial(self._asked, question, earlier, generation["max_new_tokens"])
+        asked = [ask((passage,)) for passage in found]
         memory = self.memory
         prefixes = [memory.prefix_of(passage) for passage in found] if memory is not None else []
-        return choose_passage(model, asked, relevance_to(question, self.retriever), prefixes, **generation)
 
-    def _asked(self, question: str, passage: Passage, earlier: Sequence[str], max_new_tokens: int) -> AskedPassage:
-        """A passage with the prompt that asks it alone."""
-        _, prompt, tokenized = fit(partial(self.prompt, question), (passage,), self.language_model, max_new_tokens)
+        def join(passages: Sequence[Passage]) -> AskedPassages | None:
+            together = ask(tuple(passages))
+            return together if len(together.passages) == len(passages) else None
+
+        measures = Measures(relevance_to(question), similarity_to(question, self.retriever))
+        return choose_passages(model, asked, measures, prefixes, join=join, **generation)
+
+    def _asked(
+        self, question: str, earlier: Sequence[str], max_new_tokens: int, passages: tuple[Passage, ...]
+    ) -> AskedPassages:
+        """As many of these passages as fit, with the prompt that asks them."""
+        asked, prompt, tokenized = fit(partial(self.prompt, question), passages, self.language_model, max_new_tokens)
         more = answer_references(earlier, tokenized, self.language_model.tokenizer)
-        return AskedPassage(passage, prompt, tokenized, (*prompt.answers, *more))
+        return AskedPassages(asked, prompt, tokenized, (*prompt.answers, *more))
 
     def begin(
         self,
@@ -199,24 +209,24 @@ def fit(
 
 def chosen_first(
     language_model: TextModel, question: str, passages: Sequence[Passage], **generation: Any
-) -> tuple[tuple[Passage, ...], Mapping[str, Any]]:
-    """The same passages, first the one that a reader is to answer from, and the options that the answer needs.
+) -> tuple[tuple[Passage, ...], int, Mapping[str, Any]]:
+    """The same passages, first those that a reader is to answer from, how many these are, and what options it needs.
 
-    For any other model they are as they were.
+    Any other model answers from all of them, as they were.
     """
     found = tuple(passages)
     if not found:
-        return found, {}
+        return found, 0, {}
     rag = Rag(_Found(found), language_model, k=len(found))
     if not asks_each(language_model):
-        return found, {}
+        return found, len(found), {}
     chosen = rag._choose(language_model, question, found, **generation)
     added = {name: value for name, value in chosen.options.items() if name not in generation}
-    return _first(chosen.asked.passage, found), added
+    return _first(chosen.asked.passages, found), len(chosen.asked.passages), added
 
 
-def _first(chosen: Passage, passages: Sequence[Passage]) -> tuple[Passage, ...]:
-    return (chosen, *(passage for passage in passages if passage is not chosen))
+def _first(chosen: Sequence[Passage], passages: Sequence[Passage]) -> tuple[Passage, ...]:
+    return (*chosen, *(passage for passage in passages if not any(passage is one for one in chosen)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from antiphon.retrieval.embed import TokenEmbedder, TokenVectors
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import ranked
+from antiphon.retrieval.token_memory import TokenMemory
 from antiphon.retrieval.vectors import Vectors
 
 
@@ -39,45 +38,28 @@ class MaxSim:
             raise ValueError(f"depth is {depth} and weight {weight}; depth is from 1, weight from 0.")
         self.depth = depth
         self._embedder = embedder
+        self._memory = TokenMemory(embedder, remembered)
         self._weight = weight
         counts = np.zeros(embedder.vocabulary) if token_counts is None else token_counts
         self._idf = np.log1p((passages - counts + 0.5) / (counts + 0.5)).astype(np.float32)
-        self._seen: OrderedDict[str, Vectors] = OrderedDict()
-        self._remembered = remembered
-        self._lock = threading.Lock()
 
     def rerank(self, question: str, passages: Sequence[Passage]) -> list[Passage]:
         """The passages in the order of their mixed score."""
         query = self._embedder.token_vectors([question])[0]
         weights = self._idf[query.ids]
         total = float(weights.sum()) or 1.0
-        near = [float(weights @ self._best(query, vectors)) / total for vectors in self._read(passages)]
+        read = self._memory.vectors([passage.text_with_headings for passage in passages])
+        near = [float(weights @ self._best(query, vectors)) / total for vectors in read]
         before = _standardized([passage.score or 0.0 for passage in passages])
         scores = (before + self._weight * _standardized(near)).tolist()
         return ranked(passages, scores, scores)
 
     @staticmethod
-    def _best(query: TokenVectors, vectors: Vectors) -> Vectors:
+    def _best(query: TokenVectors, vectors: NDArray[np.float16]) -> Vectors:
         if not len(vectors):
             return np.zeros(len(query.ids), np.float32)
         best: Vectors = (query.vectors @ vectors.T.astype(np.float32)).max(axis=1)
         return best
-
-    def _read(self, passages: Sequence[Passage]) -> list[Vectors]:
-        """The token vectors of each passage, computed where they are not remembered."""
-        texts = [passage.text_with_headings for passage in passages]
-        with self._lock:
-            known = {text: self._seen[text] for text in texts if text in self._seen}
-        new = [text for text in dict.fromkeys(texts) if text not in known]
-        read = dict(zip(new, (t.vectors.astype(np.float16) for t in self._embedder.token_vectors(new)), strict=True))
-        known |= read  # type: ignore[arg-type]
-        with self._lock:
-            for text in texts:
-                self._seen[text] = known[text]
-                self._seen.move_to_end(text)
-            while len(self._seen) > self._remembered:
-                self._seen.popitem(last=False)
-        return [known[text] for text in texts]
 
 
 def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:

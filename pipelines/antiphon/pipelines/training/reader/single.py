@@ -72,6 +72,11 @@ class SinglePassageLessons:
         """A lesson about passage ``index``; empty if it gives no question."""
         return self._about(index, Random(f"{self.seed} about {index}")) or Lesson((), ())
 
+    def asked_about(self, index: int, by_rule: int, random: Random) -> list[Asked]:
+        """What people asked about passage ``index``, and some of what rules ask about its structure."""
+        made = self._structured.get(index, [])
+        return [*self._many.asked.get(index, ()), *random.sample(made, min(by_rule, len(made)))]
+
     def _about(self, index: int, random: Random) -> Lesson | None:
         passage = self.passages[index]
         if self.short and index in self._many.asked and random.random() < self.short:

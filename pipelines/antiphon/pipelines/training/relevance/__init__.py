@@ -1,0 +1,1 @@
+"""Training of the encoder that says how well a line of a passage answers a question."""

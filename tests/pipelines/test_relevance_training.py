@@ -1,0 +1,171 @@
+"""Training of relevance: what is trained is what is used, it learns, and examples are what passages say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from antiphon.pipelines.cli import app
+from antiphon.pipelines.quotes import quotable_lines
+from antiphon.pipelines.relevance import LineRelevance, Scale, windows_of
+from antiphon.pipelines.training.reader.written import Written
+from antiphon.pipelines.training.relevance.evaluate import relevance_figures
+from antiphon.pipelines.training.relevance.examples import AskedLines, Examples
+from antiphon.pipelines.training.relevance.train import (
+    RelevanceModel,
+    RelevancePlan,
+    relevance_loss,
+    save_relevance,
+    train_relevance,
+)
+from antiphon.retrieval import MiniLMEmbedder, Passage
+
+BEES = Passage.at("docs/bees.md", 0, "Honey keeps for years. Wax melts at 64 degrees.", {"title": "Bees"})
+BOATS = Passage.at("docs/boats.md", 0, "A sloop has one mast. Its keel is heavy.", {"title": "Boats"})
+BATCH = [
+    AskedLines(BEES, "How long does honey keep?", ("Honey keeps for years.",)),
+    AskedLines(BEES, "Who dances?", ()),
+    AskedLines(BOATS, "How many masts does a sloop have?", ("A sloop has one mast.",)),
+    AskedLines(BOATS, "What is heavy?", ("Its keel is heavy.",)),
+    AskedLines(BOATS, "What is beyond reach?", ("No line of it.",)),
+]
+PLAN = RelevancePlan(steps=6, passages=2, learning_rate=2e-3, warm_up=1, decay=1e-4, rank=2, alpha=4, save_every=2)
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Iterator[MiniLMEmbedder]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("antiphon.retrieval.minilm.precision", lambda device: torch.float32)
+        yield MiniLMEmbedder("cpu", engine="torch")
+
+
+def _model(tokens: MiniLMEmbedder) -> RelevanceModel:
+    torch.manual_seed(3)
+    return RelevanceModel(tokens, PLAN, in_half=False)
+
+
+def _lines(passage: Passage) -> list[str]:
+    return [quote.sentence for quote in quotable_lines([passage])[0]]
+
+
+def test_what_is_trained_weighs_as_what_is_saved(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
+    model = _model(tokens)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(torch.randn_like(weight).mul(0.02).bfloat16().float())
+            elif "lora_A" in name:
+                weight.copy_(weight.bfloat16().float())
+        questions = [one.question for one in BATCH]
+        wanted = model(questions, [next(windows_of(passage, tokens)) for passage in (BEES, BOATS)])
+    save_relevance(model, tmp_path)
+    saved = LineRelevance(MiniLMEmbedder("cpu", engine="torch", adapter=tmp_path), Scale.load(tmp_path))
+    lines = [(passage, line) for passage in (BEES, BOATS) for line in _lines(passage)]
+    plain = LineRelevance(tokens, Scale.load(tmp_path))
+    for row, question in zip(wanted.tolist(), questions, strict=True):
+        assert saved.to(question)(lines) == pytest.approx(row, abs=2e-3)
+        assert plain.to(question)(lines) != pytest.approx(row, abs=2e-3)
+
+
+def test_training_lowers_the_loss_and_goes_on_where_it_was_cut_off(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
+    losses: list[float] = []
+    train_relevance(
+        _model(tokens), lambda _: BATCH, tmp_path / "whole", PLAN, report=lambda _, loss: losses.append(loss)
+    )
+    assert losses[-1] < 0.7 * losses[0]
+
+    def cut(step: int, loss: float) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_relevance(_model(tokens), lambda _: BATCH, tmp_path / "cut", PLAN, report=cut)
+    train_relevance(_model(tokens), lambda _: BATCH, tmp_path / "cut", PLAN)
+    for name in ("adapter_model.safetensors", "scale.json", "adapter_config.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not list((tmp_path / "cut").glob("training*"))
+    assert json.loads((tmp_path / "whole" / "adapter_config.json").read_text())["base_model_name_or_path"] == "minilm"
+    with pytest.raises(ValueError, match="rank is 0"):
+        RelevancePlan(rank=0)
+
+
+def test_the_loss_is_that_of_the_right_line_and_of_whether_there_is_one(tokens: MiniLMEmbedder) -> None:
+    scores = torch.tensor([[3.0, 0, 0, 0], [-1, -2, 0, 1], [0, 1, 2, 0], [0, 0, 1, 3]])
+    loss = relevance_loss(lambda questions, windows: scores[: len(questions)], tokens, BATCH)
+    answered = scores[[0, 2, 3]]
+    among_all = (answered.logsumexp(1) - answered[[0, 1, 2], [0, 2, 3]]).mean()
+    own = torch.stack([scores[0, :2].logsumexp(0) - 3, scores[2, 2:].logsumexp(0) - 2, scores[3, 2:].logsumexp(0) - 3])
+    softplus = torch.nn.functional.softplus
+    whether = torch.stack(
+        [softplus(-scores[0, 0]), softplus(scores[1, 0]), softplus(-scores[2, 2]), softplus(-scores[3, 3])]
+    )
+    others = torch.stack(
+        [softplus(torch.tensor(0.0)), softplus(scores[1, 3]), softplus(scores[2, 1]), softplus(torch.tensor(0.0))]
+    )
+    # of two passages one is another; the second hardest is the own one, which does not count
+    assert loss == pytest.approx(
+        float(among_all + own.mean() + 0.5 * (whether.mean() + 0.5 * others.mean() / 2)), abs=1e-4
+    )
+
+
+def test_figures_count_right_lines_and_pairs() -> None:
+    class Known(LineRelevance):
+        def __init__(self) -> None: ...
+
+        def to(self, question: str) -> object:  # type: ignore[override]
+            weights = {BATCH[0].question: [2, 1], BATCH[1].question: [0, 1.5], BATCH[2].question: [1, 3]}
+            return lambda said: weights[question]
+
+    figures = relevance_figures(Known(), BATCH[:3])
+    assert (figures.answered, figures.declined, figures.right, figures.separated) == (2, 1, 0.5, 1.0)
+    with pytest.raises(ValueError, match="give more documents"):
+        relevance_figures(Known(), BATCH[:1])
+
+
+def _examples() -> Examples:
+    passages = [
+        Passage.at(f"{folder}/{name}.md", 0, f"## {name}\n\n- `{name}`: Sets the {name} of it.\n- `no-{name}`: None.")
+        for folder in ("docs", "other")
+        for name in ("mast", "keel", "jib")
+    ]
+    asked = [
+        Written(f"docs/{name}", f"Which option gives the {name}?", (f"`{name}`: Sets the {name} of it.",), ())
+        for name in ("mast", "keel")
+    ]
+    return Examples(passages, [*asked, Written("docs/mast", "Who built it?", (), ("`no-mast`: None.",))], seed=2)
+
+
+def test_examples_are_about_lines_of_their_passage_or_none_and_batches_are_always_the_same() -> None:
+    examples = _examples()
+    asked = [one for own in examples.asked.values() for one in own]
+    assert all(set(one.lines) <= set(_lines(one.passage)) for one in asked)
+    assert "Who built it?" in {one.question for one in asked if not one.lines}
+    assert {one.question for one in asked if one.lines} >= {"Which option gives the mast?"}
+    first, again, other = examples.batch(3, 4), _examples().batch(3, 4), examples.batch(4, 4)
+    assert first == again != other
+    assert len({one.passage for one in first}) >= 4
+
+
+def test_the_command_trains_and_examines(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    questions = []
+    for name in ("mast", "keel", "jib", "boom", "hull", "bow", "stern", "tiller", "rudder", "anchor", "oar", "flag"):
+        (docs / f"{name}.md").write_text(f"## The {name}\n\nThe {name} is made of wood. It was painted in May.\n")
+        line = f"The {name} is made of wood."
+        questions.append({"page": f"docs/{name}", "question": f"What is the {name} of?", "answer": [line], "place": []})
+        questions.append({"page": f"docs/{name}", "question": "Who sails?", "answer": [], "place": [line]})
+    file = tmp_path / "questions.jsonl"
+    file.write_text("\n".join(map(json.dumps, questions)))
+    command = ["reader", "relevance", str(docs), "--questions", str(file), "--steps", "2", "--dtype", "float32"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "the best line answers 100.0%" in " ".join(done.output.split())
+    assert {"adapter_model.safetensors", "adapter_config.json", "scale.json"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }

@@ -1,0 +1,48 @@
+"""Similarity: what is nearer to a question has a higher cosine, under its heading, whoever's embedding computes it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from antiphon.pipelines import similarity as module
+from antiphon.pipelines.similarity import similarity_to
+from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
+
+QUESTION = "How long does honey keep?"
+BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")
+HEADED = Passage.at("bees.md", 0, BARE.text, {"title": "Bees > Honey"})
+
+
+@pytest.fixture(scope="module")
+def minilm() -> MiniLMEmbedder:
+    return MiniLMEmbedder(engine="torch")
+
+
+def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
+    similarity = similarity_to(QUESTION, SimpleNamespace(embedder=minilm))
+    keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
+    bare, melting, headed, itself = similarity([(BARE, keeps), (BARE, wax), (HEADED, keeps), (BARE, QUESTION)])
+    assert bare > melting
+    assert headed > bare + 0.1
+    assert itself > 0.99
+    assert -1 <= melting < 0.3
+    assert similarity([]) == []
+
+
+@pytest.mark.parametrize("searcher", [None, SimpleNamespace(), SimpleNamespace(embedder=HashEmbedder())])
+def test_passages_found_by_another_embedding_are_weighed_by_the_same(
+    searcher: object, minilm: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_embedder", lambda: minilm)
+    own = similarity_to(QUESTION, SimpleNamespace(embedder=minilm))
+    said = [(HEADED, "Wax melts.")]
+    assert similarity_to(QUESTION, searcher)(said) == own(said)
+
+
+def test_without_the_package_of_the_embedding_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.retrieval.minilm.find_spec", lambda name: None)
+    module._embedder.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
+        similarity_to(QUESTION)
