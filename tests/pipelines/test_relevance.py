@@ -96,7 +96,7 @@ def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest
 
 def test_without_the_package_of_the_encoder_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.retrieval.minilm.find_spec", lambda name: None)
-    module._shipped.cache_clear()
+    module.shipped_relevance.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
         relevance_to(QUESTION)
 

@@ -16,7 +16,7 @@ from antiphon.pipelines.each import AskedPassages, Chosen, Measures, WeighingMod
 from antiphon.pipelines.passage_memory import PassageMemory
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
-from antiphon.pipelines.relevance import relevance_to
+from antiphon.pipelines.relevance import relevance_to, shipped_relevance
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.pipelines.similarity import similarity_to
 from antiphon.retrieval import Passage
@@ -68,6 +68,8 @@ class Rag:
         self.prompt = prompt or prompt_format(language_model)
         self.sessions = sessions
         self.memory = PassageMemory(remembered_tokens) if remembered_tokens else None
+        if prompt is None and asks_each(language_model):
+            shipped_relevance()  # loaded now, so that the first question does not wait for it
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
         """The whole answer; see `stream`, whose pieces it joins."""

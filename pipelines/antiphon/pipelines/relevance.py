@@ -119,11 +119,12 @@ def relevance_to(question: str) -> Measure:
     Raises:
         ImportError: the package of all-MiniLM-L6-v2 is not installed; says the command.
     """
-    return _shipped().to(question)
+    return shipped_relevance().to(question)
 
 
 @cache
-def _shipped() -> LineRelevance:
+def shipped_relevance() -> LineRelevance:
+    """By the encoder that ships with the package, loaded once."""
     return LineRelevance(MiniLMEmbedder(adapter=RELEVANCE), Scale.load(RELEVANCE))
 
 
