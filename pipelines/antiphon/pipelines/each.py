@@ -179,9 +179,10 @@ def choose_passages(
 ) -> Chosen:
     """The passage of the heaviest line, with which its answer begins; or with a refusal where no line is enough.
 
-    A second line that weighs nearly as much is said after it; if it is of another passage, both are asked in one
-    prompt, which ``join`` makes. Passages without a quotable line are not asked where another has one. An answer of
-    which ``generation`` says the form, or how it begins, begins as it may. ``prefixes`` are one for each passage.
+    A line that it leads to by a colon is said after it, or else a second one that weighs nearly as much; if that is of
+    another passage, both are asked in one prompt, which ``join`` makes. Passages without a quotable line are not asked
+    where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
+    ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
     lines = weighed_lines(language_model, asked, fitting_lines(asked, measures), kept)
@@ -194,13 +195,21 @@ def choose_passages(
     if not any(one.is_enough for one in lines):
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
     begins, second = [best.line.text], others[0] if others else None
-    if second is not None and second.weight >= best.weight - _NEARLY:
+    if (led_to := _led_to(best.line.text, chosen.lines)) is not None:
+        begins.append(led_to)
+    elif second is not None and second.weight >= best.weight - _NEARLY:
         if second.line.place == best.line.place:
             begins.append(second.line.text)
         elif (joined := join([*chosen.passages, *asked[second.line.place].passages])) is not None:
             chosen = joined
             begins.append(Quote(2, _sentence(second.line.text)).line)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
+
+
+def _led_to(line: str, lines: Sequence[str]) -> str | None:
+    """The line that follows one with a colon at its end, which is half of what it says."""
+    after = lines[lines.index(line) + 1 :]
+    return after[0] if line.endswith(":") and after else None
 
 
 def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
