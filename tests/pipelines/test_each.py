@@ -175,11 +175,12 @@ def test_a_second_line_of_the_passage_that_is_nearly_as_heavy_is_said_after_the_
     assert (chosen.asked, chosen.options) == (asked[0], {"begins": f"{HONEY}\n{WAX}"})
 
 
-def test_what_a_line_leads_to_is_said_after_it() -> None:
+def test_what_a_line_leads_to_is_said_after_it_where_no_other_is_nearly_as_heavy() -> None:
     lead, code = "[1] To build a hive:", "[1] make hive"
     asked = _asked(f"{lead}\n{code}\n{HONEY}", WAX)
     likely = dict.fromkeys((lead, code, HONEY, WAX), -1.0)
-    assert _chosen(asked, likely, build=3.0, Honey=2.9).options == {"begins": f"{lead}\n{code}"}
+    assert _chosen(asked, likely, build=3.0).options == {"begins": f"{lead}\n{code}"}
+    assert _chosen(asked, likely, build=3.0, Honey=2.9).options == {"begins": f"{lead}\n{HONEY}"}
     assert _chosen(_asked(lead), likely, build=3.0).options == {"begins": lead}
 
 

@@ -179,9 +179,9 @@ def choose_passages(
 ) -> Chosen:
     """The passage of the heaviest line, with which its answer begins; or with a refusal where no line is enough.
 
-    A line that it leads to by a colon is said after it, or else a second one that weighs nearly as much; if that is of
-    another passage, both are asked in one prompt, which ``join`` makes. Passages without a quotable line are not asked
-    where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
+    A second line that weighs nearly as much is said after it, or else the one that it leads to by a colon; if the second
+    is of another passage, both are asked in one prompt, which ``join`` makes. Passages without a quotable line are not
+    asked where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
     ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
@@ -195,14 +195,14 @@ def choose_passages(
     if not any(one.is_enough for one in lines):
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
     begins, second = [best.line.text], others[0] if others else None
-    if (led_to := _led_to(best.line.text, chosen.lines)) is not None:
-        begins.append(led_to)
-    elif second is not None and second.weight >= best.weight - _NEARLY:
+    if second is not None and second.weight >= best.weight - _NEARLY:
         if second.line.place == best.line.place:
             begins.append(second.line.text)
         elif (joined := join([*chosen.passages, *asked[second.line.place].passages])) is not None:
             chosen = joined
             begins.append(Quote(2, _sentence(second.line.text)).line)
+    elif (led_to := _led_to(best.line.text, chosen.lines)) is not None:
+        begins.append(led_to)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
 
 
