@@ -179,9 +179,9 @@ def choose_passages(
 ) -> Chosen:
     """The passage of the heaviest line, with which its answer begins; or with a refusal where no line is enough.
 
-    A second line that weighs nearly as much is said after it, or else the one that it leads to by a colon; if the second
-    is of another passage, both are asked in one prompt, which ``join`` makes. Passages without a quotable line are not
-    asked where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
+    A second line that weighs nearly as much is said after it, or else the one that it leads to by a colon. A second
+    line of another passage needs a prompt of both, which ``join`` makes. Passages without a quotable line are not asked
+    where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
     ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
