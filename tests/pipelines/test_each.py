@@ -250,6 +250,26 @@ def test_a_line_of_several_passages_is_weighed_once_in_the_first() -> None:
     assert model.read == ["?0"]
 
 
+def test_a_line_of_several_passages_is_weighed_where_it_answers_best() -> None:
+    asked = _asked(WAX, WAX)
+    second = asked[1].passages[0]
+    measures = Measures(
+        lambda pairs: [float(passage is second) for passage, _ in pairs], lambda pairs: [0.5 for _ in pairs]
+    )
+    model = Scripted({WAX: -0.1, DECLINED: -9.0})
+    assert choose_passages(model, asked, measures).asked is asked[1]
+    assert model.read == ["?1"]
+
+
+def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer() -> None:
+    asked = _asked(f"{WAX}\n{HONEY}")
+    relevance = _fits({"Wax": 3.0}).relevance
+    measures = Measures(relevance, lambda pairs: [0.1 if "Wax" in line else 0.5 for _, line in pairs])
+    assert choose_passages(Scripted({WAX: -1.0, HONEY: -1.0, DECLINED: -9.0}), asked, measures).options == {
+        "begins": WAX
+    }
+
+
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
     model = Scripted({})
     asked = _asked("", "")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from antiphon.pipelines import relevance as module
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import RELEVANCE, LineRelevance, Scale, relevance_to, windows_of
+from antiphon.pipelines.relevance import RELEVANCE, LineRelevance, Scale, readings_of, relevance_to
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
+from antiphon.retrieval.device import precision
 from antiphon.retrieval.embed import TokenVectors
+from antiphon.retrieval.encoder_engine import Engine
+from antiphon.retrieval.encoder_graph import obstacle_of
 
+ENGINES_COMPARED: tuple[Engine, ...] = ("torch", "openvino")
 QUESTION = "How long does honey keep?"
 BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")
 HEADED = Passage.at("bees.md", 0, BARE.text, {"title": "Bees > Honey"})
@@ -72,9 +77,9 @@ def test_a_passage_is_read_once_whoever_asks(encoder: Counting) -> None:
 def test_a_passage_longer_than_the_encoder_reads_is_read_in_parts_each_under_its_heading(encoder: Counting) -> None:
     texts = [f"Line {number} says something else about bees." for number in range(4)]
     passage = Passage.at("bees.md", 0, " ".join(texts), {"title": "Bees > Honey"})
-    windows = [*windows_of(passage, encoder)]
-    assert [[line for line, _, _ in window.spans] for window in windows] == [[text] for text in texts]
-    assert all(window.text.startswith("Honey\n") for window in windows)
+    readings = [*readings_of(passage, encoder)]
+    assert [[line for line, _, _ in reading.spans] for reading in readings] == [[text] for text in texts]
+    assert all(reading.text.startswith("Honey\n") for reading in readings)
     found = LineRelevance(encoder, SCALE).to(texts[2])([(passage, text) for text in texts])
     assert max(range(4), key=found.__getitem__) == 2
     assert found[2] == pytest.approx(3 + 2 - 1, abs=1e-2)
@@ -83,8 +88,8 @@ def test_a_passage_longer_than_the_encoder_reads_is_read_in_parts_each_under_its
 def test_a_line_longer_than_the_encoder_reads_is_read_as_far_as_that_goes(encoder: Counting) -> None:
     passage = Passage.at("bees.md", 0, "Bees " + "and bees " * 20 + "dance.")
     encoder.token_vectors = HashEmbedder(64).token_vectors  # type: ignore[method-assign]
-    [window] = windows_of(passage, encoder)
-    [line] = [line for line, _, _ in window.spans]
+    [reading] = readings_of(passage, encoder)
+    [line] = [line for line, _, _ in reading.spans]
     assert LineRelevance(encoder, SCALE).to("bees")([(passage, line)])[0] > 0
 
 
@@ -101,11 +106,22 @@ def test_without_the_package_of_the_encoder_the_command_is_named(monkeypatch: py
         relevance_to(QUESTION)
 
 
+def test_a_folder_without_a_scale_is_refused(tmp_path: Path) -> None:
+    for content in (None, "{", '{"whole": 1}', '{"whole": "much", "words": 1, "bias": 0}', "[]"):
+        if content is not None:
+            (tmp_path / "scale.json").write_text(content)
+        with pytest.raises(
+            ValueError, match=r"scale.json does not say what relevance weighs .*antiphon reader relevance"
+        ):
+            Scale.load(tmp_path)
+
+
 def test_openvino_and_torch_weigh_alike() -> None:
-    pytest.importorskip("openvino")
+    if (obstacle := obstacle_of("cpu", precision("cpu"))) is not None:
+        pytest.skip(obstacle)
     lines = [(HEADED, quote.sentence) for quote in quotable_lines([HEADED])[0]]
     one, other = (
         LineRelevance(MiniLMEmbedder(engine=engine, adapter=RELEVANCE), Scale.load(RELEVANCE)).to(QUESTION)(lines)
-        for engine in ("torch", "auto")
+        for engine in ENGINES_COMPARED
     )
     assert one == pytest.approx(other, abs=0.1)

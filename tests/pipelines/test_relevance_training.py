@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import LineRelevance, Scale, windows_of
+from antiphon.pipelines.relevance import LineRelevance, Scale, readings_of
+from antiphon.pipelines.training.reader.train import ReaderPlan
 from antiphon.pipelines.training.reader.written import Written
 from antiphon.pipelines.training.relevance.evaluate import relevance_figures
 from antiphon.pipelines.training.relevance.examples import AskedLines, Examples
 from antiphon.pipelines.training.relevance.train import (
     RelevanceModel,
-    RelevancePlan,
     relevance_loss,
     save_relevance,
     train_relevance,
@@ -34,7 +34,7 @@ BATCH = [
     AskedLines(BOATS, "What is heavy?", ("Its keel is heavy.",)),
     AskedLines(BOATS, "What is beyond reach?", ("No line of it.",)),
 ]
-PLAN = RelevancePlan(steps=6, passages=2, learning_rate=2e-3, warm_up=1, decay=1e-4, rank=2, alpha=4, save_every=2)
+PLAN = ReaderPlan(steps=6, learning_rate=2e-3, warm_up=1, decay=1e-4, rank=2, alpha=4, save_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_what_is_trained_weighs_as_what_is_saved(tokens: MiniLMEmbedder, tmp_pat
             elif "lora_A" in name:
                 weight.copy_(weight.bfloat16().float())
         questions = [one.question for one in BATCH]
-        wanted = model(questions, [next(windows_of(passage, tokens)) for passage in (BEES, BOATS)])
+        wanted = model(questions, [next(readings_of(passage, tokens)) for passage in (BEES, BOATS)])
     save_relevance(model, tmp_path)
     saved = LineRelevance(MiniLMEmbedder("cpu", engine="torch", adapter=tmp_path), Scale.load(tmp_path))
     lines = [(passage, line) for passage in (BEES, BOATS) for line in _lines(passage)]
@@ -90,13 +90,11 @@ def test_training_lowers_the_loss_and_goes_on_where_it_was_cut_off(tokens: MiniL
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert not list((tmp_path / "cut").glob("training*"))
     assert json.loads((tmp_path / "whole" / "adapter_config.json").read_text())["base_model_name_or_path"] == "minilm"
-    with pytest.raises(ValueError, match="rank is 0"):
-        RelevancePlan(rank=0)
 
 
 def test_the_loss_is_that_of_the_right_line_and_of_whether_there_is_one(tokens: MiniLMEmbedder) -> None:
     scores = torch.tensor([[3.0, 0, 0, 0], [-1, -2, 0, 1], [0, 1, 2, 0], [0, 0, 1, 3]])
-    loss = relevance_loss(lambda questions, windows: scores[: len(questions)], tokens, BATCH)
+    loss = relevance_loss(lambda questions, readings: scores[: len(questions)], tokens, BATCH)
     answered = scores[[0, 2, 3]]
     among_all = (answered.logsumexp(1) - answered[[0, 1, 2], [0, 2, 3]]).mean()
     own = torch.stack([scores[0, :2].logsumexp(0) - 3, scores[2, 2:].logsumexp(0) - 2, scores[3, 2:].logsumexp(0) - 3])
@@ -111,6 +109,12 @@ def test_the_loss_is_that_of_the_right_line_and_of_whether_there_is_one(tokens: 
     assert loss == pytest.approx(
         float(among_all + own.mean() + 0.5 * (whether.mean() + 0.5 * others.mean() / 2)), abs=1e-4
     )
+
+
+def test_what_cannot_be_learned_from_is_no_error(tokens: MiniLMEmbedder) -> None:
+    bare = Passage.at("docs/bare.md", 0, "\u200b. Wax melts.")
+    batch = [AskedLines(bare, "Who dances?", ()), AskedLines(bare, "Who sings?", ())]
+    assert torch.isfinite(relevance_loss(_model(tokens), tokens, batch))
 
 
 def test_figures_count_right_lines_and_pairs() -> None:
@@ -149,6 +153,11 @@ def test_examples_are_about_lines_of_their_passage_or_none_and_batches_are_alway
     first, again, other = examples.batch(3, 4), _examples().batch(3, 4), examples.batch(4, 4)
     assert first == again != other
     assert len({one.passage for one in first}) >= 4
+
+
+def test_passages_that_nothing_was_asked_about_teach_nothing() -> None:
+    with pytest.raises(ValueError, match=r"Of 1 passages none answers a question; give more documents"):
+        Examples([Passage.at("docs/a.md", 0, "It rained.")], [])
 
 
 def test_the_command_trains_and_examines(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.pipelines import similarity as module
+from antiphon.pipelines.relevance import RELEVANCE
 from antiphon.pipelines.similarity import similarity_to
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
 
@@ -31,7 +32,15 @@ def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder)
     assert similarity([]) == []
 
 
-@pytest.mark.parametrize("searcher", [None, SimpleNamespace(), SimpleNamespace(embedder=HashEmbedder())])
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        None,
+        SimpleNamespace(),
+        SimpleNamespace(embedder=HashEmbedder()),
+        SimpleNamespace(embedder=MiniLMEmbedder(engine="torch", adapter=RELEVANCE)),
+    ],
+)
 def test_passages_found_by_another_embedding_are_weighed_by_the_same(
     searcher: object, minilm: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

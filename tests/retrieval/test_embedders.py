@@ -1,5 +1,6 @@
 """The contract of embedders: one row for each; shapes, lengths, order, and names that resolve."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -175,6 +176,8 @@ def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
     for name, weight in merged.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], weight)
     adapted = MiniLMEmbedder("cpu", engine="torch", adapter=tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 7}')
+    assert MiniLMEmbedder("cpu", engine="torch", adapter=tmp_path).fingerprint != adapted.fingerprint
     assert adapted.fingerprint.startswith(f"{minilm.fingerprint}:lora-")
     assert not np.allclose(adapted.embed_documents(TEXTS), minilm.embed_documents(TEXTS), atol=CLOSE)
 
@@ -186,9 +189,17 @@ def test_a_folder_that_is_no_adapter_of_minilm_is_refused(tmp_path: Path) -> Non
     (tmp_path / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 4}')
     with pytest.raises(ValueError, match=r"is no LoRA adapter of all-MiniLM-L6-v2 \(SafetensorError"):
         MiniLMEmbedder("cpu", adapter=tmp_path)
-    save_file({"base_model.model.layer.lora_A.weight": torch.zeros(2, 3)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(ValueError, match=r"is no LoRA adapter of all-MiniLM-L6-v2 \(KeyError"):
-        MiniLMEmbedder("cpu", adapter=tmp_path)
+    pair = {f"base_model.model.layer.lora_{part}.weight": torch.zeros(2, 2) for part in "AB"}
+    for weights, options, reason in (
+        (pair, {}, "KeyError"),
+        ({}, {}, "its weights are not pairs of A and B"),
+        (pair | {"layer.bias": torch.zeros(2)}, {}, "its weights are not pairs of A and B"),
+        (pair, {"use_dora": True}, "it was made with use_dora, and only plain LoRA is merged"),
+    ):
+        save_file(weights, tmp_path / "adapter_model.safetensors")
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 4, **options}))
+        with pytest.raises(ValueError, match=reason):
+            MiniLMEmbedder("cpu", adapter=tmp_path)
 
 
 def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:

@@ -59,7 +59,7 @@ def weight_of(relevance: float, log_probability: float, declining: float) -> flo
 
 
 def is_enough(similarity: float, log_probability: float, declining: float) -> bool:
-    """Whether a line may be an answer: it is about what was asked, and likely where the model does not decline."""
+    """Whether a line shows that there is an answer: it is about what was asked, and likely where the model answers."""
     declined = min(exp(declining), 1 - 1e-9)
     likely = min(log_probability - log1p(-declined), 0.0)  # given that it does not decline
     bars = (_WILLING, _ANYHOW) if declined < 1 / 2 else (_ANYHOW,)
@@ -161,7 +161,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WeighedLine:
-    """A line, what it weighs, and whether it may be an answer."""
+    """A line, what it weighs, and whether it shows that there is an answer."""
 
     line: Line
     weight: float
@@ -219,11 +219,14 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
 
 
 def fitting_lines(asked: Sequence[AskedPassages], measures: Measures) -> list[Line]:
-    """The lines of these passages that answer the question best, the best first."""
-    said = list({line: (place, line) for place, one in reversed([*enumerate(asked)]) for line in one.lines}.values())
+    """The lines of these passages that answer the question best, the best first; one that stands in several, once."""
+    said = [(place, line) for place, one in enumerate(asked) for line in one.lines]
     pairs = [(asked[place].passages[0], _sentence(line)) for place, line in said]
     relevance = measures.relevance(pairs)
-    best = sorted(range(len(said)), key=lambda at: -relevance[at])[:LINES]
+    places: dict[str, int] = {}
+    for at in sorted(range(len(said)), key=lambda at: -relevance[at]):
+        places.setdefault(said[at][1], at)
+    best = [*places.values()][:LINES]
     similarity = measures.similarity([pairs[at] for at in best])
     return [Line(*said[at], relevance[at], similar) for at, similar in zip(best, similarity, strict=True)]
 

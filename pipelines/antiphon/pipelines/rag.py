@@ -47,6 +47,10 @@ class Rag:
 
     With ``remembered_tokens`` what the reader has read of passages is kept, so many tokens of it (see `PassageMemory`):
     the next question that finds them is answered sooner.
+
+    Raises:
+        ValueError: ``k`` or ``remembered_tokens`` is out of range, or the model's form of prompt is not known.
+        ImportError: the model is a reader, and the package of the encoder that weighs lines is not installed.
     """
 
     def __init__(

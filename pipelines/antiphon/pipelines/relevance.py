@@ -31,7 +31,7 @@ SCALE = "scale.json"
 HEADING = 30
 """So many words of the heading above a passage are read with it."""
 
-_REMEMBERED = 256  # windows: some 40 MB
+_REMEMBERED = 256  # readings: 50 MB at most
 
 Measure = Callable[[Sequence[tuple[Passage, str]]], list[float]]
 """Something that is measured of lines, each with the passage that it stands in, against one question."""
@@ -47,12 +47,22 @@ class Scale:
 
     @classmethod
     def load(cls, folder: Path) -> Scale:
-        """The one that was learned with an adapter."""
-        return cls(**json.loads((folder / SCALE).read_text(encoding="utf-8")))
+        """The one that was learned with an adapter.
+
+        Raises:
+            ValueError: the folder has none.
+        """
+        try:
+            found = json.loads((folder / SCALE).read_text(encoding="utf-8"))
+            return cls(**{name: float(each) for name, each in found.items()})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{folder / SCALE} does not say what relevance weighs ({error!r}); make one: antiphon reader relevance"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Reading:
     """A text that the encoder reads at once, heading and lines; of its lines those that can be quoted, by tokens."""
 
     text: str
@@ -72,12 +82,12 @@ class LineRelevance:
 
         def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
             read = self._lines(list(dict.fromkeys(passage for passage, _ in said)))
-            return [self._of(asked.vectors, read[passage][line]) for passage, line in said]
+            return [self._of(asked.vectors, read[passage].get(line)) for passage, line in said]
 
         return relevance
 
-    def _of(self, question: Vectors, line: Vectors) -> float:
-        if not len(question) or not len(line):
+    def _of(self, question: Vectors, line: Vectors | None) -> float:
+        if line is None or not len(line) or not len(question):
             return self._scale.bias
         whole = _cosine(question.mean(axis=0), line.mean(axis=0))
         words = float((question @ line.T).max(axis=1).mean())
@@ -85,16 +95,16 @@ class LineRelevance:
 
     def _lines(self, passages: Sequence[Passage]) -> dict[Passage, dict[str, Vectors]]:
         """For each passage its quotable lines, each with the vectors of its tokens."""
-        windows = [(passage, window) for passage in passages for window in windows_of(passage, self._encoder)]
+        readings = [(passage, reading) for passage in passages for reading in readings_of(passage, self._encoder)]
         found: dict[Passage, dict[str, Vectors]] = {passage: {} for passage in passages}
-        for (passage, window), read in zip(windows, self._memory.vectors([w.text for _, w in windows]), strict=True):
-            for line, start, end in window.spans:
+        for (passage, reading), read in zip(readings, self._memory.vectors([w.text for _, w in readings]), strict=True):
+            for line, start, end in reading.spans:
                 found[passage].setdefault(line, read[start:end].astype(np.float32))
         return found
 
 
-def windows_of(passage: Passage, encoder: TokenEmbedder) -> Iterator[Window]:
-    """A passage under its heading, in as many texts as the encoder needs to read all of it."""
+def readings_of(passage: Passage, encoder: TokenEmbedder) -> Iterator[Reading]:
+    """A passage under its heading, in as many texts as the encoder needs; what is too long of a line is not read."""
     [lines] = lines_of([passage])
     above = [" ".join(words[:HEADING])] if (words := heading_of(passage).split()) else []
     texts = [line.sentence if isinstance(line, Quote) else line for line in lines]
@@ -104,13 +114,13 @@ def windows_of(passage: Passage, encoder: TokenEmbedder) -> Iterator[Window]:
     at, held = first, [*above]
     for line, text, count in zip(lines, texts, counts[len(above) :], strict=True):
         if at + count > encoder.max_tokens and len(held) > len(above):
-            yield Window("\n".join(held), tuple(spans))
+            yield Reading("\n".join(held), tuple(spans))
             at, held, spans = first, [*above], []
-        if isinstance(line, Quote):
+        if isinstance(line, Quote) and count and at < encoder.max_tokens:
             spans.append((text, at, at + count))
         held.append(text)
         at += count
-    yield Window("\n".join(held), tuple(spans))
+    yield Reading("\n".join(held), tuple(spans))
 
 
 def relevance_to(question: str) -> Measure:

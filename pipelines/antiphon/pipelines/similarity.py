@@ -22,7 +22,10 @@ def similarity_to(question: str, searcher: Any = None) -> Measure:
         ImportError: its package is not installed; says the command.
     """
     embedder = getattr(searcher, "embedder", None)
-    used = embedder if isinstance(embedder, MiniLMEmbedder) else _embedder()
+    if isinstance(embedder, MiniLMEmbedder) and embedder.fingerprint == MiniLMEmbedder.fingerprint:
+        used = embedder
+    else:
+        used = _embedder()
 
     def similarity(said: Sequence[tuple[Passage, str]]) -> list[float]:
         if not said:

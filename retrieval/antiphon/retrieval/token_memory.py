@@ -13,9 +13,15 @@ from antiphon.retrieval.embed import TokenEmbedder
 
 
 class TokenMemory:
-    """Keeps the token vectors of the last ``remembered`` texts, in half precision. Several threads may read at once."""
+    """Keeps the token vectors of the last ``remembered`` texts, in half precision. Several threads may read at once.
+
+    Raises:
+        ValueError: ``remembered`` is negative.
+    """
 
     def __init__(self, embedder: TokenEmbedder, remembered: int) -> None:
+        if remembered < 0:
+            raise ValueError(f"remembered is {remembered}; give how many texts are kept, or 0 for none.")
         self._embedder = embedder
         self._seen: OrderedDict[str, NDArray[np.float16]] = OrderedDict()
         self._remembered = remembered

@@ -184,11 +184,11 @@ def relevance(
     from antiphon.pipelines.training.reader.written import FILE, read_written
     from antiphon.pipelines.training.relevance.evaluate import relevance_figures
     from antiphon.pipelines.training.relevance.examples import Examples
-    from antiphon.pipelines.training.relevance.train import RelevanceModel, RelevancePlan, train_relevance
+    from antiphon.pipelines.training.relevance.train import RelevanceModel, plan_relevance, train_relevance
     from antiphon.retrieval import MiniLMEmbedder
 
     console.quiet_libraries()
-    plan = RelevancePlan(steps=steps, learning_rate=learning_rate, seed=seed)
+    plan = plan_relevance(steps, learning_rate, seed)
     with console.err.status("Reading the documents"):
         passages = read_corpus(documents)
         own = [one for file in questions or () for one in read_written(file)]
@@ -198,7 +198,7 @@ def relevance(
     with console.progress_bars() as bar:
         train_relevance(
             model,
-            lambda number: taught.batch(number, plan.passages),
+            lambda number: taught.batch(number, plan.lessons),
             out,
             plan,
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),

@@ -38,7 +38,11 @@ class AskedLines:
 
 
 class Examples:
-    """What was asked about the passages of a corpus, by passage."""
+    """What was asked about the passages of a corpus, by passage.
+
+    Raises:
+        ValueError: none of the passages answers a question.
+    """
 
     def __init__(self, passages: Sequence[Passage], written: Sequence[Written], *, seed: int = 0) -> None:
         random = Random(f"{seed} relevance")
@@ -51,6 +55,10 @@ class Examples:
                 self.asked[passages[index]] = asked
         self._seed = seed
         self._folders = _by_folder([one for one, asked in self.asked.items() if any(each.lines for each in asked)])
+        if not self._folders:
+            raise ValueError(
+                f"Of {len(passages)} passages none answers a question; give more documents, or questions about them."
+            )
 
     def batch(self, number: int, passages: int) -> list[AskedLines]:
         """Batch ``number``: what was asked about so many passages, or a few more, some of them of the same page."""
@@ -78,6 +86,8 @@ class Examples:
 def _about(lessons: SinglePassageLessons, index: int, random: Random) -> Iterator[AskedLines]:
     passage = lessons.passages[index]
     lines = {quote.sentence for quote in quotable_lines([passage])[0]}
+    if not lines:
+        return
     for one in lessons.asked_about(index, _BY_RULE, random):
         answering = tuple(line for line in one.sentences if line in lines)
         if answering or not one.sentences:

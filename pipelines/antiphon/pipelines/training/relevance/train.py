@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from antiphon.accel.files import write
 from antiphon.pipelines.models.adapter import quiet_peft
-from antiphon.pipelines.relevance import SCALE, Scale, Window, windows_of
+from antiphon.pipelines.relevance import SCALE, Reading, Scale, readings_of
 from antiphon.pipelines.training.loop import StepReport, teach
-from antiphon.pipelines.training.reader.train import save_adapter
+from antiphon.pipelines.training.reader.train import ReaderPlan, save_adapter
 from antiphon.pipelines.training.relevance.examples import AskedLines
 from antiphon.retrieval import MiniLMEmbedder, Passage
 from antiphon.retrieval.minilm import load_minilm
@@ -32,42 +32,22 @@ _HARDEST = 2  # of the other passages, those that seem to answer most
 _OTHER, _WHETHER = 0.5, 0.5  # what other passages, and whether a passage answers, weigh in the loss
 
 
-@dataclass(frozen=True, slots=True)
-class RelevancePlan:
-    """How to train: ``steps`` updates of what was asked about ``passages``; ``rank`` and ``alpha`` of LoRA.
-
-    The rate rises over ``warm_up`` steps to ``learning_rate`` and falls to zero over the last ``decay`` of the steps.
-    """
-
-    steps: int = 1200
-    passages: int = 20
-    learning_rate: float = 1e-3
-    warm_up: int = 20
-    decay: float = 0.6
-    rank: int = 16
-    alpha: int = 32
-    seed: int = 1
-    save_every: int = 100
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "passages", "rank", "alpha", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-
-    def rate(self, step: int) -> float:
-        """The learning rate of update ``step``, from 0, as a share of the highest."""
-        rising = (step + 1) / max(1, self.warm_up)
-        falling = (self.steps - step) / max(1.0, self.decay * self.steps)
-        return min(1.0, rising, falling)
+def plan_relevance(steps: int, learning_rate: float, seed: int) -> ReaderPlan:
+    """Updates of what was asked about twenty passages each."""
+    return ReaderPlan(
+        steps=steps, lessons=20, learning_rate=learning_rate, warm_up=20, decay=0.6, seed=seed, save_every=100
+    )
 
 
 class RelevanceModel(torch.nn.Module):
     """The encoder with its adapter, and the scale of its two comparisons."""
 
-    def __init__(self, tokens: MiniLMEmbedder, plan: RelevancePlan, *, in_half: bool) -> None:
+    def __init__(self, tokens: MiniLMEmbedder, plan: ReaderPlan, *, in_half: bool) -> None:
+        from accelerate.utils import set_seed  # type: ignore[import-untyped]
         from peft import LoraConfig, get_peft_model
 
         super().__init__()
+        set_seed(plan.seed)
         self.tokens, self.in_half = tokens, in_half
         config = LoraConfig(r=plan.rank, lora_alpha=plan.alpha, target_modules=list(LAYERS), bias="none")
         with quiet_peft():
@@ -84,30 +64,30 @@ class RelevanceModel(torch.nn.Module):
         """Nothing is dropped out, so that what is trained is what is used, and a run can go on where it was."""
         return super().train(False)
 
-    def forward(self, questions: Sequence[str], windows: Sequence[Window]) -> torch.Tensor:
-        """What `LineRelevance` gives, of shape (questions, lines): the lines of all windows, in their order."""
+    def forward(self, questions: Sequence[str], readings: Sequence[Reading]) -> torch.Tensor:
+        """What `LineRelevance` gives, of shape (questions, lines): the lines of all readings, in their order."""
         asked = self._read(questions)
         lines = [
             read[start:end]
-            for window, read in zip(windows, self._read([window.text for window in windows]), strict=True)
-            for _, start, end in window.spans
+            for reading, read in zip(readings, self._read([reading.text for reading in readings]), strict=True)
+            for _, start, end in reading.spans
         ]
         whole = _means(asked) @ _means(lines).T
-        counts = torch.tensor([len(line) for line in lines])
         near = torch.cat(asked) @ torch.cat(lines).T
-        best = _highest(near, torch.repeat_interleave(torch.arange(len(lines)), counts), len(lines))
-        words = torch.stack([part.mean(dim=0) for part in torch.split(best, [len(one) for one in asked])])
+        of_line = torch.tensor([place for place, line in enumerate(lines) for _ in line], device=near.device)
+        best = _highest(near, of_line, len(lines))
+        words = torch.stack([_mean(part) for part in torch.split(best, [len(one) for one in asked])])
         weights = _QUICK * self.weights
         return weights[0] * whole + weights[1] * words + weights[2]
 
     def _read(self, texts: Sequence[str]) -> list[torch.Tensor]:
         """The vectors of each text's tokens, of length 1 each."""
         ids = [torch.tensor(one) for one in self.tokens.input_ids(texts)]
-        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True).to(self.weights.device)
         mask = torch.zeros_like(padded)
         for row, one in zip(mask, ids, strict=True):
             row[: len(one)] = 1
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.in_half):
+        with torch.autocast(padded.device.type, torch.bfloat16, enabled=self.in_half):
             states = self.encoder(input_ids=padded, attention_mask=mask).last_hidden_state
         return [normalize(row[1 : len(one) - 1].float(), dim=-1) for row, one in zip(states, ids, strict=True)]
 
@@ -120,7 +100,7 @@ def train_relevance(
     model: RelevanceModel,
     batch: BatchOf,
     out: Path,
-    plan: RelevancePlan,
+    plan: ReaderPlan,
     *,
     report: StepReport = lambda step, loss: None,
 ) -> Path:
@@ -146,12 +126,13 @@ def save_relevance(model: RelevanceModel, out: Path) -> None:
 def relevance_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[AskedLines]) -> torch.Tensor:
     """The loss of a batch, in nats; what is answered beyond the encoder's reach is left out."""
     passages = list(dict.fromkeys(one.passage for one in batch))
-    windows = [next(windows_of(passage, tokens)) for passage in passages]
-    places = _places(passages, windows)
+    readings = [next(readings_of(passage, tokens)) for passage in passages]
+    places = _places(passages, readings)
     batch = [one for one in batch if not one.lines or any((one.passage, line) in places for line in one.lines)]
-    scores = model([one.question for one in batch], windows)
-    own = torch.tensor([passages.index(one.passage) for one in batch])
-    of_passage = torch.tensor([place for place, window in enumerate(windows) for _ in window.spans])
+    scores = model([one.question for one in batch], readings)
+    device = scores.device
+    own = torch.tensor([passages.index(one.passage) for one in batch], device=device)
+    of_passage = torch.tensor([place for place, reading in enumerate(readings) for _ in reading.spans], device=device)
     right = torch.zeros_like(scores, dtype=torch.bool)
     for row, one in enumerate(batch):
         right[row, [places[one.passage, line] for line in one.lines if (one.passage, line) in places]] = True
@@ -165,7 +146,7 @@ def relevance_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[AskedLine
 
 def _whether(scores: torch.Tensor, own: torch.Tensor, answered: torch.Tensor) -> torch.Tensor:
     """Whether the own passage answers, and that the other passages do not, of which the hardest count."""
-    rows = torch.arange(len(scores))
+    rows = torch.arange(len(scores), device=scores.device)
     wanted = torch.zeros_like(scores)
     wanted[rows[answered], own[answered]] = 1
     losses = binary_cross_entropy_with_logits(scores, wanted, reduction="none")
@@ -174,22 +155,31 @@ def _whether(scores: torch.Tensor, own: torch.Tensor, answered: torch.Tensor) ->
 
 
 def _surprise(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """How surprising it is that one of the right lines is right, by the softmax of each row."""
+    """How surprising it is that one of the right lines is right, by the softmax of each row; 0 of no rows."""
+    if not len(scores):
+        return scores.sum()
     found = scores.masked_fill(~right, -torch.inf)
     return (scores.logsumexp(dim=1) - found.logsumexp(dim=1)).mean()
 
 
 def _highest(scores: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
     """The highest score of each group of columns."""
-    lowest = torch.full((len(scores), count), scores.min().item() - 1)
+    lowest = torch.full((len(scores), count), scores.min().item() - 1, device=scores.device)
     return lowest.scatter_reduce(1, groups.expand(len(scores), -1), scores, "amax")
 
 
-def _places(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[tuple[Passage, str], int]:
+def _places(passages: Sequence[Passage], readings: Sequence[Reading]) -> dict[tuple[Passage, str], int]:
     """The column of each line."""
-    lines = [(passage, line) for passage, window in zip(passages, windows, strict=True) for line, _, _ in window.spans]
+    lines = [
+        (passage, line) for passage, reading in zip(passages, readings, strict=True) for line, _, _ in reading.spans
+    ]
     return {line: place for place, line in reversed([*enumerate(lines)])}
 
 
 def _means(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return normalize(torch.stack([part.mean(dim=0) for part in parts]), dim=-1)
+    return normalize(torch.stack([_mean(part) for part in parts]), dim=-1)
+
+
+def _mean(part: torch.Tensor) -> torch.Tensor:
+    """The mean of the rows; 0 where there are none."""
+    return part.sum(dim=0) / max(1, len(part))
