@@ -97,7 +97,8 @@ class LineRelevance:
         """For each passage its quotable lines, each with the vectors of its tokens."""
         readings = [(passage, reading) for passage in passages for reading in readings_of(passage, self._encoder)]
         found: dict[Passage, dict[str, Vectors]] = {passage: {} for passage in passages}
-        for (passage, reading), read in zip(readings, self._memory.vectors([w.text for _, w in readings]), strict=True):
+        vectors = self._memory.vectors([reading.text for _, reading in readings])
+        for (passage, reading), read in zip(readings, vectors, strict=True):
             for line, start, end in reading.spans:
                 found[passage].setdefault(line, read[start:end].astype(np.float32))
         return found

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.training.reader.corpus import page_name
+from antiphon.pipelines.training.reader.lessons import lines_of_passage
 from antiphon.pipelines.training.reader.single import SinglePassageLessons
 from antiphon.pipelines.training.reader.written import Written
 from antiphon.retrieval import Passage
@@ -85,7 +85,7 @@ class Examples:
 
 def _about(lessons: SinglePassageLessons, index: int, random: Random) -> Iterator[AskedLines]:
     passage = lessons.passages[index]
-    lines = {quote.sentence for quote in quotable_lines([passage])[0]}
+    lines = lines_of_passage(passage)
     if not lines:
         return
     for one in lessons.asked_about(index, _BY_RULE, random):

@@ -1,0 +1,99 @@
+"""A model whose answers, and how likely it finds them, are known beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from antiphon.accel import Completion, PrefixCache, Summary, Usage
+from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.drafting.draft import Accepted
+from antiphon.accel.drafting.weigher import Weigher
+from antiphon.accel.engines.numpy_logits import NumpyLogits
+from antiphon.accel.text.completion import Pieces
+from antiphon.accel.text.messages import PromptInput
+
+OTHER = 0
+
+
+class Words:
+    """A tokenizer of words."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = defaultdict(lambda: 1 + len(self._ids))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [self._ids[word] for word in text.split()]
+
+
+class Said(Pieces):
+    """A text that is known beforehand, and what is done before its first piece."""
+
+    def __init__(self, text: str, first: Callable[[], None] = lambda: None) -> None:
+        self._pieces, self._first, self.is_closed = iter([text]), first, False
+
+    def __next__(self) -> str:
+        self._first()
+        return next(self._pieces)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @property
+    def completion(self) -> Completion:
+        return Completion("", "stop", Usage(1, 1), Summary(steps=1, tokens=1, seconds=0.0), (1,))
+
+
+@dataclass
+class Scripted:
+    """A model that finds lines as likely as is known beforehand (nats), and goes on as it was told to begin."""
+
+    likely: Mapping[str, float]
+    tokenizer: Words = field(default_factory=Words)
+    options: DecodingOptions = field(default_factory=DecodingOptions)
+    read: list[PromptInput] = field(default_factory=list)
+    streams: list[Said] = field(default_factory=list)
+    given: list[dict[str, Any]] = field(default_factory=list)
+
+    def stream(self, prompt: PromptInput, **parameters: Any) -> Pieces:
+        self.given.append(parameters)
+        return Said(parameters.get("begins", "") + " It is so.")
+
+    def stream_batch(
+        self,
+        prompts: Sequence[PromptInput],
+        *,
+        references: Sequence[Sequence[str]] = (),
+        prefixes: Sequence[PrefixCache] = (),
+        **parameters: Any,
+    ) -> Sequence[Said]:
+        self.read += prompts
+        assert len(prefixes) == len(prompts)
+        self.streams = [Said("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
+        return self.streams
+
+    def _verify(self, weigher: Weigher) -> None:
+        """The second token of each text is as likely as the text, all others are certain."""
+        draft = weigher.begin((), ())
+        assert draft is not None
+        scores = torch.full((1 + len(draft.tokens), 99), -1e9)
+        scores[:, OTHER] = 0.0
+        for text, nats in self.likely.items():
+            row = -1
+            for place, token in enumerate(self.tokenizer.encode(text)):
+                chance = math.exp(nats) if place == 1 else 1.0
+                scores[row + 1, token] = math.log(chance)
+                if place == 1:
+                    scores[row + 1, OTHER] = -1e9 if chance == 1.0 else math.log(1 - chance)
+                else:
+                    scores[row + 1, OTHER] = -1e9
+                row = draft.children.get(row, {}).get(token, -1)
+                if row < 0:
+                    break
+        weigher.observe(draft, Accepted((), (1,)), NumpyLogits(scores.numpy()))
