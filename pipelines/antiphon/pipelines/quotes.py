@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from antiphon.retrieval import Passage
 from antiphon.retrieval.blocks import Kind, blocks, code_lines, table_rows
+from antiphon.retrieval.load import is_markdown
+from antiphon.retrieval.markup import markdown_signposts
 from antiphon.retrieval.sentences import sentences
 
 _PROMPT = re.compile(r">>>|\.\.\. |#|\$ ")  # of Python or of a shell; a comment, or a heading in Markdown
@@ -46,13 +48,13 @@ def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
     """For each passage its text line by line: what can be quoted as a quote, all else as a text.
 
     A line is a sentence, an item of a list, a row of a table or a line of fenced code; what cannot be quoted are
-    headings, names of columns, listings without a fence, and code without a word.
+    signposts of Markdown, names of columns, listings without a fence, and code without a word.
     """
     return [
         [
             Quote(number, line.text) if line.is_quotable else line.text
             for block in blocks(passage.text)
-            for line in _READ[block.kind](passage.text[block.start : block.end])
+            for line in _reading(passage)[block.kind](passage.text[block.start : block.end])
         ]
         for number, passage in enumerate(passages, start=1)
     ]
@@ -68,6 +70,15 @@ def _read_text(text: str) -> list[_Line]:
     return [_Line(quoted_form(sentence), is_prose(sentence)) for sentence in _sentences(text)]
 
 
+def _read_markdown(text: str) -> list[_Line]:
+    lines: list[_Line] = []
+    at = 0
+    for start, end in markdown_signposts(text):
+        lines += [*_read_text(text[at:start]), _Line(quoted_form(text[start:end]), False)]
+        at = end
+    return lines + _read_text(text[at:])
+
+
 def _read_code(text: str) -> list[_Line]:
     return [_Line(" ".join(line.split()), bool(_WORD.search(line))) for line in code_lines(text)]
 
@@ -78,11 +89,13 @@ def _read_table(text: str) -> list[_Line]:
     return above + [_Line(" ".join(row.split()), bool(_WORD.search(row))) for row in rows]
 
 
-_READ: Mapping[Kind, Callable[[str], list[_Line]]] = {
-    Kind.TEXT: _read_text,
-    Kind.CODE: _read_code,
-    Kind.TABLE: _read_table,
-}
+_Reading = Mapping[Kind, Callable[[str], list[_Line]]]
+_PLAIN: _Reading = {Kind.TEXT: _read_text, Kind.CODE: _read_code, Kind.TABLE: _read_table}
+_MARKDOWN: _Reading = {**_PLAIN, Kind.TEXT: _read_markdown}
+
+
+def _reading(passage: Passage) -> _Reading:
+    return _MARKDOWN if is_markdown(passage.source) else _PLAIN
 
 
 def quoted_form(sentence: str) -> str:

@@ -109,6 +109,11 @@ def read_document(path: str | Path, *, any_suffix: bool = True) -> Document:
     return document
 
 
+def is_markdown(source: str) -> bool:
+    """Whether a file of this name is read as Markdown."""
+    return Path(source).suffix.lower() in _MARKDOWN
+
+
 def _parse(data: bytes, source: str, suffix: str) -> Document:
     if suffix in _PDF:
         from antiphon.retrieval.pdf import read_pdf

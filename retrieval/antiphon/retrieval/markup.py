@@ -1,4 +1,4 @@
-"""Headings of Markdown, reStructuredText and plain text, found in the raw text. Knows nothing of files."""
+"""Headings of Markdown, reStructuredText and plain text, and signposts of Markdown. Knows nothing of files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from antiphon.retrieval.document import Heading
+from antiphon.retrieval.sentences import Span
 
 _LINE = re.compile(r"[^\n]*\n?")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -20,6 +21,18 @@ _SECTION = re.compile(
     r"Abstract|Introduction|Conclusions?|Discussion|Acknowledge?ments|References|Appendix(?: [A-Z0-9].{0,60})?)"
 )
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{1,}\s*$")
+_ITEM = r"(?:[-*+]|\d{1,3}[.)])[ \t]+"
+_TARGET = r"(?:\((?:[^()\n]|\([^()\n]*\))*\)|\[[^]\n]*\])"
+_IMAGE = rf"!\[[^]\n]*\]{_TARGET}"
+_SIGNPOST = re.compile(
+    rf"""^(?:
+        (?:[ \t]*{_ITEM}|(?<!\S\n)(?<!\S\r\n))\[(?:(?!\]\().)+\]\(\#[^)\s]*\)  # of a table of contents
+        |[ ]{{0,3}}\[(?!\^)[^]\n]+\]:(?!:)[ \t]*\S+(?:[ \t]+(?:"[^"\n]*"|'[^'\n]*'|\([^)\n]*\)))?  # of a reference
+        |[ \t]*(?:{_ITEM})?(?:(?:{_IMAGE}|\[{_IMAGE}\]{_TARGET})(?:[ \t]|&nbsp;|<br[ ]?/?>)*+)+  # images and badges
+    )(?=\s*\Z|[ \t\r]*\n[ \t\r]*(?:\n|[\[!#<]|{_ITEM}))  # and no text goes on below
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
 
 
 def markdown_headings(text: str) -> tuple[Heading, ...]:
@@ -43,6 +56,20 @@ def markdown_headings(text: str) -> tuple[Heading, ...]:
             line = ""
         before = (start, line)
     return tuple(headings)
+
+
+def markdown_signposts(text: str) -> Iterator[Span]:
+    """Where a Markdown text only points to text, in order: its headings, and lines that are nothing but certain links.
+
+    Those are a link to an anchor, alone in its list item or paragraph; the target of a reference; images and badges.
+    """
+    headings = ((heading.start, heading.end) for heading in markdown_headings(text))
+    lines = (match.span() for match in _SIGNPOST.finditer(text))
+    last = 0
+    for start, end in sorted([*headings, *lines], key=lambda span: (span[0], -span[1])):
+        if start >= last:  # a heading may be such a line itself
+            yield start, end
+            last = end
 
 
 def rst_headings(text: str) -> tuple[Heading, ...]:

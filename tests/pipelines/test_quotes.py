@@ -1,0 +1,92 @@
+"""Quotes: what only points to text is shown in a Markdown passage and is no answer; all else is as it was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines
+from antiphon.retrieval import Passage
+
+BADGE = "[![Build (Linux)](https://ci.org/a(b).svg)](https://ci.org)"
+LINES = st.sampled_from(
+    ["", "Wax melts. It is yellow.", "and keeps", "# Wax. Why?", "----", "[Wax](#wax)", "[wax]: w.md", BADGE, "\r"]
+)
+
+
+def shown(text: str, source: str = "bees.md") -> list[Quote | str]:
+    return lines_of([Passage.at(source, 0, text)])[0]
+
+
+@pytest.mark.parametrize(
+    "signpost",
+    [
+        "Opening the Hive\n----------------",
+        "The Hive\r\n========\r",
+        "## I have a hive. Can I move it?",
+        "## Wax. It melts. ##",
+        "[Opening the Hive](#opening-the-hive)",
+        "[LICENSE]: https://bees.org/license",
+        "[wax]:  <wax.md> \"All of wax\"\n[honey]: honey.md 'All of it'",
+        "![x](y)",
+        "![All of it. By hand.](hive.png)",
+        f"{BADGE}&nbsp;![wax][wax-badge] <br/>\n{BADGE}",
+        "![logo](hive.png) Bees\n======================",
+    ],
+)
+def test_what_only_points_to_text_is_shown_and_not_quoted(signpost: str) -> None:
+    lines = shown(f"Bees dance.\n\n{signpost}\n\nWax melts.")
+    assert [line for line in lines if isinstance(line, Quote)] == [Quote(1, "Bees dance."), Quote(1, "Wax melts.")]
+    assert " ".join(line for line in lines if isinstance(line, str)) == " ".join(signpost.split())
+
+
+@pytest.mark.parametrize("mark", ["- ", "  * ", "1. ", "12) "])
+def test_a_table_of_contents_is_not_quoted(mark: str) -> None:
+    lines = shown(f"{mark}[Wax](#wax)\n{mark}[I have a hive. Can I move it?](#move)\n")
+    assert lines == ["[Wax](#wax)", "[I have a hive. Can I move it?](#move)"]
+
+
+def test_text_directly_below_a_heading_is_quoted_without_it() -> None:
+    assert shown("## Wax\nIt melts.") == ["## Wax", Quote(1, "It melts.")]
+    assert shown("Wax\n---\nIt melts.") == ["Wax ---", Quote(1, "It melts.")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[hive.vim](https://bees.org/vim)",
+        "[Wax](wax.md#melting)",
+        "[Wax](#wax) melts.",
+        "[Wax](#wax) and [honey](#honey)",
+        "[Wax](#wax)\n  melts in the sun.",
+        "Of what melts, see\n[Wax](#wax)",
+        "Press\n![open](open.png)\nto open it.",
+        "![open](open.png) opens it.",
+        "[^1]: Honey",
+        "[Hive]: keep it dry",
+        "[Hive]::[Hive]()",
+        "#1 in honey",
+    ],
+)
+def test_what_says_something_stays_as_it_was(text: str) -> None:
+    for mark in ("", "- "):
+        assert shown(f"{mark}{text}\n") == shown(f"{mark}{text}\n", "bees.txt")
+
+
+@pytest.mark.parametrize("source", ["bees.txt", "bees.rst", "bees.html", "bees", "https://bees.org/bees.md/1"])
+def test_signposts_of_markdown_are_text_elsewhere(source: str) -> None:
+    text = "The Hive\n========\n\n- [Wax](#wax)\n\n![x](y)\n"
+    assert shown(text, source) == [Quote(1, each) for each in ("The Hive ========", "[Wax](#wax)", "![x](y)")]
+    assert quotable_lines([Passage.at("docs/BEES.Markdown", 0, text)]) == [()]
+
+
+def test_fenced_code_holds_no_signposts() -> None:
+    code = "    ```\n# Open the hive\nhive\n----\n![x](y)\n    ```\n"
+    assert shown(code) == shown(code, "bees.txt")
+
+
+@given(st.lists(LINES, max_size=12).map("\n".join))
+def test_nothing_of_a_text_is_lost(text: str) -> None:
+    lines = [line.sentence if isinstance(line, Quote) else line for line in shown(text)]
+    assert "".join("".join(lines).split()) == "".join(text.split())
