@@ -7,10 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from antiphon.pipelines import relevance as module
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import RELEVANCE, LineRelevance, Scale, readings_of, relevance_to
+from antiphon.pipelines.relevance import (
+    CROSS_RELEVANCE,
+    RELEVANCE,
+    CrossRelevance,
+    Head,
+    LineRelevance,
+    Scale,
+    readings_of,
+    relevance_to,
+)
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
 from antiphon.retrieval.device import precision
 from antiphon.retrieval.embed import TokenVectors
@@ -22,6 +32,9 @@ QUESTION = "How long does honey keep?"
 BARE = Passage.at("bees.md", 0, "It keeps for years. Wax melts at 64 degrees.")
 HEADED = Passage.at("bees.md", 0, BARE.text, {"title": "Bees > Honey"})
 SCALE = Scale(whole=3.0, words=2.0, bias=-1.0)
+
+
+HEAD = Head(np.full(64, 0.5, np.float32), np.linspace(-1, 1, 64, dtype=np.float32))
 
 
 class Counting(HashEmbedder):
@@ -93,10 +106,30 @@ def test_a_line_longer_than_the_encoder_reads_is_read_as_far_as_that_goes(encode
     assert LineRelevance(encoder, SCALE).to("bees")([(passage, line)])[0] > 0
 
 
+def test_a_passage_is_read_behind_the_question_too_and_its_lines_have_a_look_of_their_own(encoder: Counting) -> None:
+    [found] = CrossRelevance(encoder, SCALE, HEAD).to("wax melts")([(BARE, "Wax melts at 64 degrees.")])
+    assert encoder.read == ["wax melts [SEP]\nIt keeps for years.", "wax melts [SEP]\nWax melts at 64 degrees."]
+    [alone] = LineRelevance(encoder, SCALE).to("wax melts")([(BARE, "Wax melts at 64 degrees.")])
+    line = encoder.token_vectors(["wax melts at 64 degrees"])[0].vectors  # words of a toy know no context
+    looks = (line @ HEAD.line).mean() + (line @ HEAD.word).max()
+    assert found == pytest.approx(alone + float(looks), abs=1e-2)
+
+
+def test_a_question_longer_than_is_read_and_lines_that_are_left_out(encoder: Counting) -> None:
+    relevance = CrossRelevance(HashEmbedder(64), SCALE, HEAD)
+    long = " ".join(f"word{number}" for number in range(60))
+    lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
+    assert relevance.to(long)(lines) == relevance.to(" ".join(long.split()[:40]))(lines)
+    [reading] = readings_of(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
+    assert reading.text == "How? [SEP]\nWax melts at 64 degrees."
+    assert relevance.to("How?")([(BARE, "No line of it.")]) == [SCALE.bias]
+
+
 def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = TokenVectors(np.array([], np.int64), np.empty((0, 64), np.float32))
     monkeypatch.setattr(encoder, "token_vectors", lambda texts: [nothing for _ in texts])
-    assert LineRelevance(encoder, SCALE).to("?")([(BARE, "It keeps for years.")]) == [-1.0]
+    for relevance in (LineRelevance(encoder, SCALE), CrossRelevance(encoder, SCALE, HEAD)):
+        assert relevance.to("?")([(BARE, "It keeps for years.")]) == [-1.0]
 
 
 def test_without_the_package_of_the_encoder_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +149,14 @@ def test_a_folder_without_a_scale_is_refused(tmp_path: Path) -> None:
             Scale.load(tmp_path)
 
 
+def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
+    for content in (None, b"{", save({"line": np.ones(3, np.float32)})):
+        if content is not None:
+            (tmp_path / "head.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"head.safetensors is no head .*antiphon reader cross-relevance"):
+            Head.load(tmp_path)
+
+
 def test_openvino_and_torch_weigh_alike() -> None:
     if (obstacle := obstacle_of("cpu", precision("cpu"))) is not None:
         pytest.skip(obstacle)
@@ -125,3 +166,9 @@ def test_openvino_and_torch_weigh_alike() -> None:
         for engine in ENGINES_COMPARED
     )
     assert one == pytest.approx(other, abs=0.1)
+    scale, head = Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE)
+    one, other = (
+        CrossRelevance(MiniLMEmbedder(engine=engine, adapter=CROSS_RELEVANCE), scale, head).to(QUESTION)(lines)
+        for engine in ENGINES_COMPARED
+    )
+    assert one == pytest.approx(other, abs=0.2)

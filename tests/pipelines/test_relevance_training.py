@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import LineRelevance, Scale, readings_of
+from antiphon.pipelines.relevance import CrossRelevance, Head, LineRelevance, Measure, Reading, Scale, readings_of
 from antiphon.pipelines.training.reader.train import ReaderPlan
 from antiphon.pipelines.training.reader.written import Written
+from antiphon.pipelines.training.relevance.cross import CrossModel, cross_loss, save_cross, train_cross
 from antiphon.pipelines.training.relevance.evaluate import relevance_figures
-from antiphon.pipelines.training.relevance.examples import AskedLines, Examples
+from antiphon.pipelines.training.relevance.examples import AskedLines, Examples, Pair
 from antiphon.pipelines.training.relevance.train import (
     RelevanceModel,
     relevance_loss,
@@ -53,14 +54,20 @@ def _lines(passage: Passage) -> list[str]:
     return [quote.sentence for quote in quotable_lines([passage])[0]]
 
 
-def test_what_is_trained_weighs_as_what_is_saved(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
-    model = _model(tokens)
+def _disturb(model: torch.nn.Module) -> None:
+    """An adapter that changes what is read, in weights that bfloat16 holds."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 weight.copy_(torch.randn_like(weight).mul(0.02).bfloat16().float())
             elif "lora_A" in name:
                 weight.copy_(weight.bfloat16().float())
+
+
+def test_what_is_trained_weighs_as_what_is_saved(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
+    model = _model(tokens)
+    _disturb(model)
+    with torch.no_grad():
         questions = [one.question for one in BATCH]
         wanted = model(questions, [next(readings_of(passage, tokens)) for passage in (BEES, BOATS)])
     save_relevance(model, tmp_path)
@@ -117,12 +124,110 @@ def test_what_cannot_be_learned_from_is_no_error(tokens: MiniLMEmbedder) -> None
     assert torch.isfinite(relevance_loss(_model(tokens), tokens, batch))
 
 
-def test_figures_count_right_lines_and_pairs() -> None:
-    class Known(LineRelevance):
-        def __init__(self) -> None: ...
+@pytest.fixture(scope="module")
+def start(tokens: MiniLMEmbedder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of relevance to begin with."""
+    folder = tmp_path_factory.mktemp("start")
+    model = _model(tokens)
+    _disturb(model)
+    save_relevance(model, folder)
+    return folder
 
-        def to(self, question: str) -> object:  # type: ignore[override]
-            weights = {BATCH[0].question: [2, 1], BATCH[1].question: [0, 1.5], BATCH[2].question: [1, 3]}
+
+PAIRS = [Pair(one.passage, one.question, one.lines) for one in BATCH]
+WITHOUT = Pair(BEES, BATCH[0].question, (), without=BATCH[0].lines)
+CROSS_PLAN = ReaderPlan(steps=6, learning_rate=1e-3, warm_up=1, decay=1e-4, rank=4, alpha=8, save_every=2)
+
+
+def _cross(tokens: MiniLMEmbedder, start: Path) -> CrossModel:
+    torch.manual_seed(3)
+    return CrossModel(tokens, CROSS_PLAN, start, in_half=False)
+
+
+def test_a_cross_encoder_begins_as_the_encoder_that_reads_alone(tokens: MiniLMEmbedder, start: Path) -> None:
+    reading = next(readings_of(BEES, tokens, "Who dances?"))
+    model = _cross(tokens, start)
+    alone = MiniLMEmbedder("cpu", engine="torch", adapter=start)
+    [read] = alone.token_vectors([reading.text])
+    scale = Scale.load(start)
+    asked = read.vectors[: len(tokens.token_ids(["Who dances?"])[0])]
+    wanted = [scale.of(asked, read.vectors[first:end]) for _, first, end in reading.spans]
+    assert model([("Who dances?", reading)])[0].tolist() == pytest.approx(wanted, abs=2e-3)
+
+
+def test_a_cross_encoder_weighs_in_training_as_what_is_saved(
+    tokens: MiniLMEmbedder, start: Path, tmp_path: Path
+) -> None:
+    model = _cross(tokens, start)
+    _disturb(model)
+    with torch.no_grad():
+        model.head.normal_(0, 1e-3)
+        wanted = model([(one.question, next(readings_of(one.passage, tokens, one.question))) for one in PAIRS])
+    save_cross(model, tmp_path)
+    encoder = MiniLMEmbedder("cpu", engine="torch", adapter=tmp_path)
+    saved = CrossRelevance(encoder, Scale.load(tmp_path), Head.load(tmp_path))
+    for weights, one in zip(wanted, PAIRS, strict=True):
+        lines = [(one.passage, line) for line in _lines(one.passage)]
+        assert saved.to(one.question)(lines) == pytest.approx(weights.tolist(), abs=2e-3)
+
+
+def test_a_cross_encoder_learns_and_goes_on_where_it_was_cut_off(
+    tokens: MiniLMEmbedder, start: Path, tmp_path: Path
+) -> None:
+    losses: list[float] = []
+    pairs = [*PAIRS, WITHOUT]
+    train_cross(
+        _cross(tokens, start),
+        lambda _: pairs,
+        tmp_path / "whole",
+        CROSS_PLAN,
+        report=lambda _, loss: losses.append(loss),
+    )
+    assert losses[-1] < 0.7 * losses[0]
+
+    def cut(step: int, loss: float) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_cross(_cross(tokens, start), lambda _: pairs, tmp_path / "cut", CROSS_PLAN, report=cut)
+    train_cross(_cross(tokens, start), lambda _: pairs, tmp_path / "cut", CROSS_PLAN)
+    for name in ("adapter_model.safetensors", "scale.json", "head.safetensors"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_loss_of_a_pair_is_that_of_its_right_line_among_all_and_none(tokens: MiniLMEmbedder) -> None:
+    given = [torch.tensor([3.0, 1.0]), torch.tensor([-1.0, 2.0]), torch.tensor([0.5])]
+    read: list[str] = []
+
+    def model(readings: list[tuple[str, Reading]]) -> list[torch.Tensor]:
+        read.extend(reading.text for _, reading in readings)
+        return given
+
+    loss = cross_loss(model, tokens, [PAIRS[0], PAIRS[1], WITHOUT])
+    none = torch.zeros(1)
+    first, second, third = (torch.cat([none, one]).logsumexp(0) for one in given)
+    assert loss == pytest.approx(float((first - 3 + second + third) / 3), abs=1e-5)
+    assert ["Honey keeps" in text for text in read] == [True, True, False]
+    assert cross_loss(lambda readings: given[2:], tokens, [PAIRS[4]]).item() == 0.5  # beyond reach: nothing is learned
+
+
+def test_pairs_are_of_every_kind_and_always_the_same() -> None:
+    examples = _examples()
+    pairs = examples.pairs(3, 60)
+    assert pairs == _examples().pairs(3, 60) != examples.pairs(4, 60)
+    answered = [one for one in pairs if one.lines]
+    without = [one for one in pairs if one.without]
+    assert 15 < len(answered) < 45
+    assert [one.lines for one in without] == [()] * len(without) != []
+    assert all(set(one.lines) | set(one.without) <= set(_lines(one.passage)) for one in pairs)
+    assert "Who built it?" in {one.question for one in pairs if not one.lines and not one.without}
+
+
+def test_figures_count_right_lines_and_pairs() -> None:
+    class Known:
+        def to(self, question: str) -> Measure:
+            weights = {BATCH[0].question: [2.0, 1], BATCH[1].question: [0, 1.5], BATCH[2].question: [1.0, 3]}
             return lambda said: weights[question]
 
     figures = relevance_figures(Known(), BATCH[:3])
@@ -160,7 +265,8 @@ def test_passages_that_nothing_was_asked_about_teach_nothing() -> None:
         Examples([Passage.at("docs/a.md", 0, "It rained.")], [])
 
 
-def test_the_command_trains_and_examines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["relevance", "cross-relevance"])
+def test_the_command_trains_and_examines(tmp_path: Path, command: str) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     questions = []
@@ -171,8 +277,8 @@ def test_the_command_trains_and_examines(tmp_path: Path) -> None:
         questions.append({"page": f"docs/{name}", "question": "Who sails?", "answer": [], "place": [line]})
     file = tmp_path / "questions.jsonl"
     file.write_text("\n".join(map(json.dumps, questions)))
-    command = ["reader", "relevance", str(docs), "--questions", str(file), "--steps", "2", "--dtype", "float32"]
-    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    options = ["--questions", str(file), "--steps", "2", "--dtype", "float32", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["reader", command, str(docs), *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "the best line answers 100.0%" in " ".join(done.output.split())
     assert {"adapter_model.safetensors", "adapter_config.json", "scale.json"} <= {

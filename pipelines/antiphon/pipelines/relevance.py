@@ -1,18 +1,21 @@
 """How well a line of a passage answers a question. Knows nothing of language models.
 
-Passages are read token by token, each once: a line is what its tokens are in the context of its passage. It is compared
-with the question as a whole, by the cosine of their means, and word for word, by late interaction (Khattab and Zaharia
-2020, ColBERT, section 3.2). The encoder is all-MiniLM-L6-v2 with an adapter that was trained for this; see the card in
-``models/relevance``.
+Passages are read token by token: a line is what its tokens are in the context of its passage. It is compared with the
+question as a whole, by the cosine of their means, and word for word, by late interaction (Khattab and Zaharia 2020,
+ColBERT, section 3.2). Two encoders do so, both all-MiniLM-L6-v2 with an adapter that was trained for it: one reads
+passages by themselves, each once; the other reads each behind the question (a cross-encoder; Nogueira and Cho 2019), so
+that it sees what is missing. Their mean counts. See the cards in ``models/relevance`` and ``models/cross_relevance``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import Protocol
 
 import numpy as np
 
@@ -26,15 +29,28 @@ from antiphon.retrieval.vectors import Vectors
 RELEVANCE = Path(__file__).parent / "models" / "relevance"
 """The folder of the encoder's adapter, and of what its two comparisons weigh."""
 
-SCALE = "scale.json"
+CROSS_RELEVANCE = Path(__file__).parent / "models" / "cross_relevance"
+"""The same of the encoder that reads passages behind the question."""
 
-HEADING = 30
-"""So many words of the heading above a passage are read with it."""
+SCALE, HEAD = "scale.json", "head.safetensors"
+
+HEADING, ASKED = 30, 40
+"""So many words of the heading above a passage, and of a question before it, are read with it."""
+
+SEPARATOR = "[SEP]"
+"""Stands between a question and a passage that are read together."""
 
 _REMEMBERED = 256  # readings: 50 MB at most
 
 Measure = Callable[[Sequence[tuple[Passage, str]]], list[float]]
 """Something that is measured of lines, each with the passage that it stands in, against one question."""
+
+
+class Relevance(Protocol):
+    """What tells how well lines answer a question."""
+
+    def to(self, question: str) -> Measure:
+        """How well lines answer this question: nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,46 @@ class Scale:
                 f"{folder / SCALE} does not say what relevance weighs ({error!r}); make one: antiphon reader relevance"
             ) from error
 
+    def of(self, question: Vectors, line: Vectors | None) -> float:
+        """How well a line answers a question, of shape (tokens, dim) each: nats."""
+        if line is None or not len(line) or not len(question):
+            return self.bias
+        whole = _cosine(question.mean(axis=0), line.mean(axis=0))
+        words = float((question @ line.T).max(axis=1).mean())
+        return self.whole * whole + self.words * words + self.bias
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a line looks like that answers, whatever was asked: two vectors of the encoder's dim.
+
+    ``line`` is multiplied with the mean of a line's tokens, ``word`` with the token of which the product is highest.
+    """
+
+    line: Vectors
+    word: Vectors
+
+    @classmethod
+    def load(cls, folder: Path) -> Head:
+        """The one that was learned with an adapter.
+
+        Raises:
+            ValueError: the folder has none.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            return cls(**load((folder / HEAD).read_bytes()))
+        except (OSError, TypeError, SafetensorError) as error:
+            raise ValueError(
+                f"{folder / HEAD} is no head ({error!r}); make one: antiphon reader cross-relevance"
+            ) from error
+
+    def of(self, line: Vectors) -> float:
+        """What a line of shape (tokens, dim) adds: nats."""
+        return float((line @ self.line).mean() + (line @ self.word).max())
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -82,16 +138,9 @@ class LineRelevance:
 
         def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
             read = self._lines(list(dict.fromkeys(passage for passage, _ in said)))
-            return [self._of(asked.vectors, read[passage].get(line)) for passage, line in said]
+            return [self._scale.of(asked.vectors, read[passage].get(line)) for passage, line in said]
 
         return relevance
-
-    def _of(self, question: Vectors, line: Vectors | None) -> float:
-        if line is None or not len(line) or not len(question):
-            return self._scale.bias
-        whole = _cosine(question.mean(axis=0), line.mean(axis=0))
-        words = float((question @ line.T).max(axis=1).mean())
-        return self._scale.whole * whole + self._scale.words * words + self._scale.bias
 
     def _lines(self, passages: Sequence[Passage]) -> dict[Passage, dict[str, Vectors]]:
         """For each passage its quotable lines, each with the vectors of its tokens."""
@@ -104,10 +153,47 @@ class LineRelevance:
         return found
 
 
-def readings_of(passage: Passage, encoder: TokenEmbedder) -> Iterator[Reading]:
-    """A passage under its heading, in as many texts as the encoder needs; what is too long of a line is not read."""
+class CrossRelevance:
+    """Weighs lines of passages against questions, each passage read behind the question. Several threads may ask."""
+
+    def __init__(self, encoder: TokenEmbedder, scale: Scale, head: Head) -> None:
+        self._encoder, self._scale, self._head = encoder, scale, head
+
+    def to(self, question: str) -> Measure:
+        """How well lines answer this question: log-odds in nats, 0 for as well as not."""
+        asked = " ".join(question.split()[:ASKED])
+        [ids] = self._encoder.token_ids([asked])
+
+        def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
+            weights = self._weights(asked, len(ids), list(dict.fromkeys(passage for passage, _ in said)))
+            return [weights.get(one, self._scale.bias) for one in said]
+
+        return relevance
+
+    def _weights(self, asked: str, count: int, passages: Sequence[Passage]) -> dict[tuple[Passage, str], float]:
+        """What each quotable line of the passages weighs; ``count`` tokens are the question's."""
+        readings = [(passage, one) for passage in passages for one in readings_of(passage, self._encoder, asked)]
+        found: dict[tuple[Passage, str], float] = {}
+        read = self._encoder.token_vectors([reading.text for _, reading in readings])
+        for (passage, reading), tokens in zip(readings, read, strict=True):
+            for text, start, end in reading.spans:
+                if len(line := tokens.vectors[start:end]):
+                    weight = self._scale.of(tokens.vectors[:count], line) + self._head.of(line)
+                    found.setdefault((passage, text), weight)
+        return found
+
+
+def readings_of(
+    passage: Passage, encoder: TokenEmbedder, question: str = "", *, without: Collection[str] = ()
+) -> Iterator[Reading]:
+    """A passage under its heading, in as many texts as the encoder needs; what is too long of a line is not read.
+
+    Each text begins with the ``question``, if there is one. Lines of ``without`` are left out.
+    """
     [lines] = lines_of([passage])
-    above = [" ".join(words[:HEADING])] if (words := heading_of(passage).split()) else []
+    lines = [line for line in lines if not isinstance(line, Quote) or line.sentence not in without]
+    heading = " ".join(heading_of(passage).split()[:HEADING])
+    above = [text for text in (f"{question} {SEPARATOR}" if question else "", heading) if text]
     texts = [line.sentence if isinstance(line, Quote) else line for line in lines]
     counts = [len(ids) for ids in encoder.token_ids([*above, *texts])]
     first = sum(counts[: len(above)])
@@ -125,18 +211,25 @@ def readings_of(passage: Passage, encoder: TokenEmbedder) -> Iterator[Reading]:
 
 
 def relevance_to(question: str) -> Measure:
-    """How well lines answer this question, in nats, by the encoder that ships with the package.
+    """How well lines answer this question, in nats, by the encoders that ship with the package.
 
     Raises:
         ImportError: the package of all-MiniLM-L6-v2 is not installed; says the command.
     """
-    return shipped_relevance().to(question)
+    measures = [relevance.to(question) for relevance in shipped_relevance()]
+
+    def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
+        return [fmean(each) for each in zip(*(measure(said) for measure in measures), strict=True)]
+
+    return relevance
 
 
 @cache
-def shipped_relevance() -> LineRelevance:
-    """By the encoder that ships with the package, loaded once."""
-    return LineRelevance(MiniLMEmbedder(adapter=RELEVANCE), Scale.load(RELEVANCE))
+def shipped_relevance() -> tuple[LineRelevance, CrossRelevance]:
+    """By the encoders that ship with the package, loaded once."""
+    alone, behind = (MiniLMEmbedder(adapter=folder) for folder in (RELEVANCE, CROSS_RELEVANCE))
+    cross = CrossRelevance(behind, Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE))
+    return LineRelevance(alone, Scale.load(RELEVANCE)), cross
 
 
 def _cosine(one: Vectors, other: Vectors) -> float:

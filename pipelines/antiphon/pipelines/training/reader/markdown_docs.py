@@ -15,15 +15,18 @@ from tempfile import TemporaryDirectory
 LESSONS: Sequence[str] = (
     "fastify@5.12.8", "pino@10.4.0", "axios@1.21.1", "markdownlint@0.40.0", "commander@14.0.3", "concurrently@9.2.5",
     "nodemon@3.1.14", "ioredis@6.0.0", "got@14.6.6", "helmet@8.3.0", "terser@5.51.2", "nock@15.0.2", "winston@3.19.0",
-    "lint-staged@16.4.0", "dotenv@18.0.10", "execa@9.6.1", "mocha@12.0.3",
+    "lint-staged@16.4.0", "dotenv@18.0.10", "execa@9.6.1", "mocha@12.0.3", "nan@2.30.0", "koffi@3.3.4",
+    "node-gyp@12.4.0", "cmake-js@8.0.0", "prebuildify@6.0.1", "emnapi@1.11.3", "fluent-ffmpeg@2.1.3", "lmdb@3.5.6",
+    "abstract-level@3.1.1", "classic-level@3.0.0", "leveldown@6.1.1", "zeromq@6.8.0", "node-hid@3.4.0",
 )  # fmt: skip
-"""What lessons are made of: MIT, but terser and dotenv, which are BSD-2-Clause."""
+"""What lessons are made of: MIT, but terser and dotenv, which are BSD-2-Clause, and zeromq, MIT and MPL-2.0."""
 
 OTHER: Sequence[str] = ("undici@7.30.2", "ws@8.23.0", "semver@7.8.6", "supertest@7.3.2", "yargs@18.2.0")
 """What a reader is watched on and never taught: MIT, but semver, which is ISC."""
 
 _LEFT_OUT = re.compile(
-    r"changelog|license|history|node_modules|upgrading|contribut|security|sponsor|code_of|migration", re.IGNORECASE
+    r"changelog|license|history|node_modules|upgrading|contribut|security|sponsor|code_of|migration|vendor|OLD-README",
+    re.IGNORECASE,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import LineRelevance
+from antiphon.pipelines.relevance import Relevance
 from antiphon.pipelines.training.relevance.examples import AskedLines
 
 
@@ -24,7 +24,7 @@ class RelevanceFigures:
     separated: float
 
 
-def relevance_figures(relevance: LineRelevance, asked: Sequence[AskedLines]) -> RelevanceFigures:
+def relevance_figures(relevance: Relevance, asked: Sequence[AskedLines]) -> RelevanceFigures:
     """The figures of questions, each asked about its own passage.
 
     Raises:

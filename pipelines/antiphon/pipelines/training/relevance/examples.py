@@ -7,7 +7,7 @@ are about other passages, to which a search by words brings them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -18,7 +18,7 @@ from antiphon.pipelines.training.reader.single import SinglePassageLessons
 from antiphon.pipelines.training.reader.written import Written
 from antiphon.retrieval import Passage
 
-TURNS: Mapping[str, int] = {"encyclopedia": 5, "npm": 5, "manuals": 5, "python": 4, "everyday": 3}
+TURNS: Mapping[str, int] = {"encyclopedia": 5, "npm": 9, "manuals": 4, "python": 4, "everyday": 2, "unanswered": 5}
 """How often each folder of the corpus has its turn; others once."""
 
 _BY_RULE, _NEAR = 3, 3  # questions about structure, and near misses, of each passage
@@ -30,11 +30,25 @@ _TRIES = 10  # pages that are drawn for a passage, at most
 
 @dataclass(frozen=True, slots=True)
 class AskedLines:
-    """A question about a passage, and those of its lines that answer it; none where the passage does not say."""
+    """A question about a passage, and those of its lines that answer it; none where the passage does not say.
+
+    ``is_near`` says that the question is about another passage, and only shares words with this one.
+    """
 
     passage: Passage
     question: str
     lines: tuple[str, ...]
+    is_near: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A question and a passage that are read together, without some of its lines; ``lines`` of the others answer."""
+
+    passage: Passage
+    question: str
+    lines: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
 
 class Examples:
@@ -54,11 +68,13 @@ class Examples:
             if asked := list(_about(lessons, index, random)):
                 self.asked[passages[index]] = asked
         self._seed = seed
+        self._pools = _pools(one for asked in self.asked.values() for one in asked)
         self._folders = _by_folder([one for one, asked in self.asked.items() if any(each.lines for each in asked)])
         if not self._folders:
             raise ValueError(
                 f"Of {len(passages)} passages none answers a question; give more documents, or questions about them."
             )
+        self._turns = [name for name in self._folders for _ in range(TURNS.get(name, 1))]
 
     def batch(self, number: int, passages: int) -> list[AskedLines]:
         """Batch ``number``: what was asked about so many passages, or a few more, some of them of the same page."""
@@ -70,10 +86,27 @@ class Examples:
                 break
         return [one for passage in chosen for one in self._some(passage, random)]
 
+    def pairs(self, number: int, count: int) -> list[Pair]:
+        """So many pairs, always the same: half of the passages answer their question.
+
+        The other half lack the lines that do, are asked what they nearly say, or what is said elsewhere.
+        """
+        random = Random(f"{self._seed} pairs {number}")
+        return [self._pair(random) for _ in range(count)]
+
+    def _pair(self, random: Random) -> Pair:
+        pools = self._pools[random.choice(self._turns)]
+        kind = random.choices(("answered", "without", "refused", "near"), (0.5, 0.14, 0.18, 0.18))[0]
+        if kind in ("refused", "near") and not pools[kind]:
+            kind = random.choice(("answered", "without"))
+        one = random.choice(pools["answered" if kind == "without" else kind])
+        if kind == "without":
+            return Pair(one.passage, one.question, (), without=one.lines)
+        return Pair(one.passage, one.question, one.lines)
+
     def _pages(self, random: Random) -> Iterator[list[Passage]]:
-        names = [name for name in self._folders for _ in range(TURNS.get(name, 1))]
         while True:
-            yield random.choice(self._folders[random.choice(names)])
+            yield random.choice(self._folders[random.choice(self._turns)])
 
     def _some(self, passage: Passage, random: Random) -> list[AskedLines]:
         answered = [one for one in self.asked[passage] if one.lines]
@@ -94,7 +127,7 @@ def _about(lessons: SinglePassageLessons, index: int, random: Random) -> Iterato
             yield AskedLines(passage, one.text, answering)
     near = [one for one in lessons.near.get(index, ()) if one.kind == "written"]
     for one in random.sample(near, min(_NEAR, len(near))):
-        yield AskedLines(passage, one.text, ())
+        yield AskedLines(passage, one.text, (), is_near=True)
 
 
 def _by_folder(passages: Sequence[Passage]) -> dict[str, list[list[Passage]]]:
@@ -106,3 +139,12 @@ def _by_folder(passages: Sequence[Passage]) -> dict[str, list[list[Passage]]]:
     for name, own in pages.items():
         folders[name.partition("/")[0]].append(own)
     return dict(folders)
+
+
+def _pools(asked: Iterable[AskedLines]) -> dict[str, dict[str, list[AskedLines]]]:
+    """The questions by the folder of their page, and by whether the passage answers, or the question only is near."""
+    pools: dict[str, dict[str, list[AskedLines]]] = defaultdict(lambda: defaultdict(list))
+    for one in asked:
+        kind = "answered" if one.lines else "near" if one.is_near else "refused"
+        pools[page_name(one.passage).partition("/")[0]][kind].append(one)
+    return pools

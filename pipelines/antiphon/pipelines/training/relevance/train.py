@@ -27,7 +27,7 @@ from antiphon.retrieval.minilm import load_minilm
 LAYERS = ("query", "key", "value", "dense")
 
 _START = Scale(whole=10.0, words=10.0, bias=-8.0)
-_QUICK = 60.0  # the scale learns so much faster than the weights
+QUICK = 60.0  # the scale learns so much faster than the weights
 _HARDEST = 2  # of the other passages, those that seem to answer most
 _OTHER, _WHETHER = 0.5, 0.5  # what other passages, and whether a passage answers, weigh in the loss
 
@@ -53,12 +53,12 @@ class RelevanceModel(torch.nn.Module):
         with quiet_peft():
             self.encoder: Any = get_peft_model(load_minilm(), config)
         self.encoder.peft_config["default"].base_model_name_or_path = tokens.name
-        self.weights = torch.nn.Parameter(torch.tensor([_START.whole, _START.words, _START.bias]) / _QUICK)
+        self.weights = torch.nn.Parameter(torch.tensor([_START.whole, _START.words, _START.bias]) / QUICK)
 
     @property
     def scale(self) -> Scale:
         """The scale as it is now."""
-        return Scale(*(round(weight, 4) for weight in (_QUICK * self.weights).tolist()))
+        return Scale(*(round(weight, 4) for weight in (QUICK * self.weights).tolist()))
 
     def train(self, mode: bool = True) -> RelevanceModel:
         """Nothing is dropped out, so that what is trained is what is used, and a run can go on where it was."""
@@ -72,12 +72,12 @@ class RelevanceModel(torch.nn.Module):
             for reading, read in zip(readings, self._read([reading.text for reading in readings]), strict=True)
             for _, start, end in reading.spans
         ]
-        whole = _means(asked) @ _means(lines).T
+        whole = means_of(asked) @ means_of(lines).T
         near = torch.cat(asked) @ torch.cat(lines).T
         of_line = torch.tensor([place for place, line in enumerate(lines) for _ in line], device=near.device)
         best = _highest(near, of_line, len(lines))
-        words = torch.stack([_mean(part) for part in torch.split(best, [len(one) for one in asked])])
-        weights = _QUICK * self.weights
+        words = torch.stack([mean_of(part) for part in torch.split(best, [len(one) for one in asked])])
+        weights = QUICK * self.weights
         return weights[0] * whole + weights[1] * words + weights[2]
 
     def _read(self, texts: Sequence[str]) -> list[torch.Tensor]:
@@ -176,10 +176,11 @@ def _places(passages: Sequence[Passage], readings: Sequence[Reading]) -> dict[tu
     return {line: place for place, line in reversed([*enumerate(lines)])}
 
 
-def _means(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return normalize(torch.stack([_mean(part) for part in parts]), dim=-1)
+def means_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean of each part's rows, of length 1."""
+    return normalize(torch.stack([mean_of(part) for part in parts]), dim=-1)
 
 
-def _mean(part: torch.Tensor) -> torch.Tensor:
+def mean_of(part: torch.Tensor) -> torch.Tensor:
     """The mean of the rows; 0 where there are none."""
     return part.sum(dim=0) / max(1, len(part))
