@@ -24,6 +24,7 @@ from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.each import (
     FIRST,
     LINES,
+    REACH,
     AskedPassages,
     Chosen,
     Join,
@@ -117,12 +118,12 @@ def test_a_second_line_of_another_passage_is_said_if_both_fit_into_one_prompt() 
 
 
 @pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])
-@pytest.mark.parametrize(("fit", "similar", "likely"), [(0.2, 0.1, -1.0), (0.2, 0.5, -8.0)])
+@pytest.mark.parametrize(("fit", "similar", "likely"), [(0.2, 0.1, -1.0), (0.2, 0.5, -8.0), (-6.0, 0.5, -1.0)])
 def test_where_no_line_is_enough_the_passage_of_the_heaviest_declines_and_says_no_more(
     stop: Any, stops: list[str], fit: float, similar: float, likely: float
 ) -> None:
     asked = _asked(WAX, HONEY)
-    model = Scripted({WAX: likely, HONEY: likely, DECLINED: -0.01 if likely < -1 else -9.0})
+    model = Scripted({WAX: likely, HONEY: likely, DECLINED: -0.01 if likely < -1 else -4.0})
     chosen = choose_passages(model, asked, _fits({"Wax": fit - 0.1, "Honey": fit}, similar), stop=stop)
     assert (chosen.asked, chosen.options) == (asked[1], {"begins": DECLINED, "stop": stops})
 
@@ -176,13 +177,33 @@ def test_a_line_of_several_passages_is_weighed_where_it_answers_best() -> None:
     assert model.read == ["?1"]
 
 
-def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer() -> None:
+def test_lines_that_answer_much_worse_than_the_best_are_not_weighed() -> None:
+    model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
+    asked = _asked(WAX, HONEY)
+    near = choose_passages(model, asked, _fits({"Wax": REACH - 0.1}))
+    assert (near.asked, model.read) == (asked[0], ["?0", "?1"])
+    model.read.clear()
+    far = choose_passages(model, asked, _fits({"Wax": REACH + 0.1}))
+    assert (far.asked, model.read) == (asked[0], ["?0"])
+
+
+@pytest.mark.parametrize(("fit", "similar"), [(1.0, 0.5), (2.0, 0.1)])
+def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer_or_it_is_heavy_enough(
+    fit: float, similar: float
+) -> None:
     asked = _asked(f"{WAX}\n{HONEY}")
-    relevance = _fits({"Wax": 3.0}).relevance
-    measures = Measures(relevance, lambda pairs: [0.1 if "Wax" in line else 0.5 for _, line in pairs])
-    assert choose_passages(Scripted({WAX: -1.0, HONEY: -1.0, DECLINED: -9.0}), asked, measures).options == {
-        "begins": WAX
-    }
+    measures = Measures(
+        _fits({"Wax": fit, "Honey": -1.0}).relevance,
+        lambda pairs: [0.1 if "Wax" in line else similar for _, line in pairs],
+    )
+    model = Scripted({WAX: -1.0, HONEY: -1.0, DECLINED: -2.0})
+    assert choose_passages(model, asked, measures).options == {"begins": WAX}
+
+
+def test_a_question_is_no_answer() -> None:
+    asked = _asked('[1] How long does honey keep?\n[1] **"Who asks?"**', HONEY)
+    assert [one.lines for one in asked] == [[], [HONEY]]
+    assert _chosen(asked, {HONEY: -1.0}).options == {"begins": HONEY}
 
 
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
@@ -331,7 +352,12 @@ def test_lines_of_two_passages_that_weigh_nearly_the_same_begin_one_answer(
     assert [kept.ask(QUESTION, max_new_tokens=300).text for _ in range(2)] == [answer.text] * 2
 
 
-def test_passages_that_were_read_before_are_not_read_again(reader: LanguageModel, retriever: Retriever) -> None:
+def test_passages_that_were_read_before_are_not_read_again(
+    reader: LanguageModel, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # lines of all passages are weighed, whatever was asked
+    monkeypatch.setattr("antiphon.pipelines.rag.relevance_to", lambda question: lambda said: [0.0 for _ in said])
+
     class Noting(LanguageModel):
         def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
             self.streams: list[Stream] = super().stream_batch(prompts, **parameters)

@@ -27,6 +27,10 @@ from antiphon.retrieval import Passage
 LINES = 8
 """So many lines, of all passages, are weighed by the model: those that answer the question best."""
 
+REACH = 5.0
+"""Nats of relevance by which a line may answer worse than the best one and still be weighed: what lies lower is hardly
+ever said, and a passage of which no line is weighed need not be read."""
+
 FIRST = 8
 """So many first tokens of a line tell how likely it is: by then it is known which line it is, and the rest is copied.
 With as many lines and the refusal they are 63 rows, which is what one step holds where steps are compiled."""
@@ -39,6 +43,13 @@ _CERTAIN = -10.0
 
 _NEARLY = 1.5
 """Nats by which a second line may weigh less than the first and still be said."""
+
+
+_SURE, _HOPELESS = 2.0, -3.0
+"""What the heaviest line weighs where it is an answer whatever else is known of it, and where none is one."""
+
+
+_CLOSING = ")]*_`\"'”’"  # what may stand behind a question's mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +130,9 @@ class AskedPassages:
 
     @property
     def lines(self) -> list[str]:
-        """The lines that an answer may begin with."""
-        return [line for answer in self.prompt.answers if answer != DECLINED for line in answer.splitlines()]
+        """The lines that an answer may begin with; a question is no answer."""
+        lines = [line for answer in self.prompt.answers if answer != DECLINED for line in answer.splitlines()]
+        return [line for line in lines if not line.rstrip(_CLOSING).endswith("?")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +204,7 @@ def choose_passages(
     chosen, prefix = asked[best.line.place], kept[best.line.place]
     if generation.get("json_schema") is not None or generation.get("begins"):
         return Chosen(chosen, prefix, generation)
-    if not any(one.is_enough for one in lines):
+    if best.weight < _HOPELESS or (best.weight < _SURE and not any(one.is_enough for one in lines)):
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
     begins, second = [best.line.text], others[0] if others else None
     if second is not None and second.weight >= best.weight - _NEARLY:
@@ -219,14 +231,17 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
 
 
 def fitting_lines(asked: Sequence[AskedPassages], measures: Measures) -> list[Line]:
-    """The lines of these passages that answer the question best, the best first; one that stands in several, once."""
+    """The lines of these passages that answer the question best, the best first; one that stands in several, once.
+
+    Those are left out that answer it much worse than the best one.
+    """
     said = [(place, line) for place, one in enumerate(asked) for line in one.lines]
     pairs = [(asked[place].passages[0], _sentence(line)) for place, line in said]
     relevance = measures.relevance(pairs)
     places: dict[str, int] = {}
     for at in sorted(range(len(said)), key=lambda at: -relevance[at]):
         places.setdefault(said[at][1], at)
-    best = [*places.values()][:LINES]
+    best = [at for at in [*places.values()][:LINES] if relevance[at] >= max(relevance) - REACH]
     similarity = measures.similarity([pairs[at] for at in best])
     return [Line(*said[at], relevance[at], similar) for at, similar in zip(best, similarity, strict=True)]
 
