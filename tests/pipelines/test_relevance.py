@@ -12,6 +12,7 @@ from safetensors.numpy import save
 from antiphon.pipelines import relevance as module
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.relevance import (
+    ASKED,
     CROSS_RELEVANCE,
     RELEVANCE,
     CrossRelevance,
@@ -20,6 +21,8 @@ from antiphon.pipelines.relevance import (
     Scale,
     readings_of,
     relevance_to,
+    shipped_relevance,
+    short_question,
 )
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
 from antiphon.retrieval.device import precision
@@ -115,14 +118,41 @@ def test_a_passage_is_read_behind_the_question_too_and_its_lines_have_a_look_of_
     assert found == pytest.approx(alone + float(looks), abs=1e-2)
 
 
-def test_a_question_longer_than_is_read_and_lines_that_are_left_out(encoder: Counting) -> None:
-    relevance = CrossRelevance(HashEmbedder(64), SCALE, HEAD)
-    long = " ".join(f"word{number}" for number in range(60))
-    lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
-    assert relevance.to(long)(lines) == relevance.to(" ".join(long.split()[:40]))(lines)
+def test_lines_that_are_left_out_are_not_read(encoder: Counting) -> None:
     [reading] = readings_of(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
     assert reading.text == "How? [SEP]\nWax melts at 64 degrees."
-    assert relevance.to("How?")([(BARE, "No line of it.")]) == [SCALE.bias]
+    assert CrossRelevance(encoder, SCALE, HEAD).to("How?")([(BARE, "No line of it.")]) == [SCALE.bias]
+
+
+@pytest.mark.parametrize("question", ["honey " * 200, "蜂蜜能保存多久" * 40, "https://example.org/" + "a1b2c3" * 100])
+def test_of_a_long_question_so_much_is_read_that_a_passage_has_room(question: str) -> None:
+    encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
+    short = short_question(question, encoder)
+    assert question.startswith(short)
+    assert 0 < encoder.count_tokens(short) <= ASKED
+    relevance = CrossRelevance(encoder, Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE))
+    lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
+    assert relevance.to(question)(lines) == relevance.to(short)(lines)
+    assert Scale.load(CROSS_RELEVANCE).bias not in relevance.to(question)(lines)
+
+
+def test_marks_of_the_model_in_a_question_or_a_passage_are_words_like_others() -> None:
+    encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
+    assert short_question("Is [SEP] a mark?", encoder) == "Is a mark?"
+    marked = Passage.at("a.md", 0, "It is [SEP] in [MASK] there. Wax melts.")
+    [reading] = readings_of(marked, encoder, "What melts?")
+    [read] = encoder.token_vectors([reading.text])
+    assert [end for _, _, end in reading.spans][-1] == len(read.ids)
+
+
+def test_what_counts_is_the_mean_of_both_encoders_of_which_the_second_sees_what_is_missing() -> None:
+    canteen = Passage.at("handbook.md", 0, "Lunch costs 5.80 euros for staff and 8.40 euros for guests.")
+    said = [(canteen, canteen.text)]
+    question = "What does the swimming pool cost for guests?"
+    alone, behind = (relevance.to(question)(said)[0] for relevance in shipped_relevance())
+    assert relevance_to(question)(said) == [pytest.approx((alone + behind) / 2)]
+    assert behind < alone - 2
+    assert relevance_to("What does lunch cost for guests?")(said)[0] > 2
 
 
 def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Each passage asked by itself, and the line that answers best. Knows nothing of how passages are found.
 
 A small reader answers better from one passage than from several, each of which distracts it; and of the lines of one
-passage it often says the second best. So the lines that answer best, as a sentence encoder sees it, are weighed by that
-and by how likely the model finds the first tokens of each as its answer: they are one draft, verified behind the
-prompt. The heaviest is how the answer begins; where none is enough a refusal is the answer.
+passage it often says the second best. So the lines that answer best, as two sentence encoders see it, are weighed by
+that and by how likely the model finds the first tokens of each as its answer: they are one draft, verified behind the
+prompt. The heaviest is how the answer begins; where none shows that there is an answer, a refusal is it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ _SURE, _HOPELESS = 2.0, -3.0
 """What the heaviest line weighs where it is an answer whatever else is known of it, and where none is one."""
 
 
-_CLOSING = ")]*_`\"'”’"  # what may stand behind a question's mark
+_QUESTION = re.compile(r"\w[*_\"'”’]*[?？؟][?!*_\"'”’)]*$")  # code and patterns end otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,8 @@ class AskedPassages:
 
     @property
     def lines(self) -> list[str]:
-        """The lines that an answer may begin with; a question is no answer."""
-        lines = [line for answer in self.prompt.answers if answer != DECLINED for line in answer.splitlines()]
-        return [line for line in lines if not line.rstrip(_CLOSING).endswith("?")]
+        """The lines that can be said."""
+        return [line for answer in self.prompt.answers if answer != DECLINED for line in answer.splitlines()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +189,14 @@ def choose_passages(
     join: Join = lambda passages: None,
     **generation: Any,
 ) -> Chosen:
-    """The passage of the heaviest line, with which its answer begins; or with a refusal where no line is enough.
+    """The passage of the heaviest line, with which its answer begins; or with a refusal.
+
+    It is a refusal where the line weighs hardly anything, or not so much that it is an answer and no line is enough.
 
     A second line that weighs nearly as much is said after it, or else the one that it leads to by a colon. A second
-    line of another passage needs a prompt of both, which ``join`` makes. Passages without a quotable line are not asked
-    where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
-    ``prefixes`` are one for each passage.
+    line of another passage needs a prompt of both, which ``join`` makes. Passages without a line that may answer are
+    not asked where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it
+    may. ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
     lines = weighed_lines(language_model, asked, fitting_lines(asked, measures), kept)
@@ -233,9 +235,9 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
 def fitting_lines(asked: Sequence[AskedPassages], measures: Measures) -> list[Line]:
     """The lines of these passages that answer the question best, the best first; one that stands in several, once.
 
-    Those are left out that answer it much worse than the best one.
+    Those are left out that answer it much worse than the best one, and those that are a question themselves.
     """
-    said = [(place, line) for place, one in enumerate(asked) for line in one.lines]
+    said = [(place, line) for place, one in enumerate(asked) for line in one.lines if not _QUESTION.search(line)]
     pairs = [(asked[place].passages[0], _sentence(line)) for place, line in said]
     relevance = measures.relevance(pairs)
     places: dict[str, int] = {}

@@ -27,15 +27,18 @@ from antiphon.retrieval.token_memory import TokenMemory
 from antiphon.retrieval.vectors import Vectors
 
 RELEVANCE = Path(__file__).parent / "models" / "relevance"
-"""The folder of the encoder's adapter, and of what its two comparisons weigh."""
+"""The folder of an encoder's adapter, and of what its two comparisons weigh: of the one that reads passages alone."""
 
 CROSS_RELEVANCE = Path(__file__).parent / "models" / "cross_relevance"
 """The same of the encoder that reads passages behind the question."""
 
 SCALE, HEAD = "scale.json", "head.safetensors"
 
-HEADING, ASKED = 30, 40
-"""So many words of the heading above a passage, and of a question before it, are read with it."""
+HEADING = 30
+"""So many words of the heading above a passage are read with it."""
+
+ASKED = 64
+"""So many tokens of a question are read with a passage, so that there is room for this."""
 
 SEPARATOR = "[SEP]"
 """Stands between a question and a passage that are read together."""
@@ -73,7 +76,8 @@ class Scale:
             return cls(**{name: float(each) for name, each in found.items()})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{folder / SCALE} does not say what relevance weighs ({error!r}); make one: antiphon reader relevance"
+                f"{folder / SCALE} does not say what relevance weighs ({error!r}); make an adapter with one: "
+                "antiphon reader relevance, or cross-relevance"
             ) from error
 
     def of(self, question: Vectors, line: Vectors | None) -> float:
@@ -161,7 +165,7 @@ class CrossRelevance:
 
     def to(self, question: str) -> Measure:
         """How well lines answer this question: log-odds in nats, 0 for as well as not."""
-        asked = " ".join(question.split()[:ASKED])
+        asked = short_question(question, self._encoder)
         [ids] = self._encoder.token_ids([asked])
 
         def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
@@ -181,6 +185,17 @@ class CrossRelevance:
                     weight = self._scale.of(tokens.vectors[:count], line) + self._head.of(line)
                     found.setdefault((passage, text), weight)
         return found
+
+
+def short_question(question: str, encoder: TokenEmbedder) -> str:
+    """As much of a question as is read with a passage: words first, and of a single long one its characters."""
+    words = question.replace(SEPARATOR, " ").split()[:ASKED]
+    while len(words) > 1 and encoder.count_tokens(" ".join(words)) > ASKED:
+        words.pop()
+    short = " ".join(words)
+    while encoder.count_tokens(short) > ASKED:
+        short = short[: len(short) // 2]
+    return short
 
 
 def readings_of(

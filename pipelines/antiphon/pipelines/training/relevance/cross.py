@@ -1,12 +1,13 @@
 """Training: a LoRA adapter by which a sentence encoder, reading question and passage together, tells what answers.
 
-It begins with the adapter of the encoder that reads passages alone, whose comparisons it keeps: with a fresh head instead
-of them the loss had not fallen after 800 updates. The loss is that of the right line among the passage's and none of them, whose
-weight is 0. Knows no corpus.
+It begins with the adapter of the encoder that reads passages alone, and keeps its comparisons: with a fresh head
+instead of them the loss had not fallen after 800 updates. The loss is that of the right line among those of the passage
+and none of them, whose weight is 0. Knows no corpus.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import load, save
 
 from antiphon.accel.files import write
-from antiphon.pipelines.relevance import ASKED, HEAD, Reading, Scale, readings_of
+from antiphon.pipelines.relevance import HEAD, Reading, Scale, readings_of, short_question
 from antiphon.pipelines.training.loop import StepReport, teach
 from antiphon.pipelines.training.reader.train import ReaderPlan
 from antiphon.pipelines.training.relevance.examples import Pair
@@ -23,7 +24,8 @@ from antiphon.pipelines.training.relevance.train import QUICK, RelevanceModel, m
 from antiphon.retrieval import MiniLMEmbedder
 
 _HEAD_QUICK = 400.0  # the head learns so much faster than the weights
-_ADAPTER = "adapter_model.safetensors"
+_ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_OF_B = ".lora_B.weight"
 
 
 def plan_cross(steps: int, learning_rate: float, seed: int) -> ReaderPlan:
@@ -50,7 +52,7 @@ class CrossModel(RelevanceModel):
         scale = Scale.load(start)
         with torch.no_grad():
             self.weights.copy_(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
-            _begin_with(self.encoder, load((start / _ADAPTER).read_bytes()))
+            _begin_with(self.encoder, start, plan)
 
     def forward(self, readings: Sequence[tuple[str, Reading]]) -> list[torch.Tensor]:  # type: ignore[override]
         """What `CrossRelevance` gives for the lines of each reading, which begins with its question."""
@@ -72,16 +74,29 @@ class CrossModel(RelevanceModel):
         return weights[0] * whole + weights[1] * words + weights[2] + looks
 
 
-def _begin_with(model: Any, start: dict[str, torch.Tensor]) -> None:
-    """Copy a smaller adapter, of the same alpha for each rank, into a fresh one: the product stays what it was."""
-    weights = model.state_dict()
-    for name, weight in start.items():
-        part = weights[name.replace(".weight", ".default.weight")]
-        if part.shape[0] >= weight.shape[0] and part.shape[1] == weight.shape[1]:
-            part[: weight.shape[0]] = weight.float()
-        else:
+def _begin_with(model: Any, start: Path, plan: ReaderPlan) -> None:
+    """Copy an adapter of the same or a smaller rank into a fresh one: the product stays what it was.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    config = json.loads((start / _CONFIG).read_text(encoding="utf-8"))
+    weights, begun = model.state_dict(), load((start / _ADAPTER).read_bytes())
+    names = {name: name.replace(".weight", ".default.weight") for name in begun}
+    if config["r"] > plan.rank or config["lora_alpha"] * plan.rank != plan.alpha * config["r"]:
+        raise ValueError(
+            f"{start} has rank {config['r']} and alpha {config['lora_alpha']}; to begin with, its rank must be "
+            f"{plan.rank} or less, and its alpha {plan.alpha / plan.rank:g} times its rank."
+        )
+    if unknown := [name for name, own in names.items() if own not in weights]:
+        raise ValueError(f"{start} changes other layers than the encoder's: {unknown[0]}.")
+    for name, weight in begun.items():
+        part = weights[names[name]]
+        if name.endswith(_OF_B):
             part.zero_()
             part[:, : weight.shape[1]] = weight.float()
+        else:
+            part[: weight.shape[0]] = weight.float()
 
 
 PairsOf = Callable[[int], Sequence[Pair]]
@@ -117,21 +132,23 @@ def save_cross(model: CrossModel, out: Path) -> None:
 
 
 def cross_loss(model: Any, tokens: MiniLMEmbedder, pairs: Sequence[Pair]) -> torch.Tensor:
-    """The mean loss of the pairs, in nats; what is answered beyond the encoder's reach is left out."""
-    readings = [(_short(one.question), _reading(one, tokens)) for one in pairs]
+    """The mean loss of the pairs, in nats.
+
+    A passage is read once, as far as the encoder reads; where what answers lies beyond that, nothing is learned.
+    """
+    readings = [_reading(one, tokens) for one in pairs]
+    found = model(readings)
     losses = []
-    for one, (_, reading), weights in zip(pairs, readings, model(readings), strict=True):
+    for one, (_, reading), weights in zip(pairs, readings, found, strict=True):
         right = [place for place, (line, _, _) in enumerate(reading.spans) if line in one.lines]
-        among_all = torch.cat([torch.zeros_like(weights[:1]), weights]).logsumexp(0) if len(weights) else None
-        if among_all is None or (one.lines and not right):
+        if not len(weights) or (one.lines and not right):
             continue
+        among_all = torch.cat([torch.zeros_like(weights[:1]), weights]).logsumexp(0)
         losses.append(among_all - weights[right].logsumexp(0) if right else among_all)
-    return torch.stack(losses).mean() if losses else model([*readings[:1]])[0].sum()
+    return torch.stack(losses).mean() if losses else 0.0 * torch.cat(found).sum()
 
 
-def _reading(one: Pair, tokens: MiniLMEmbedder) -> Reading:
-    return next(readings_of(one.passage, tokens, _short(one.question), without=one.without))
-
-
-def _short(question: str) -> str:
-    return " ".join(question.split()[:ASKED])
+def _reading(one: Pair, tokens: MiniLMEmbedder) -> tuple[str, Reading]:
+    """The question as it is read, and the passage behind it."""
+    asked = short_question(one.question, tokens)
+    return asked, next(readings_of(one.passage, tokens, asked, without=one.without))

@@ -87,9 +87,9 @@ class Examples:
         return [one for passage in chosen for one in self._some(passage, random)]
 
     def pairs(self, number: int, count: int) -> list[Pair]:
-        """So many pairs, always the same: half of the passages answer their question.
+        """So many pairs, always the same: about half of the passages answer their question.
 
-        The other half lack the lines that do, are asked what they nearly say, or what is said elsewhere.
+        The others lack the lines that do, are asked what they nearly say, or what is said elsewhere.
         """
         random = Random(f"{self._seed} pairs {number}")
         return [self._pair(random) for _ in range(count)]
@@ -98,7 +98,7 @@ class Examples:
         pools = self._pools[random.choice(self._turns)]
         kind = random.choices(("answered", "without", "refused", "near"), (0.5, 0.14, 0.18, 0.18))[0]
         if kind in ("refused", "near") and not pools[kind]:
-            kind = random.choice(("answered", "without"))
+            kind = "without"
         one = random.choice(pools["answered" if kind == "without" else kind])
         if kind == "without":
             return Pair(one.passage, one.question, (), without=one.lines)
