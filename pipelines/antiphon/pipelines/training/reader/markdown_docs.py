@@ -25,7 +25,7 @@ OTHER: Sequence[str] = ("undici@7.30.2", "ws@8.23.0", "semver@7.8.6", "supertest
 """What a reader is watched on and never taught: MIT, but semver, which is ISC."""
 
 _LEFT_OUT = re.compile(
-    r"changelog|license|history|node_modules|upgrading|contribut|security|sponsor|code_of|migration|vendor|OLD-README",
+    r"changelog|license|history|node_modules|upgrading|contribut|security|sponsor|code_of|migration|node-addon-api|OLD-README",
     re.IGNORECASE,
 )
 
