@@ -33,6 +33,14 @@ def typist() -> LanguageModel:
 
 
 @pytest.fixture(scope="session")
+def reader() -> LanguageModel:
+    """A random model whose configuration names the reader's prompts."""
+    model: Any = tiny_model(max_position_embeddings=2048)
+    model.config.prompt_format = "reader"
+    return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
+
+
+@pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model as a folder that transformers loads."""
     folder = tmp_path_factory.mktemp("tiny")

@@ -243,7 +243,8 @@ def fitting_lines(asked: Sequence[AskedPassages], measures: Measures) -> list[Li
     places: dict[str, int] = {}
     for at in sorted(range(len(said)), key=lambda at: -relevance[at]):
         places.setdefault(said[at][1], at)
-    best = [at for at in [*places.values()][:LINES] if relevance[at] >= max(relevance) - REACH]
+    least = max(relevance, default=0.0) - REACH
+    best = [at for at in [*places.values()][:LINES] if relevance[at] >= least]
     similarity = measures.similarity([pairs[at] for at in best])
     return [Line(*said[at], relevance[at], similar) for at, similar in zip(best, similarity, strict=True)]
 

@@ -97,6 +97,28 @@ def teach(
     return out
 
 
+def teach_batches(
+    module: torch.nn.Module,
+    course: Course,
+    loss: Callable[[Any, int], torch.Tensor],
+    out: Path,
+    *,
+    save: Callable[[Any, Path], None],
+    report: StepReport = lambda step, loss: None,
+) -> Path:
+    """As `teach`, with one batch of each process in an update: ``loss(module, number)`` is that of a batch.
+
+    Raises:
+        ValueError: ``out`` holds a checkpoint of another course.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+
+    def parts(module: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
+        yield loss(module, step * processes + process) / processes
+
+    return teach(module, course, parts, out, save=save, report=report)
+
+
 def _taught(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.detach() for name, weight in module.named_parameters() if weight.requires_grad}
 

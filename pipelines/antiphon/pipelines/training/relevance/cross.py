@@ -8,7 +8,7 @@ and none of them, whose weight is 0. Knows no corpus.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 
 from antiphon.accel.files import write
 from antiphon.pipelines.relevance import HEAD, Reading, Scale, readings_of, short_question
-from antiphon.pipelines.training.loop import StepReport, teach
+from antiphon.pipelines.training.loop import StepReport, teach_batches
 from antiphon.pipelines.training.reader.train import ReaderPlan
 from antiphon.pipelines.training.relevance.examples import Pair
 from antiphon.pipelines.training.relevance.train import QUICK, RelevanceModel, mean_of, means_of, save_relevance
@@ -116,12 +116,11 @@ def train_cross(
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan.
     """
-    out.mkdir(parents=True, exist_ok=True)
 
-    def parts(module: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
-        yield cross_loss(module, model.tokens, pairs(step * processes + process)) / processes
+    def loss(module: Any, number: int) -> torch.Tensor:
+        return cross_loss(module, model.tokens, pairs(number))
 
-    return teach(model, plan, parts, out, save=save_cross, report=report)
+    return teach_batches(model, plan, loss, out, save=save_cross, report=report)
 
 
 def save_cross(model: CrossModel, out: Path) -> None:

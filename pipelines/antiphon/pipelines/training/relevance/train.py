@@ -7,7 +7,7 @@ The loss is that of the right line among all lines of the batch, and among those
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from antiphon.accel.files import write
 from antiphon.pipelines.models.adapter import quiet_peft
 from antiphon.pipelines.relevance import SCALE, Reading, Scale, readings_of
-from antiphon.pipelines.training.loop import StepReport, teach
+from antiphon.pipelines.training.loop import StepReport, teach_batches
 from antiphon.pipelines.training.reader.train import ReaderPlan, save_adapter
 from antiphon.pipelines.training.relevance.examples import AskedLines
 from antiphon.retrieval import MiniLMEmbedder, Passage
@@ -109,12 +109,11 @@ def train_relevance(
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan.
     """
-    out.mkdir(parents=True, exist_ok=True)
 
-    def parts(module: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
-        yield relevance_loss(module, model.tokens, batch(step * processes + process)) / processes
+    def loss(module: Any, number: int) -> torch.Tensor:
+        return relevance_loss(module, model.tokens, batch(number))
 
-    return teach(model, plan, parts, out, save=save_relevance, report=report)
+    return teach_batches(model, plan, loss, out, save=save_relevance, report=report)
 
 
 def save_relevance(model: RelevanceModel, out: Path) -> None:
