@@ -206,9 +206,9 @@ def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer_o
 @pytest.mark.parametrize("asks", ["How long does honey keep?", '**"Who asks?"**', "蜂蜜能保存多久？", "How?!"])
 def test_a_question_is_no_answer(asks: str) -> None:
     asked = _asked(f"[1] {asks}", HONEY)
-    assert [line.text for line in fitting_lines(asked, _fits({}))] == [HONEY]
+    assert [line.text for line in fitting_lines(asked, _fits({}).relevance)] == [HONEY]
     for code in ("[1] grep -E '(a|b)?' `x?`", r"[1] version: (\d+)?"):
-        assert [line.text for line in fitting_lines(_asked(code), _fits({}))] == [code]
+        assert [line.text for line in fitting_lines(_asked(code), _fits({}).relevance)] == [code]
 
 
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:

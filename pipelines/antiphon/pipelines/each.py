@@ -163,21 +163,21 @@ Join = Callable[[Sequence[Passage]], AskedPassages | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of passage number ``place`` of those that are asked; how well it answers, and how similar it is."""
+    """A line of passage number ``place`` of those that are asked, and how well it answers."""
 
     place: int
     text: str
     relevance: float
-    similarity: float
 
 
 @dataclass(frozen=True, slots=True)
 class WeighedLine:
-    """A line, what it weighs, and whether it shows that there is an answer."""
+    """A line, its log-probability and that of a refusal, and what it weighs by them."""
 
     line: Line
+    log_probability: float
+    declining: float
     weight: float
-    is_enough: bool
 
 
 def choose_passages(
@@ -199,14 +199,14 @@ def choose_passages(
     may. ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
-    lines = weighed_lines(language_model, asked, fitting_lines(asked, measures), kept)
+    lines = weighed_lines(language_model, asked, fitting_lines(asked, measures.relevance), kept)
     if not lines:
         return Chosen(asked[0], kept[0], generation)
     best, *others = sorted(lines, key=lambda one: -one.weight)
     chosen, prefix = asked[best.line.place], kept[best.line.place]
     if generation.get("json_schema") is not None or generation.get("begins"):
         return Chosen(chosen, prefix, generation)
-    if best.weight < _HOPELESS or (best.weight < _SURE and not any(one.is_enough for one in lines)):
+    if not _is_answered(asked, lines, best.weight, measures.similarity):
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
     begins, second = [best.line.text], others[0] if others else None
     if second is not None and second.weight >= best.weight - _NEARLY:
@@ -218,6 +218,19 @@ def choose_passages(
     elif (led_to := _led_to(best.line.text, chosen.lines)) is not None:
         begins.append(led_to)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
+
+
+def _is_answered(
+    asked: Sequence[AskedPassages], lines: Sequence[WeighedLine], most: float, similarity: Measure
+) -> bool:
+    """Whether there is an answer, by ``most``, what the heaviest line weighs; in between any line may show it."""
+    if not _HOPELESS <= most < _SURE:
+        return most >= _SURE
+    pairs = [(asked[one.line.place].passages[0], _sentence(one.line.text)) for one in lines]
+    return any(
+        is_enough(similar, one.log_probability, one.declining)
+        for similar, one in zip(similarity(pairs), lines, strict=True)
+    )
 
 
 def _led_to(line: str, lines: Sequence[str]) -> str | None:
@@ -232,21 +245,19 @@ def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
     return [*((stop,) if isinstance(stop, str) else stop), "\n"]
 
 
-def fitting_lines(asked: Sequence[AskedPassages], measures: Measures) -> list[Line]:
+def fitting_lines(asked: Sequence[AskedPassages], relevance_of: Measure) -> list[Line]:
     """The lines of these passages that answer the question best, the best first; one that stands in several, once.
 
     Those are left out that answer it much worse than the best one, and those that are a question themselves.
     """
     said = [(place, line) for place, one in enumerate(asked) for line in one.lines if not _QUESTION.search(line)]
     pairs = [(asked[place].passages[0], _sentence(line)) for place, line in said]
-    relevance = measures.relevance(pairs)
+    relevance = relevance_of(pairs)
     places: dict[str, int] = {}
     for at in sorted(range(len(said)), key=lambda at: -relevance[at]):
         places.setdefault(said[at][1], at)
     least = max(relevance, default=0.0) - REACH
-    best = [at for at in [*places.values()][:LINES] if relevance[at] >= least]
-    similarity = measures.similarity([pairs[at] for at in best])
-    return [Line(*said[at], relevance[at], similar) for at, similar in zip(best, similarity, strict=True)]
+    return [Line(*said[at], relevance[at]) for at in [*places.values()][:LINES] if relevance[at] >= least]
 
 
 def _sentence(line: str) -> str:
@@ -261,7 +272,7 @@ def weighed_lines(
     lines: Sequence[Line],
     prefixes: Sequence[PrefixCache],
 ) -> list[WeighedLine]:
-    """What each line weighs, and whether it is enough. Passages without a line among these are not read."""
+    """What each line weighs. Passages without a line among these are not read."""
     places = sorted({line.place for line in lines})
     texts = [[*(line.text for line in lines if line.place == place), DECLINED] for place in places]
     found = log_probabilities(
@@ -273,10 +284,7 @@ def weighed_lines(
         for text, weight in zip(own, weights, strict=True)
     }
     measured = [(line, likely[line.place, line.text]) for line in lines]
-    return [
-        WeighedLine(line, weight_of(line.relevance, *nats), is_enough(line.similarity, *nats))
-        for line, nats in measured
-    ]
+    return [WeighedLine(line, *nats, weight_of(line.relevance, *nats)) for line, nats in measured]
 
 
 def log_probabilities(
