@@ -42,9 +42,8 @@ _NAT = 0.4
 _CERTAIN = -10.0
 """The log-probability of a refusal below which it does not matter how unlikely it is."""
 
-_NEARLY = 1.5
-"""Nats by which a second line may weigh less than the first and still be said."""
-
+QUOTES, _NEARLY = 3, 2.0
+"""So many lines are said at most, and the nats by which one may weigh less than the first and still be said."""
 
 _SURE, _HOPELESS = 2.0, -3.0
 """What the heaviest line weighs where it is an answer whatever else is known of it, and where none is one."""
@@ -193,10 +192,10 @@ def choose_passages(
 
     It is a refusal where the line weighs hardly anything, or not so much that it is an answer and no line is enough.
 
-    A second line that weighs nearly as much is said after it, or else the one that it leads to by a colon. A second
-    line of another passage needs a prompt of both, which ``join`` makes. Passages without a line that may answer are
-    not asked where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it
-    may. ``prefixes`` are one for each passage.
+    Lines that weigh nearly as much are said after it, or else the one that it leads to by a colon. Lines of several
+    passages need a prompt of these, which ``join`` makes. Passages without a line that may answer are not asked where
+    another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may. ``prefixes``
+    are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
     lines = weighed_lines(language_model, asked, fitting_lines(asked, measures.relevance), kept)
@@ -208,14 +207,9 @@ def choose_passages(
         return Chosen(chosen, prefix, generation)
     if not _is_answered(asked, lines, best.weight, measures.similarity):
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
-    begins, second = [best.line.text], others[0] if others else None
-    if second is not None and second.weight >= best.weight - _NEARLY:
-        if second.line.place == best.line.place:
-            begins.append(second.line.text)
-        elif (joined := join([*chosen.passages, *asked[second.line.place].passages])) is not None:
-            chosen = joined
-            begins.append(Quote(2, _sentence(second.line.text)).line)
-    elif (led_to := _led_to(best.line.text, chosen.lines)) is not None:
+    heavy = [one for one in others[: QUOTES - 1] if one.weight >= best.weight - _NEARLY]
+    chosen, begins = _said_together(asked, [one.line for one in (best, *heavy)], join)
+    if not heavy and (led_to := _led_to(best.line.text, chosen.lines)) is not None:
         begins.append(led_to)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
 
@@ -231,6 +225,22 @@ def _is_answered(
         is_enough(similar, one.log_probability, one.declining)
         for similar, one in zip(similarity(pairs), lines, strict=True)
     )
+
+
+def _said_together(
+    asked: Sequence[AskedPassages], lines: Sequence[Line], join: Join
+) -> tuple[AskedPassages, list[str]]:
+    """What asks the passages of these lines, and the lines as they are said there; without those that do not fit."""
+    places, chosen, said = [lines[0].place], asked[lines[0].place], []
+    for line in lines:
+        if line.place not in places:
+            joined = join([passage for place in (*places, line.place) for passage in asked[place].passages])
+            if joined is None:
+                continue
+            places, chosen = [*places, line.place], joined
+        number = places.index(line.place) + 1
+        said.append(line.text if number == 1 else Quote(number, _sentence(line.text)).line)
+    return chosen, said
 
 
 def _led_to(line: str, lines: Sequence[str]) -> str | None:
