@@ -135,7 +135,7 @@ def test_where_a_change_of_rows_is_dear_a_step_keeps_as_many_as_the_last_one() -
     assert budget.pads(chain([5] * 5), 64) == 6
     assert len(budget.trim(chain([5] * 20, [0.1] * 20), 64)) == 11, "rows up to the last one's cost nothing more"
     budget.spent(64, 64, 8.0)
-    assert budget.pads(EMPTY, 64) == 0, "to stay would cost more than to change"
+    assert budget.pads(EMPTY, 64) == 11, "to stay would cost more than to change, and 12 rows have become usual"
 
 
 def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:

@@ -16,12 +16,16 @@ from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, select, trim
 from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
 from antiphon.accel.drafting.running_cost import Cost
 from antiphon.accel.drafting.tree import depth_first, select_depth_first
+from antiphon.accel.drafting.usual import UsualRows
 
 MOST = 63
 """Rows of the largest draft: with its root, the largest forward that is measured."""
 
 FIRST, FEWEST = 32, 8
 """How many rows a drafter is asked for at first, and at least."""
+
+WIDE = 4
+"""Of so many steps one asks for more candidates than a usual step verifies: so it is known what more would bring."""
 
 FREE = 0.9
 """Filler rows have to bring the cost of a forward down to this: noise in the measured cost does less."""
@@ -75,15 +79,23 @@ class Measured:
     chances and costs what a forward of 1 + ``k`` rows costs. Every ``k`` is tried, for costs come in steps.
     """
 
-    def __init__(self, cost: Cost, calibration: Calibration) -> None:
+    def __init__(self, cost: Cost, calibration: Calibration, usual: UsualRows | None = None) -> None:
         self.cost = cost
         self.calibration = RequestCalibration(calibration)
+        self.usual = usual or UsualRows(MOST)
         self._rows = FIRST
+        self._steps = 0
+        self._is_alone = True
+        self._offered: ScoredDraft | None = None
 
     @property
     def rows(self) -> int:
-        """Twice what has paid lately: most drafts are far smaller than the largest that could ever pay."""
-        return self._rows
+        """Twice what has paid lately: most drafts are far smaller than the largest that could ever pay.
+
+        Where steps have a usual number of rows, those of it, but for every fourth step, which tells what more bring.
+        """
+        is_usual = self.usual.rows and self._is_alone and self._steps % WIDE
+        return max(self.usual.rows - 1, FEWEST) if is_usual else self._rows
 
     def trim(self, draft: Draft, context: int) -> Draft:
         """The rows that promise the most tokens per second; all kept candidates keep their probes, or none does.
@@ -95,9 +107,15 @@ class Measured:
 
     def kept(self, draft: Draft, context: int) -> list[int]:
         """The rows that `trim` keeps, ascending."""
-        costs = _filled_costs(self.cost, context, max(1 + len(draft), FEWEST))
-        [kept] = paying_rows([self.offer(draft)], costs, 1.0)
-        self.adapt(len(kept))
+        offer = self.offer(draft)
+        if self.cost.change and self._steps % WIDE == 0:
+            self._offered = offer
+            seconds = self.cost.seconds(context, 1 + MOST)
+            self.usual.look({rows: seconds[rows - 1] for rows in self.cost.counts}, offer.chances)
+        costs = _filled_costs(self.cost, context, max(1 + len(draft), FEWEST), self.usual.rows)
+        [kept] = paying_rows([offer], costs, 1.0)
+        self.adapt(max(len(kept), self.usual.rows))
+        self._is_alone = True
         return kept
 
     def offer(self, draft: Draft) -> ScoredDraft:
@@ -106,34 +124,39 @@ class Measured:
 
     def adapt(self, rows: int) -> None:
         """Ask the drafter for more or fewer rows, now that so many paid."""
+        self._is_alone = False
         self._rows = min(max(2 * rows, self._rows - 1, FEWEST), MOST)
 
     def pads(self, draft: Draft, context: int) -> int:
         """As many as make the forward a tenth cheaper, where any do.
 
-        In half precision some CPUs prefer a few rows, and some engines as many as the last forward had.
+        In half precision some CPUs prefer a few rows, and some engines as many as the last forward had, or a usual one.
         """
-        return fillers(self.cost, context, 1 + len(draft))
+        return fillers(self.cost, context, 1 + len(draft), self.usual.rows)
 
     def learn(self, accepted: Accepted) -> None:
-        """Calibrate the chances of this draft and of earlier ones."""
+        """Calibrate the chances of this draft and of earlier ones, and learn how many rows are worth a usual step."""
         self.calibration.observe(accepted.tokens)
+        self._steps += 1
+        if self._offered is not None:
+            self.usual.learn(self._offered.draft, self._offered.chances, accepted.tokens)
+            self._offered = None
 
     def spent(self, rows: int, context: int, seconds: float) -> None:
         """Correct the cost."""
         self.cost.observe(rows, context, seconds)
 
 
-def fillers(cost: Cost, context: int, rows: int) -> int:
+def fillers(cost: Cost, context: int, rows: int, usual: int = 0) -> int:
     """How many rows that nobody reads make a forward of ``rows`` rows a tenth cheaper: as many as do, or none."""
-    costs = cost.next_seconds(context, max(rows, FEWEST))[rows - 1 :]
+    costs = cost.next_seconds(context, max(rows, FEWEST), usual)[rows - 1 :]
     cheapest = min(costs)
     return costs.index(cheapest) if cheapest < FREE * costs[0] else 0
 
 
-def _filled_costs(cost: Cost, context: int, rows: int) -> list[float]:
+def _filled_costs(cost: Cost, context: int, rows: int, usual: int = 0) -> list[float]:
     """Seconds of a forward by its rows; where more rows are cheaper, it is filled up to them."""
-    return list(accumulate(reversed(cost.next_seconds(context, rows)), min))[::-1]
+    return list(accumulate(reversed(cost.next_seconds(context, rows, usual)), min))[::-1]
 
 
 def span(cost: Cost, contexts: Sequence[int]) -> int:

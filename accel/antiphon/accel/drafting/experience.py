@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from antiphon.accel.drafting.budget import Budget, Fixed, Measured
+from antiphon.accel.drafting.budget import MOST, Budget, Fixed, Measured
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.running_cost import Cost, FixedCost, RunningCost
 from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.usual import UsualRows
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What requests to a model in one setting leave to the next ones: running costs, and calibrated drafters."""
+    """What requests to a model in one setting leave to the next ones: costs, calibrated drafters, and usual rows."""
 
     cost: Cost
     shared_cost: Cost
     calibrations: dict[object, Calibration] = field(default_factory=dict)
+    usual: dict[object, UsualRows] = field(default_factory=dict)
 
     def budget(self, drafter: Drafter) -> Measured:
         """A measured budget for one request. Drafters of one class, and of the same parts, are calibrated together."""
         kind = type(drafter), getattr(drafter, "parts", ())
-        return Measured(self.cost, self.calibrations.setdefault(kind, Calibration()))
+        usual = self.usual.setdefault(kind, UsualRows(MOST))
+        return Measured(self.cost, self.calibrations.setdefault(kind, Calibration()), usual)
 
 
 def beginning(cost: StepCost) -> Experience:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, log
 from typing import Protocol
 
@@ -21,8 +22,8 @@ JUMP = 0.5
 """The largest error, in logarithms, that is taken from one step: a pause of the machine is not a cost."""
 
 CHANGE = 0.5
-"""The share of a change's cost that the next forward has to be worth: those after it may keep its rows. Of 0.25, 0.5
-and 1, this share was the fastest for SmolLM2 on OpenVINO."""
+"""The share of a change's cost that the next forward has to be worth where no rows are usual: those after it may keep
+its rows."""
 
 FADE = 1 - 1 / 500
 """Corrections that are not renewed fade by this factor each step, so that row counts once found slow are retried."""
@@ -34,11 +35,20 @@ class Cost(Protocol):
     def seconds(self, context: int, rows: int) -> list[float]:
         """Seconds of forwards of 1 to ``rows`` rows after ``context`` tokens; right relative to each other."""
 
-    def next_seconds(self, context: int, rows: int) -> list[float]:
+    def next_seconds(self, context: int, rows: int, usual: int = 0) -> list[float]:
         """The same of the very next forward, with what it costs to run more or fewer rows than the last one.
 
-        Where that costs anything it goes on to as many rows as the last forward had.
+        With the rows of a ``usual`` forward, with what it costs to come back to them as well. Where a change costs
+        anything it goes on to as many rows as the last forward had, and a usual one.
         """
+
+    @property
+    def change(self) -> float:
+        """Seconds that a forward takes longer after one of more or fewer rows."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """The numbers of rows that were measured, ascending; between them costs are guessed."""
 
     @property
     def packing(self) -> float:
@@ -63,9 +73,19 @@ class FixedCost:
         seconds: list[float] = self.cost.curve(_middle(context), rows).tolist()
         return seconds
 
-    def next_seconds(self, context: int, rows: int) -> list[float]:
+    def next_seconds(self, context: int, rows: int, usual: int = 0) -> list[float]:
         """The same: it is not known which forward was the last one."""
         return self.seconds(context, rows)
+
+    @property
+    def change(self) -> float:
+        """None: it is not known which forward was the last one."""
+        return 0.0
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """As they were measured."""
+        return self.cost.counts
 
     @property
     def packing(self) -> float:
@@ -97,13 +117,29 @@ class RunningCost:
         seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
         return seconds
 
-    def next_seconds(self, context: int, rows: int) -> list[float]:
-        """The same, and a share of what a change costs for all rows but those of the last forward."""
-        change = CHANGE * self.cost.change
-        if not change:
+    def next_seconds(self, context: int, rows: int, usual: int = 0) -> list[float]:
+        """The same, and what a change costs for all rows but those of the last forward, and but the ``usual`` ones.
+
+        Where it is not known what is usual, it is a share of that.
+        """
+        if not self.cost.change:
             return self.seconds(context, rows)
-        seconds = self.seconds(context, max(rows, self._last))
-        return [each if count == self._last else each + change for count, each in enumerate(seconds, 1)]
+        seconds = self.seconds(context, max(rows, self._last, usual))
+        leaving, returning = (self.cost.change, self.cost.change) if usual else (CHANGE * self.cost.change, 0.0)
+        return [
+            each + leaving * (count != self._last) + returning * (count != usual)
+            for count, each in enumerate(seconds, 1)
+        ]
+
+    @property
+    def change(self) -> float:
+        """As it was measured."""
+        return self.cost.change
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """As they were measured."""
+        return self.cost.counts
 
     @property
     def packing(self) -> float:

@@ -25,6 +25,11 @@ class StepCost:
     change: float = 0.0
     packing: float = 0.0
 
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of rows that were measured, ascending."""
+        return [*next(iter(self.seconds.values()))]
+
     def curve(self, context: int, rows: int) -> NDArray[np.float64]:
         """Seconds of forwards of 1 to ``rows`` rows after so many tokens, of shape (rows,).
 
