@@ -9,9 +9,11 @@ prompt. The heaviest is how the answer begins; where none shows that there is an
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import exp, log1p
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -207,8 +209,9 @@ def choose_passages(
         return Chosen(chosen, prefix, generation)
     if not _is_answered(asked, lines, best.weight, measures.similarity):
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
-    heavy = [one for one in others[: QUOTES - 1] if one.weight >= best.weight - _NEARLY]
-    chosen, begins = _said_together(asked, [one.line for one in (best, *heavy)], join)
+    heavy = [one.line for one in others[: QUOTES - 1] if one.weight >= best.weight - _NEARLY]
+    room = generation.get("max_new_tokens", sys.maxsize)
+    chosen, begins = _said_together(asked, _within(language_model, [best.line, *heavy], room), join)
     if not heavy and (led_to := _led_to(best.line.text, chosen.lines)) is not None:
         begins.append(led_to)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
@@ -225,6 +228,13 @@ def _is_answered(
         is_enough(similar, one.log_probability, one.declining)
         for similar, one in zip(similarity(pairs), lines, strict=True)
     )
+
+
+def _within(language_model: WeighingModel, lines: Sequence[Line], room: int) -> list[Line]:
+    """The first line, and those after it that can be said whole in so many tokens."""
+    counts = (len(language_model.tokenizer.encode(line.text, add_special_tokens=False)) + 1 for line in lines)
+    ends = accumulate(counts)
+    return [line for at, (line, end) in enumerate(zip(lines, ends, strict=True)) if not at or end <= room]
 
 
 def _said_together(
