@@ -86,19 +86,18 @@ def test_of_lines_that_answer_as_well_the_likelier_one_begins_the_answer() -> No
 
 
 def test_lines_of_the_passage_that_are_nearly_as_heavy_are_said_after_the_first_three_at_most() -> None:
-    bees, drones = "[1] Bees fly.", "[1] Drones do not."
-    asked = _asked(f"{WAX}\n{drones}\n{HONEY}\n{bees}")
-    likely = dict.fromkeys((WAX, HONEY, bees, drones), -1.0)
+    asked = _asked(f"{WAX}\n[1] Drones do not.\n{HONEY}\n[1] Bees fly.")
+    likely = dict.fromkeys(asked[0].lines, -1.0)
     chosen = _chosen(asked, likely, Wax=1.0, Honey=2.0, Bees=0.9, Drones=0.8)
-    assert (chosen.asked, chosen.options) == (asked[0], {"begins": f"{HONEY}\n{WAX}\n{bees}"})
+    assert (chosen.asked, chosen.options) == (asked[0], {"begins": f"{HONEY}\n{WAX}\n[1] Bees fly."})
     assert _chosen(asked, likely, Wax=1.0, Honey=2.0, Bees=-0.1, Drones=-0.2).options == {"begins": f"{HONEY}\n{WAX}"}
 
 
 @pytest.mark.parametrize(("lines", "spare"), [(1, -1), (2, 0), (2, 1)])
 def test_a_further_line_is_said_only_where_it_can_be_said_whole(lines: int, spare: int) -> None:
     model = Scripted(dict.fromkeys((WAX, HONEY), -1.0) | {DECLINED: -9.0})
-    needed = sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (WAX, HONEY))
-    chosen = choose_passages(model, _asked(f"{WAX}\n{HONEY}"), _fits({"Honey": 0.5}), max_new_tokens=needed + spare)
+    room = spare + sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (WAX, HONEY))
+    chosen = choose_passages(model, _asked(f"{WAX}\n{HONEY}"), _fits({"Honey": 0.5}), max_new_tokens=room)
     assert chosen.options["begins"] == "\n".join((HONEY, WAX)[:lines])
 
 
@@ -133,19 +132,18 @@ def test_a_second_line_of_another_passage_is_said_if_both_fit_into_one_prompt() 
 
 def test_of_lines_of_several_passages_those_are_said_whose_passages_fit_into_one_prompt() -> None:
     asked = _asked(WAX, f"{HONEY}\n[1] It is sweet.", "[1] Bees fly.")
-    likely = dict.fromkeys((WAX, HONEY, "[1] It is sweet.", "[1] Bees fly."), -1.0)
+    likely = dict.fromkeys([line for one in asked for line in one.lines], -1.0)
 
     def join(most: int) -> Join:
         return lambda found: AskedPassages((*found,), Prompt("all"), "all") if len(found) <= most else None
 
-    fits = {"Wax": 1.5, "Honey": 2.0, "Bees": 1.0}
-    three = _chosen(asked, likely, join(3), **fits, sweet=-3.0)
+    fits = {"Wax": 1.5, "Honey": 2.0, "Bees": 1.0, "sweet": -3.0}
+    three, passages = _chosen(asked, likely, join(3), **fits), [one.passages[0] for one in asked]
     assert three.options == {"begins": f"{HONEY}\n[2] Wax melts.\n[3] Bees fly."}
-    assert three.asked.passages == tuple(asked[place].passages[0] for place in (1, 0, 2))
-    two = _chosen(asked, likely, join(2), **fits, sweet=-3.0)
-    assert two.options == {"begins": f"{HONEY}\n[2] Wax melts."}
-    twice = _chosen(asked, likely, join(2), Wax=1.5, Honey=2.0, sweet=1.0)
-    assert twice.options == {"begins": f"{HONEY}\n[2] Wax melts.\n[1] It is sweet."}
+    assert three.asked.passages == (passages[1], passages[0], passages[2])
+    for fit, more in ((-3.0, ""), (1.1, "\n[1] It is sweet.")):
+        said = _chosen(asked, likely, join(2), **fits | {"sweet": fit}).options["begins"]
+        assert said == f"{HONEY}\n[2] Wax melts.{more}"
 
 
 @pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])

@@ -47,12 +47,11 @@ class UsualRows:
         found: list[int] = []
         row = ROOT
         for token in tokens:
-            below = (at for at in range(row + 1, len(chances)) if draft.parents[at] == row)
-            row = next((at for at in below if draft.tokens[at] == token), len(chances))
-            if row == len(chances):
+            row = draft.children.get(row, {}).get(token, len(draft))
+            if row not in places:
                 break
             found.append(places[row])
-        self._note((np.arange(1, len(self._gains))[:, None] >= np.array(found, dtype=int)).sum(axis=1))
+        self._note(np.bincount(np.array(found, dtype=int), minlength=len(self._gains))[1:].cumsum())
 
     def _note(self, gains: NDArray[np.float64] | NDArray[np.int64]) -> None:
         """Count what the first 1, 2, ... candidates of a step bring; further ones bring no more."""
