@@ -172,6 +172,19 @@ def test_a_cross_encoder_weighs_in_training_as_what_is_saved(
         assert saved.to(one.question)(lines) == pytest.approx(weights.tolist(), abs=2e-3)
 
 
+def test_a_cross_encoder_begins_as_another_one(tokens: MiniLMEmbedder, start: Path, tmp_path: Path) -> None:
+    earlier = _cross(tokens, start)
+    _disturb(earlier)
+    with torch.no_grad():
+        earlier.head.normal_(0, 1e-3)
+    save_cross(earlier, tmp_path)
+    readings = [(one.question, next(readings_of(one.passage, tokens, one.question))) for one in PAIRS]
+    with torch.no_grad():
+        wanted, found = earlier(readings), _cross(tokens, tmp_path)(readings)
+    for one, other in zip(wanted, found, strict=True):
+        assert other.tolist() == pytest.approx(one.tolist(), abs=2e-2)
+
+
 def test_a_cross_encoder_learns_and_goes_on_where_it_was_cut_off(
     tokens: MiniLMEmbedder, start: Path, tmp_path: Path
 ) -> None:

@@ -205,7 +205,8 @@ def cross_relevance(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
     start: Annotated[
-        Path | None, typer.Option(help="The adapter of relevance to begin with; without it the shipped one.")
+        Path | None,
+        typer.Option(help="The adapter to begin with, of either kind; without it the shipped one of relevance."),
     ] = None,
     questions: Annotated[
         list[Path] | None, typer.Option(help="Questions about these documents, as JSON lines; may be repeated.")

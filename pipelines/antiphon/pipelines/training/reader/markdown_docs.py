@@ -40,9 +40,10 @@ def fetch_markdown(packages: Sequence[str], target: Path) -> int:
     target.mkdir(parents=True, exist_ok=True)
     count = 0
     for package in packages:
+        own = package.rpartition("@")[0].lstrip("@").replace("/", "-")  # one with a scope is @scope/name@version
         with TemporaryDirectory() as beside:
             for name, text in _pages(_packed(package, Path(beside))):
-                (target / f"{package.rpartition('@')[0]}-{name}").write_bytes(text)
+                (target / f"{own}-{name}").write_bytes(text)
                 count += 1
     return count
 

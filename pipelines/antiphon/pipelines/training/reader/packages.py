@@ -1,56 +1,143 @@
-"""The reader's training corpus: documentation from Debian packages, and everyday texts. Knows nothing of lessons.
+"""The training corpus: documentation from Debian packages, and texts that ship. Knows nothing of lessons.
 
-Both licences are permissive (PSF-2.0 and the PostgreSQL licence); each package's notice is kept beside its pages. The
-everyday texts (rules, recipes, histories) and the manuals (of programs and houses, with code, tables and lists) were
-written for this and ship with it, in ``everyday.jsonl`` and ``manuals.jsonl``.
+All licences are permissive; a package's notice is kept beside its pages, where it has one. The everyday texts (rules,
+recipes, histories) and the manuals (of programs and houses, with code, tables and lists) were written for this and ship
+with it, in ``everyday.jsonl`` and ``manuals.jsonl``.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.pipelines.data.python_docs import page_text
 
-PACKAGES: Mapping[str, str] = {"python": "python3.11-doc", "postgresql": "postgresql-doc-15"}
-"""The folder of the corpus, and the package that it is made from."""
+
+@dataclass(frozen=True, slots=True)
+class Documentation:
+    """A package and those of its pages that explain something.
+
+    ``pages`` are patterns below ``folder``, which is one of the package's below ``/usr/share/doc``. Pages whose names
+    have ``without`` in them, a regular expression, are left out. Of what ``is_sphinx`` the text is taken, and of all
+    others the file as it is.
+    """
+
+    package: str
+    folder: str
+    pages: Sequence[str]
+    without: str = "$^"
+    is_sphinx: bool = False
+
+
+_PYTHON = ("library", "reference", "using", "c-api", "extending", "distutils", "whatsnew")
+"""Parts of Python's documentation; those of the demo (tutorial, FAQ, glossary, how-to guides) are none of them."""
+
+PACKAGES: Mapping[str, Documentation] = {
+    "python": Documentation(
+        "python3.11-doc",
+        "python3.11/html",
+        [f"{part}/**/*.html" for part in _PYTHON],
+        is_sphinx=True,
+    ),
+    "postgresql": Documentation(
+        "postgresql-doc-15", "postgresql-doc-15/html", ["*.html"], r"^release|^bookindex\.|symbols|^index\."
+    ),
+    "catch2": Documentation(
+        "catch2", "catch2", ["docs/*.md*"], "release-notes|opensource-users|commercial|contributing|list-of"
+    ),
+    "curl": Documentation("libcurl4-doc", "libcurl4", ["*.md*"], "ROADMAP|GOVERN|CODE_|DEPREC|TODO|BINDINGS|ECH"),
+    "node": Documentation("nodejs-doc", "nodejs/api", ["*.md*"], "^(all|documentation|synopsis|index)"),
+    "sdl": Documentation("libsdl2-doc", "libsdl2-doc/html", ["**/md__r_e_a_d_m_e*.html"]),
+    "doctest": Documentation("doctest-dev", "doctest-dev", ["*.html"], "changelog|roadmap|index"),
+    "fmt": Documentation("libfmt-doc", "libfmt-doc", ["*.html"], "genindex|search|contents"),
+    "flask": Documentation(
+        "python-flask-doc",
+        "python-flask-doc/html",
+        ["**/*.html"],
+        "genindex|search|changes|_modules|license|py-mod|contributing",
+        is_sphinx=True,
+    ),
+    "pytest": Documentation(
+        "python-pytest-doc",
+        "python-pytest-doc/html",
+        ["how-to/*.html", "reference/*.html", "explanation/*.html"],
+        "plugin_list",
+        is_sphinx=True,
+    ),
+    "django": Documentation(
+        "python-django-doc",
+        "python-django-doc/html",
+        ["howto/*.html", "howto/*/*.html", "topics/*.html", "topics/*/*.html", "faq/*.html"],
+    ),
+    "sqlite": Documentation(
+        "sqlite3-doc",
+        "sqlite3",
+        ["*.html"],
+        "(?i)change|keyword|releaselog|sitemap|index|toc|doclist|copyright|support|consort|news|capi3ref|35to36|th3"
+        "|testing|btreemodule|vdbe|press|privatebranch|famous|hp1|books|crew|search|syntax",
+    ),
+    "cmake": Documentation(
+        "cmake-doc",
+        "cmake-data/html",
+        ["manual/*.html", "generator/*.html", "guide/**/*.html"],
+        is_sphinx=True,
+    ),
+    "rust": Documentation("rust-doc", "rust-doc/html/book", ["ch*.html"]),
+}
+"""The folders of the corpus, and what they are made of."""
 
 WRITTEN: Mapping[str, Path] = {name: Path(__file__).parent / f"{name}.jsonl" for name in ("everyday", "manuals")}
 """The folders of the corpus whose texts ship with it, and the file that holds them."""
-
-_PYTHON = ("library", "reference", "using", "c-api", "extending", "distutils", "whatsnew")
-"""Parts of the Python documentation; those of the demo (tutorial, FAQ, glossary, how-to guides) are none of them."""
-
-_NOT_POSTGRESQL = ("release*.html", "bookindex.html", "*symbols*", "index.html")
-"""Lists of changes and of links."""
 
 
 def fetch(out: Path, packages: Sequence[Path] = ()) -> Mapping[str, int]:
     """Write the corpus into the folder ``out`` and say how many pages each part has.
 
-    ``packages`` are the two .deb files; those that are not given are downloaded with apt-get.
+    ``packages`` are .deb files; those of `PACKAGES` that are not given are downloaded with apt-get.
 
     Raises:
         FileNotFoundError: a tool of Debian is missing, or a package was not found.
         RuntimeError: a tool failed; the message has what it printed.
     """
     pages = {}
-    for name, package in PACKAGES.items():
+    for name, documentation in PACKAGES.items():
         with TemporaryDirectory() as beside:
             folder = Path(beside)
-            _run(["dpkg-deb", "-x", str(_package(package, packages, folder)), str(folder / "tree")])
-            html = next(folder.glob("tree/usr/share/doc/*/html"))
-            target = out / name
-            shutil.rmtree(target, ignore_errors=True)
-            target.mkdir(parents=True)
-            pages[name] = _python(html, target) if name == "python" else _postgresql(html, target)
-            notice = folder / "tree" / "usr" / "share" / "doc" / package / "copyright"
-            shutil.copyfile(notice, out / f"{name}.copyright")
+            file = _package(documentation.package, packages, folder)
+            tree = folder / "tree"
+            tree.mkdir()
+            _run(["dpkg-deb", "-x", str(file), str(tree)])
+            pages[name] = write_pages(documentation, tree / "usr" / "share" / "doc", out / name)
+            notice = tree / "usr" / "share" / "doc" / documentation.package / "copyright"
+            if notice.is_file():  # cmake-doc refers to that of cmake-data
+                shutil.copyfile(notice, out / f"{name}.copyright")
     return pages | {name: write_texts(file, out / name) for name, file in WRITTEN.items()}
+
+
+def write_pages(documentation: Documentation, tree: Path, target: Path) -> int:
+    """Write the pages of an unpacked package into a folder, and say how many they are."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    folder = tree / documentation.folder
+    pages = {page for pattern in documentation.pages for page in folder.glob(pattern)}
+    count = 0
+    for page in sorted(pages):
+        name = "-".join(page.relative_to(folder).parts).removesuffix(".gz")
+        if re.search(documentation.without, name):
+            continue
+        text = gzip.decompress(page.read_bytes()) if page.suffix == ".gz" else page.read_bytes()
+        if documentation.is_sphinx:
+            name, text = f"{name.rpartition('.')[0]}.txt", page_text(text.decode()).encode()
+        (target / name).write_bytes(text)
+        count += 1
+    return count
 
 
 def write_texts(file: Path, target: Path) -> int:
@@ -73,21 +160,6 @@ def _package(name: str, given: Iterable[Path], folder: Path) -> Path:
     if found is None:
         raise FileNotFoundError(f"apt-get downloaded no package {name}; give its .deb file instead.")
     return found
-
-
-def _python(html: Path, target: Path) -> int:
-    pages = [page for part in _PYTHON for page in sorted((html / part).rglob("*.html"))]
-    for page in pages:
-        name = "-".join(page.relative_to(html).with_suffix("").parts)
-        (target / f"{name}.txt").write_text(page_text(page.read_text(encoding="utf-8")), encoding="utf-8")
-    return len(pages)
-
-
-def _postgresql(html: Path, target: Path) -> int:
-    pages = [page for page in sorted(html.glob("*.html")) if not any(page.match(name) for name in _NOT_POSTGRESQL)]
-    for page in pages:
-        shutil.copyfile(page, target / page.name)
-    return len(pages)
 
 
 def _run(command: Sequence[str], cwd: Path | None = None) -> None:

@@ -1,8 +1,8 @@
 """Training: a LoRA adapter by which a sentence encoder, reading question and passage together, tells what answers.
 
-It begins with the adapter of the encoder that reads passages alone, and keeps its comparisons: with a fresh head
-instead of them the loss had not fallen after 800 updates. The loss is that of the right line among those of the passage
-and none of them, whose weight is 0. Knows no corpus.
+It begins with the adapter of the encoder that reads passages alone, or with one of its own kind, and keeps its
+comparisons: with a fresh head instead of them the loss had not fallen after 800 updates. The loss is that of the right
+line among those of the passage and none of them, whose weight is 0. Knows no corpus.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load, save
 
 from antiphon.accel.files import write
-from antiphon.pipelines.relevance import HEAD, Reading, Scale, readings_of, short_question
+from antiphon.pipelines.relevance import HEAD, Head, Reading, Scale, readings_of, short_question
 from antiphon.pipelines.training.loop import StepReport, teach_batches
 from antiphon.pipelines.training.reader.train import ReaderPlan
 from antiphon.pipelines.training.relevance.examples import Pair
@@ -44,11 +44,11 @@ def plan_cross(steps: int, learning_rate: float, seed: int) -> ReaderPlan:
 
 
 class CrossModel(RelevanceModel):
-    """The encoder with an adapter that begins as another of half its rank, the scale, and the head."""
+    """The encoder with an adapter that begins as another of its rank or a smaller one, the scale, and the head."""
 
     def __init__(self, tokens: MiniLMEmbedder, plan: ReaderPlan, start: Path, *, in_half: bool) -> None:
         super().__init__(tokens, plan, in_half=in_half)
-        self.head = torch.nn.Parameter(torch.zeros(2, tokens.dim))
+        self.head = torch.nn.Parameter(_head_of(start, tokens.dim) / _HEAD_QUICK)
         scale = Scale.load(start)
         with torch.no_grad():
             self.weights.copy_(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
@@ -72,6 +72,14 @@ class CrossModel(RelevanceModel):
         looks = torch.stack([mean_of(line @ line_head) + (line @ word_head).amax() for line in lines])
         weights = QUICK * self.weights
         return weights[0] * whole + weights[1] * words + weights[2] + looks
+
+
+def _head_of(start: Path, dim: int) -> torch.Tensor:
+    """The head of an adapter, of shape (2, dim); one that reads passages alone has none, and zeros are as none."""
+    if not (start / HEAD).exists():
+        return torch.zeros(2, dim)
+    head = Head.load(start)
+    return torch.stack([torch.from_numpy(head.line), torch.from_numpy(head.word)])
 
 
 def _begin_with(model: Any, start: Path, plan: ReaderPlan) -> None:

@@ -18,8 +18,25 @@ from antiphon.pipelines.training.reader.single import SinglePassageLessons
 from antiphon.pipelines.training.reader.written import Written
 from antiphon.retrieval import Passage
 
-TURNS: Mapping[str, int] = {"encyclopedia": 5, "npm": 9, "manuals": 4, "python": 4, "everyday": 2, "unanswered": 5}
+TURNS: Mapping[str, int] = {
+    "encyclopedia": 5,
+    "npm": 7,
+    "manuals": 3,
+    "python": 3,
+    "everyday": 3,
+    "unanswered": 5,
+    "node": 3,
+    "rust": 2,
+    "sqlite": 2,
+    "django": 2,
+    "curl": 2,
+    "catch2": 2,
+}
 """How often each folder of the corpus has its turn; others once."""
+
+KINDS: Mapping[str, float] = {"answered": 0.43, "made": 0.07, "without": 0.14, "refused": 0.18, "near": 0.18}
+"""How often a pair is of each kind: a question that people asked and the passage answers, such a one that a rule made,
+one whose answer is left out, one that the passage only seems to answer, and one about another passage."""
 
 _BY_RULE, _NEAR = 3, 3  # questions about structure, and near misses, of each passage
 _WITHOUT_QUESTIONS = 6000  # passages that nobody asked about, for what rules ask of them
@@ -32,13 +49,22 @@ _TRIES = 10  # pages that are drawn for a passage, at most
 class AskedLines:
     """A question about a passage, and those of its lines that answer it; none where the passage does not say.
 
-    ``is_near`` says that the question is about another passage, and only shares words with this one.
+    ``is_near`` says that the question is about another passage, and only shares words with this one, ``is_made`` that
+    a rule made it.
     """
 
     passage: Passage
     question: str
     lines: tuple[str, ...]
     is_near: bool = False
+    is_made: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of a pair that it is whole."""
+        if self.lines:
+            return "made" if self.is_made else "answered"
+        return "near" if self.is_near else "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +122,11 @@ class Examples:
 
     def _pair(self, random: Random) -> Pair:
         pools = self._pools[random.choice(self._turns)]
-        kind = random.choices(("answered", "without", "refused", "near"), (0.5, 0.14, 0.18, 0.18))[0]
+        kind = random.choices([*KINDS], [*KINDS.values()])[0]
         if kind in ("refused", "near") and not pools[kind]:
             kind = "without"
-        one = random.choice(pools["answered" if kind == "without" else kind])
+        answered = pools["answered"] or pools["made"]
+        one = random.choice(pools[kind] or answered) if kind != "without" else random.choice(answered)
         if kind == "without":
             return Pair(one.passage, one.question, (), without=one.lines)
         return Pair(one.passage, one.question, one.lines)
@@ -124,7 +151,7 @@ def _about(lessons: SinglePassageLessons, index: int, random: Random) -> Iterato
     for one in lessons.asked_about(index, _BY_RULE, random):
         answering = tuple(line for line in one.sentences if line in lines)
         if answering or not one.sentences:
-            yield AskedLines(passage, one.text, answering)
+            yield AskedLines(passage, one.text, answering, is_made=one.kind != "written")
     near = [one for one in lessons.near.get(index, ()) if one.kind == "written"]
     for one in random.sample(near, min(_NEAR, len(near))):
         yield AskedLines(passage, one.text, (), is_near=True)
@@ -142,9 +169,8 @@ def _by_folder(passages: Sequence[Passage]) -> dict[str, list[list[Passage]]]:
 
 
 def _pools(asked: Iterable[AskedLines]) -> dict[str, dict[str, list[AskedLines]]]:
-    """The questions by the folder of their page, and by whether the passage answers, or the question only is near."""
+    """The questions by the folder of their page, and by their kind."""
     pools: dict[str, dict[str, list[AskedLines]]] = defaultdict(lambda: defaultdict(list))
     for one in asked:
-        kind = "answered" if one.lines else "near" if one.is_near else "refused"
-        pools[page_name(one.passage).partition("/")[0]][kind].append(one)
+        pools[page_name(one.passage).partition("/")[0]][one.kind].append(one)
     return pools
