@@ -101,16 +101,16 @@ def test_a_further_line_is_said_only_where_it_can_be_said_whole(lines: int, spar
     assert chosen.options["begins"] == "\n".join((HONEY, WAX)[:lines])
 
 
-def test_what_a_line_leads_to_is_said_after_it_where_no_other_is_nearly_as_heavy() -> None:
+def test_what_a_line_leads_to_is_said_after_it_once() -> None:
     lead, code = "[1] To build a hive:", "[1] make hive"
     asked = _asked(f"{lead}\n{code}\n{HONEY}", WAX)
     likely = dict.fromkeys((lead, code, HONEY, WAX), -1.0)
     assert _chosen(asked, likely, build=3.0).options == {"begins": f"{lead}\n{code}"}
-    assert _chosen(asked, likely, build=3.0, Honey=2.9).options == {"begins": f"{lead}\n{HONEY}"}
+    assert _chosen(asked, likely, build=3.0, Honey=2.9).options == {"begins": f"{lead}\n{code}\n{HONEY}"}
+    assert _chosen(asked, likely, build=2.9, make=2.8, Honey=3.0).options == {"begins": f"{HONEY}\n{lead}\n{code}"}
     assert _chosen(_asked(lead), likely, build=3.0).options == {"begins": lead}
-    assert _chosen(_asked(f"{lead}\n[1] Where?\n{code}"), likely, build=3.0).options == {
-        "begins": f"{lead}\n[1] Where?"
-    }
+    asks = f"{lead}\n[1] Where?"
+    assert _chosen(_asked(f"{asks}\n{code}"), likely, build=3.0).options == {"begins": asks}
 
 
 def test_a_second_line_of_another_passage_is_said_if_both_fit_into_one_prompt() -> None:

@@ -194,10 +194,10 @@ def choose_passages(
 
     It is a refusal where the line weighs hardly anything, or not so much that it is an answer and no line is enough.
 
-    Lines that weigh nearly as much are said after it, or else the one that it leads to by a colon. Lines of several
-    passages need a prompt of these, which ``join`` makes. Passages without a line that may answer are not asked where
-    another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may. ``prefixes``
-    are one for each passage.
+    Lines that weigh nearly as much are said after it, and after each of them what it leads to by a colon. Lines of
+    several passages need a prompt of these, which ``join`` makes. Passages without a line that may answer are not asked
+    where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
+    ``prefixes`` are one for each passage.
     """
     kept = list(prefixes) or [PrefixCache() for _ in asked]
     lines = weighed_lines(language_model, asked, fitting_lines(asked, measures.relevance), kept)
@@ -211,9 +211,8 @@ def choose_passages(
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
     heavy = [one.line for one in others[: QUOTES - 1] if one.weight >= best.weight - _NEARLY]
     room = generation.get("max_new_tokens", sys.maxsize)
-    chosen, begins = _said_together(asked, _within(language_model, [best.line, *heavy], room), join)
-    if not heavy and (led_to := _led_to(best.line.text, chosen.lines)) is not None:
-        begins.append(led_to)
+    said = _within(language_model, _whole([best.line, *heavy], asked), room)
+    chosen, begins = _said_together(asked, said, join)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
 
 
@@ -253,10 +252,16 @@ def _said_together(
     return chosen, said
 
 
-def _led_to(line: str, lines: Sequence[str]) -> str | None:
-    """The line that follows one with a colon at its end, which is half of what it says."""
-    after = lines[lines.index(line) + 1 :]
-    return after[0] if line.endswith(":") and after else None
+def _whole(lines: Sequence[Line], asked: Sequence[AskedPassages]) -> list[Line]:
+    """These lines, each once; after one with a colon at its end, which is half of what it says, the next one."""
+    said: dict[tuple[int, str], Line] = {}
+    for line in lines:
+        said.setdefault((line.place, line.text), line)
+        own = asked[line.place].lines
+        after = own[own.index(line.text) + 1 :]
+        if line.text.rstrip("*_`").endswith(":") and after:
+            said.setdefault((line.place, after[0]), Line(line.place, after[0], line.relevance))
+    return [*said.values()]
 
 
 def _with_line_break(generation: Mapping[str, Any]) -> list[str]:
