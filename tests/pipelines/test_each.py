@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, cast
@@ -25,9 +25,6 @@ from antiphon.pipelines.each import (
     FIRST,
     LINES,
     REACH,
-    AskedPassages,
-    Chosen,
-    Join,
     Measures,
     WeighingModel,
     choose_passages,
@@ -36,114 +33,28 @@ from antiphon.pipelines.each import (
     log_probabilities,
     weight_of,
 )
-from antiphon.pipelines.prompt import DECLINED, Prompt, reader_prompt
+from antiphon.pipelines.prompt import DECLINED, reader_prompt
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.pipelines.rag import MAX_NEW_TOKENS
 from antiphon.pipelines.relevance import Measure, relevance_to
-from antiphon.retrieval import Passage, Retriever
+from antiphon.retrieval import Retriever
+from tests.pipelines.asked import HONEY, WAX, asked_of, chosen_of, measures_of
 from tests.pipelines.scripted import Scripted
 
 QUESTION = "How many eggs does a queen lay?"
-WAX, HONEY = "[1] Wax melts.", "[1] Honey keeps for years."
-
-
-def _alone(passages: Sequence[Passage]) -> None:
-    """No two passages fit into one prompt."""
-
-
-def _asked(*lines: str) -> list[AskedPassages]:
-    """A passage for each of these texts, which may have several lines."""
-    return [
-        AskedPassages((Passage.at("a.md", place, text),), Prompt("?", answers=(DECLINED, text)), f"?{place}")
-        for place, text in enumerate(lines)
-    ]
-
-
-def _fits(said: Mapping[str, float], similar: float = 0.5) -> Measures:
-    """Relevance that is known beforehand by a word of what is said; of all else it is 0. All are as similar."""
-
-    def relevance(pairs: Sequence[tuple[Passage, str]]) -> list[float]:
-        return [next((fit for word, fit in said.items() if word in text), 0.0) for _, text in pairs]
-
-    return Measures(relevance, lambda pairs: [similar for _ in pairs])
-
-
-def _chosen(asked: Sequence[AskedPassages], likely: Mapping[str, float], join: Join = _alone, **fits: float) -> Chosen:
-    return choose_passages(Scripted({DECLINED: -9.0, **likely}), asked, _fits(fits), join=join)
 
 
 def test_of_lines_that_are_as_likely_the_one_that_answers_best_begins_the_answer() -> None:
-    asked = _asked(WAX, HONEY)
-    chosen = _chosen(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=2.8)
+    asked = asked_of(WAX, HONEY)
+    chosen = chosen_of(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=2.8)
     assert (chosen.asked, chosen.options) == (asked[1], {"begins": HONEY})
     assert "".join(chosen.answer(Scripted({}), **chosen.options)) == f"{HONEY} It is so."
 
 
 def test_of_lines_that_answer_as_well_the_likelier_one_begins_the_answer() -> None:
-    asked = _asked(f"{WAX}\n{HONEY}", "[1] Bees fly.")
-    chosen = _chosen(asked, {WAX: -0.1, HONEY: -6.0, "[1] Bees fly.": -8.0})
+    asked = asked_of(f"{WAX}\n{HONEY}", "[1] Bees fly.")
+    chosen = chosen_of(asked, {WAX: -0.1, HONEY: -6.0, "[1] Bees fly.": -8.0})
     assert (chosen.asked, chosen.options) == (asked[0], {"begins": WAX})
-
-
-def test_lines_of_the_passage_that_are_nearly_as_heavy_are_said_after_the_first_three_at_most() -> None:
-    asked = _asked(f"{WAX}\n[1] Drones do not.\n{HONEY}\n[1] Bees fly.")
-    likely = dict.fromkeys(asked[0].lines, -1.0)
-    chosen = _chosen(asked, likely, Wax=1.0, Honey=2.0, Bees=0.9, Drones=0.8)
-    assert (chosen.asked, chosen.options) == (asked[0], {"begins": f"{HONEY}\n{WAX}\n[1] Bees fly."})
-    assert _chosen(asked, likely, Wax=1.0, Honey=2.0, Bees=-0.1, Drones=-0.2).options == {"begins": f"{HONEY}\n{WAX}"}
-
-
-@pytest.mark.parametrize(("lines", "spare"), [(1, -1), (2, 0), (2, 1)])
-def test_a_further_line_is_said_only_where_it_can_be_said_whole(lines: int, spare: int) -> None:
-    model = Scripted(dict.fromkeys((WAX, HONEY), -1.0) | {DECLINED: -9.0})
-    room = spare + sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (WAX, HONEY))
-    chosen = choose_passages(model, _asked(f"{WAX}\n{HONEY}"), _fits({"Honey": 0.5}), max_new_tokens=room)
-    assert chosen.options["begins"] == "\n".join((HONEY, WAX)[:lines])
-
-
-def test_what_a_line_leads_to_is_said_after_it_once() -> None:
-    lead, code = "[1] To build a hive:", "[1] make hive"
-    asked = _asked(f"{lead}\n{code}\n{HONEY}", WAX)
-    likely = dict.fromkeys((lead, code, HONEY, WAX), -1.0)
-    assert _chosen(asked, likely, build=3.0).options == {"begins": f"{lead}\n{code}"}
-    assert _chosen(asked, likely, build=3.0, Honey=2.9).options == {"begins": f"{lead}\n{code}\n{HONEY}"}
-    assert _chosen(asked, likely, build=2.9, make=2.8, Honey=3.0).options == {"begins": f"{HONEY}\n{lead}\n{code}"}
-    assert _chosen(_asked(lead), likely, build=3.0).options == {"begins": lead}
-    asks = f"{lead}\n[1] Where?"
-    assert _chosen(_asked(f"{asks}\n{code}"), likely, build=3.0).options == {"begins": asks}
-
-
-def test_a_second_line_of_another_passage_is_said_if_both_fit_into_one_prompt() -> None:
-    asked = _asked(WAX, HONEY)
-    both = AskedPassages((*asked[1].passages, *asked[0].passages), Prompt("both"), "both")
-    joined: list[Sequence[Passage]] = []
-
-    def join(passages: Sequence[Passage]) -> AskedPassages:
-        joined.append(passages)
-        return both
-
-    likely = {WAX: -1.0, HONEY: -1.0}
-    chosen = _chosen(asked, likely, join, Wax=1.0, Honey=2.0)
-    assert (chosen.asked, chosen.options) == (both, {"begins": f"{HONEY}\n[2] Wax melts."})
-    assert joined == [list(both.passages)]
-    alone = _chosen(asked, likely, Wax=1.0, Honey=2.0)
-    assert (alone.asked, alone.options) == (asked[1], {"begins": HONEY})
-
-
-def test_of_lines_of_several_passages_those_are_said_whose_passages_fit_into_one_prompt() -> None:
-    asked = _asked(WAX, f"{HONEY}\n[1] It is sweet.", "[1] Bees fly.")
-    likely = dict.fromkeys([line for one in asked for line in one.lines], -1.0)
-
-    def join(most: int) -> Join:
-        return lambda found: AskedPassages((*found,), Prompt("all"), "all") if len(found) <= most else None
-
-    fits = {"Wax": 1.5, "Honey": 2.0, "Bees": 1.0, "sweet": -3.0}
-    three, passages = _chosen(asked, likely, join(3), **fits), [one.passages[0] for one in asked]
-    assert three.options == {"begins": f"{HONEY}\n[2] Wax melts.\n[3] Bees fly."}
-    assert three.asked.passages == (passages[1], passages[0], passages[2])
-    for fit, more in ((-3.0, ""), (1.1, "\n[1] It is sweet.")):
-        said = _chosen(asked, likely, join(2), **fits | {"sweet": fit}).options["begins"]
-        assert said == f"{HONEY}\n[2] Wax melts.{more}"
 
 
 @pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])
@@ -151,9 +62,9 @@ def test_of_lines_of_several_passages_those_are_said_whose_passages_fit_into_one
 def test_where_no_line_is_enough_the_passage_of_the_heaviest_declines_and_says_no_more(
     stop: Any, stops: list[str], fit: float, similar: float, likely: float
 ) -> None:
-    asked = _asked(WAX, HONEY)
+    asked = asked_of(WAX, HONEY)
     model = Scripted({WAX: likely, HONEY: likely, DECLINED: -0.01 if likely < -1 else -4.0})
-    chosen = choose_passages(model, asked, _fits({"Wax": fit - 0.1, "Honey": fit}, similar), stop=stop)
+    chosen = choose_passages(model, asked, measures_of({"Wax": fit - 0.1, "Honey": fit}, similar), stop=stop)
     assert (chosen.asked, chosen.options) == (asked[1], {"begins": DECLINED, "stop": stops})
 
 
@@ -183,20 +94,20 @@ def test_a_line_has_to_be_similar_to_be_likely_and_to_be_said_willingly(
 def test_lines_that_answer_least_are_not_weighed_and_their_passages_not_read() -> None:
     lines = "\n".join(f"[1] Line {place}." for place in range(LINES))
     model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
-    chosen = choose_passages(model, _asked(WAX, lines), _fits({"Wax": -0.1}))
+    chosen = choose_passages(model, asked_of(WAX, lines), measures_of({"Wax": -0.1}))
     assert model.read == ["?1"]
     assert chosen.options["begins"] in lines
 
 
 def test_a_line_of_several_passages_is_weighed_once_in_the_first() -> None:
     model = Scripted({WAX: -0.1, DECLINED: -9.0})
-    asked = _asked(WAX, WAX)
-    assert choose_passages(model, asked, _fits({})).asked is asked[0]
+    asked = asked_of(WAX, WAX)
+    assert choose_passages(model, asked, measures_of({})).asked is asked[0]
     assert model.read == ["?0"]
 
 
 def test_a_line_of_several_passages_is_weighed_where_it_answers_best() -> None:
-    asked = _asked(WAX, WAX)
+    asked = asked_of(WAX, WAX)
     second = asked[1].passages[0]
     measures = Measures(
         lambda pairs: [float(passage is second) for passage, _ in pairs], lambda pairs: [0.5 for _ in pairs]
@@ -208,11 +119,11 @@ def test_a_line_of_several_passages_is_weighed_where_it_answers_best() -> None:
 
 def test_lines_that_answer_much_worse_than_the_best_are_not_weighed() -> None:
     model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
-    asked = _asked(WAX, HONEY)
-    near = choose_passages(model, asked, _fits({"Wax": REACH - 0.1}))
+    asked = asked_of(WAX, HONEY)
+    near = choose_passages(model, asked, measures_of({"Wax": REACH - 0.1}))
     assert (near.asked, model.read) == (asked[0], ["?0", "?1"])
     model.read.clear()
-    far = choose_passages(model, asked, _fits({"Wax": REACH + 0.1}))
+    far = choose_passages(model, asked, measures_of({"Wax": REACH + 0.1}))
     assert (far.asked, model.read) == (asked[0], ["?0"])
 
 
@@ -220,9 +131,9 @@ def test_lines_that_answer_much_worse_than_the_best_are_not_weighed() -> None:
 def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer_or_it_is_heavy_enough(
     fit: float, similar: float
 ) -> None:
-    asked = _asked(f"{WAX}\n{HONEY}")
+    asked = asked_of(f"{WAX}\n{HONEY}")
     measures = Measures(
-        _fits({"Wax": fit, "Honey": -1.5}).relevance,
+        measures_of({"Wax": fit, "Honey": -1.5}).relevance,
         lambda pairs: [0.1 if "Wax" in line else similar for _, line in pairs],
     )
     model = Scripted({WAX: -1.0, HONEY: -1.0, DECLINED: -2.0})
@@ -231,30 +142,30 @@ def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer_o
 
 @pytest.mark.parametrize("asks", ["How long does honey keep?", '**"Who asks?"**', "蜂蜜能保存多久？", "How?!"])
 def test_a_question_is_no_answer(asks: str) -> None:
-    asked = _asked(f"[1] {asks}", HONEY)
-    assert [line.text for line in fitting_lines(asked, _fits({}).relevance)] == [HONEY]
+    asked = asked_of(f"[1] {asks}", HONEY)
+    assert [line.text for line in fitting_lines(asked, measures_of({}).relevance)] == [HONEY]
     for code in ("[1] grep -E '(a|b)?' `x?`", r"[1] version: (\d+)?"):
-        assert [line.text for line in fitting_lines(_asked(code), _fits({}).relevance)] == [code]
+        assert [line.text for line in fitting_lines(asked_of(code), measures_of({}).relevance)] == [code]
 
 
 def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
     model = Scripted({})
-    asked = _asked("", "")
-    chosen = choose_passages(model, asked, _fits({}), seed=3)
+    asked = asked_of("", "")
+    chosen = choose_passages(model, asked, measures_of({}), seed=3)
     assert (chosen.asked, chosen.options, model.read) == (asked[0], {"seed": 3}, [])
 
 
 @pytest.mark.parametrize("options", [{"begins": "So"}, {"json_schema": {"type": "object"}}])
 def test_an_answer_whose_form_was_asked_for_has_it(options: dict[str, Any]) -> None:
-    asked = _asked(WAX, HONEY)
+    asked = asked_of(WAX, HONEY)
     model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
-    chosen = choose_passages(model, asked, _fits({}), **options)
+    chosen = choose_passages(model, asked, measures_of({}), **options)
     assert (chosen.asked, chosen.options) == (asked[1], options)
 
 
 def test_what_was_read_is_what_the_answer_goes_on_from() -> None:
     model, prefixes = Scripted({WAX: -0.1, DECLINED: -9.0}), [PrefixCache()]
-    chosen = choose_passages(model, _asked(WAX), _fits({}), prefixes, seed=3)
+    chosen = choose_passages(model, asked_of(WAX), measures_of({}), prefixes, seed=3)
     chosen.answer(model, **chosen.options)
     [given] = model.given
     assert (given["seed"], given["begins"]) == (3, WAX)
@@ -272,7 +183,7 @@ def test_an_error_frees_all_of_them() -> None:
 
     model = Broken({})
     with pytest.raises(RuntimeError, match="out of memory"):
-        choose_passages(model, _asked(WAX, HONEY), _fits({}))
+        choose_passages(model, asked_of(WAX, HONEY), measures_of({}))
     assert model.streams[0].is_closed
 
 
@@ -286,7 +197,7 @@ def _likelihood(model: LanguageModel, prompt: Any, text: str) -> float:
 
 
 def test_one_tree_of_lines_says_what_plain_forwards_say(reader: LanguageModel) -> None:
-    asked = _asked("[1] Wax melts.\n[1] Wax is soft.", HONEY)
+    asked = asked_of("[1] Wax melts.\n[1] Wax is soft.", HONEY)
     texts = [[*one.lines, DECLINED] for one in asked]
     found = log_probabilities(cast(WeighingModel, reader), asked, texts, [PrefixCache() for _ in asked])
     for one, own, weights in zip(asked, texts, found, strict=True):
@@ -298,7 +209,7 @@ def test_a_model_that_verifies_no_tree_is_asked_for_each_line(reader: LanguageMo
         def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
             return super().stream_batch(prompts, **{**parameters, "rows": 1})
 
-    [asked] = _asked(f"{WAX}\n{HONEY}")
+    [asked] = asked_of(f"{WAX}\n{HONEY}")
     plain = Plain(reader.model, reader.tokenizer, name="tiny-reader")
     [found] = log_probabilities(cast(WeighingModel, plain), [asked], [[WAX, HONEY]], [PrefixCache()])
     assert found == pytest.approx([_likelihood(reader, asked.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
@@ -306,7 +217,7 @@ def test_a_model_that_verifies_no_tree_is_asked_for_each_line(reader: LanguageMo
 
 def test_lines_are_weighed_where_every_forward_has_one_shape(reader: LanguageModel) -> None:
     fixed = LanguageModel(reader.model, reader.tokenizer, name="tiny-reader", deterministic=True)
-    [asked] = _asked(f"{WAX}\n{HONEY}")
+    [asked] = asked_of(f"{WAX}\n{HONEY}")
     [found] = log_probabilities(cast(WeighingModel, fixed), [asked], [[WAX, HONEY]], [PrefixCache()])
     assert found == pytest.approx([_likelihood(reader, asked.tokenized, text) for text in (WAX, HONEY)], abs=1e-3)
 
@@ -314,7 +225,7 @@ def test_lines_are_weighed_where_every_forward_has_one_shape(reader: LanguageMod
 @pytest.mark.parametrize("engine", ["torch", "openvino"])
 def test_a_question_that_was_asked_before_weighs_its_lines_alike(engine: Any) -> None:
     model, prefix = LanguageModel(tiny_model(), byte_tokenizer(), name="tiny", engine=engine), PrefixCache()
-    [asked] = _asked(f"{WAX}\n{HONEY}")
+    [asked] = asked_of(f"{WAX}\n{HONEY}")
     first, again = (
         log_probabilities(cast(WeighingModel, model), [asked], [[WAX, HONEY]], [prefix])[0] for _ in range(2)
     )

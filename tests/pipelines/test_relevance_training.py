@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_a_cross_encoder_begins_as_another_one(tokens: MiniLMEmbedder, start: Pa
     with torch.no_grad():
         wanted, found = earlier(readings), _cross(tokens, tmp_path)(readings)
     for one, other in zip(wanted, found, strict=True):
-        assert other.tolist() == pytest.approx(one.tolist(), abs=2e-2)
+        assert other.tolist() == pytest.approx(one.tolist(), abs=5e-3)
 
 
 def test_a_cross_encoder_learns_and_goes_on_where_it_was_cut_off(
@@ -249,6 +250,12 @@ def test_pairs_are_of_every_kind_and_always_the_same() -> None:
     assert 15 < len(answered) < 45
     assert [one.lines for one in without] == [()] * len(without) != []
     assert all(set(one.lines) | set(one.without) <= set(_lines(one.passage)) for one in pairs)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for one in (one for own in examples.asked.values() for one in own):
+        kinds[one.kind].add(one.question)
+    assert kinds["answered"] == {"Which option gives the mast?", "Which option gives the keel?"}
+    assert len(kinds["made"]) > 2
+    assert "Who built it?" in kinds["refused"]
     declined = {one.question for one in pairs if not one.lines and not one.without}
     assert declined == {one.question for own in examples.asked.values() for one in own if not one.lines}
 

@@ -45,7 +45,7 @@ _CERTAIN = -10.0
 """The log-probability of a refusal below which it does not matter how unlikely it is."""
 
 QUOTES, _NEARLY = 3, 2.0
-"""So many lines are said at most, and the nats by which one may weigh less than the first and still be said."""
+"""So many lines are said at most, beside what they lead to, and the nats by which one may weigh less than the first."""
 
 _SURE, _HOPELESS = 2.0, -3.0
 """What the heaviest line weighs where it is an answer whatever else is known of it, and where none is one."""
@@ -194,7 +194,7 @@ def choose_passages(
 
     It is a refusal where the line weighs hardly anything, or not so much that it is an answer and no line is enough.
 
-    Lines that weigh nearly as much are said after it, and after each of them what it leads to by a colon. Lines of
+    Lines that weigh nearly as much are said after it, and after each of these what it leads to by a colon. Lines of
     several passages need a prompt of these, which ``join`` makes. Passages without a line that may answer are not asked
     where another has one. An answer of which ``generation`` says the form, or how it begins, begins as it may.
     ``prefixes`` are one for each passage.
@@ -211,7 +211,7 @@ def choose_passages(
         return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
     heavy = [one.line for one in others[: QUOTES - 1] if one.weight >= best.weight - _NEARLY]
     room = generation.get("max_new_tokens", sys.maxsize)
-    said = _within(language_model, _whole([best.line, *heavy], asked), room)
+    said = _within(language_model, _with_led_to([best.line, *heavy], asked), room)
     chosen, begins = _said_together(asked, said, join)
     return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
 
@@ -252,15 +252,20 @@ def _said_together(
     return chosen, said
 
 
-def _whole(lines: Sequence[Line], asked: Sequence[AskedPassages]) -> list[Line]:
-    """These lines, each once; after one with a colon at its end, which is half of what it says, the next one."""
-    said: dict[tuple[int, str], Line] = {}
+def _with_led_to(lines: Sequence[Line], asked: Sequence[AskedPassages]) -> list[Line]:
+    """These lines, and after each that ends with a colon, which is half of what it says, the next one of its passage.
+
+    None is said twice, and none that leads to what has been said.
+    """
+    said: dict[str, Line] = {}
     for line in lines:
-        said.setdefault((line.place, line.text), line)
         own = asked[line.place].lines
-        after = own[own.index(line.text) + 1 :]
-        if line.text.rstrip("*_`").endswith(":") and after:
-            said.setdefault((line.place, after[0]), Line(line.place, after[0], line.relevance))
+        after = own[own.index(line.text) + 1 :] if line.text.rstrip("*_`").endswith(":") else []
+        if after and after[0] in said:
+            continue
+        said.setdefault(line.text, line)
+        for text in after[:1]:
+            said[text] = Line(line.place, text, line.relevance)
     return [*said.values()]
 
 

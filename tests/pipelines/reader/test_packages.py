@@ -4,15 +4,60 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from antiphon.pipelines.training.reader.markdown_docs import fetch_markdown
-from antiphon.pipelines.training.reader.packages import Documentation, write_pages
+from antiphon.pipelines.training.reader.packages import WRITTEN, Documentation, fetch, write_pages
 
+PACKAGES = {
+    "bees": Documentation("bees-doc", "bees/html", ["library/*.html"], cut=True),
+    "wax": Documentation("wax-doc", "wax-doc", ["*.html"], "^release"),
+}
 SPHINX = '<html><body><div role="main"><h1>Wax</h1><p>Wax melts at 64 degrees.</p></div></body></html>'
+
+
+def test_the_corpus_is_made_of_debian_packages(tmp_path: Path) -> None:
+    bees = _package(tmp_path, "bees-doc", ["bees/html/library/bees.html", "bees/html/tutorial/bees.html"])
+    wax = _package(tmp_path, "wax-doc", ["wax-doc/wax.html", "wax-doc/release-15.html", "wax-doc/copyright"])
+    out = tmp_path / "corpus"
+    counted = fetch(out, [bees, wax], PACKAGES)
+    own = {name: len(list((out / name).iterdir())) for name in WRITTEN}
+    assert counted == {"bees": 1, "wax": 1, **own}
+    found = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file() and path.parent.name not in own}
+    assert found == {"bees/library-bees.txt", "wax/wax.html", "wax.copyright"}
+
+
+def test_a_package_of_other_pages_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.md").write_text("Bees dance.", encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match=r"bees-doc has no page like library/.* below bees/html"):
+        write_pages(PACKAGES["bees"], tmp_path, tmp_path / "out")
+    assert [page.name for page in (tmp_path / "out").iterdir()] == ["old.md"]
+
+
+def _package(folder: Path, name: str, places: Sequence[str]) -> Path:
+    """A package with pages at these places below /usr/share/doc."""
+    for place in places:
+        path = folder / name / "usr" / "share" / "doc" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SPHINX, encoding="utf-8")
+    control = folder / name / "DEBIAN" / "control"
+    control.parent.mkdir()
+    control.write_text(
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: none <none@example.org>\nDescription: none\n",
+        encoding="utf-8",
+    )
+    deb = folder / f"{name}_1_all.deb"
+    try:
+        subprocess.run(["dpkg-deb", "-b", str(folder / name), str(deb)], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("dpkg-deb is not on this machine")
+    return deb
 
 
 def _tree(tmp_path: Path) -> Path:
@@ -35,8 +80,8 @@ def test_pages_are_unpacked_and_named_by_their_place_and_others_are_left_out(tmp
     assert found == {"dance.md": "# Dance\n\nBees dance.\n", "howto-wax.html": SPHINX}
 
 
-def test_of_a_page_made_by_sphinx_the_text_is_written(tmp_path: Path) -> None:
-    chosen = Documentation("bees-doc", "bees/html", ["howto/*.html"], is_sphinx=True)
+def test_of_a_page_that_is_cut_the_text_is_written(tmp_path: Path) -> None:
+    chosen = Documentation("bees-doc", "bees/html", ["howto/*.html"], cut=True)
     assert write_pages(chosen, _tree(tmp_path), tmp_path / "out") == 1
     text = (tmp_path / "out" / "howto-wax.txt").read_text(encoding="utf-8")
     assert "Wax melts at 64 degrees." in text

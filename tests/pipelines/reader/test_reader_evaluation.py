@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from antiphon.accel import LanguageModel, Summary, Usage
@@ -14,7 +10,6 @@ from antiphon.pipelines.answer import Answer
 from antiphon.pipelines.data.demo import DemoQuestion, demo_documents, demo_questions
 from antiphon.pipelines.prompt import DECLINED
 from antiphon.pipelines.quotes import Quote, quotes_of
-from antiphon.pipelines.training.reader import packages
 from antiphon.pipelines.training.reader.evaluate import Judged, judge, reader_figures
 from antiphon.pipelines.training.reader.examination import counted
 from antiphon.pipelines.training.reader.lesson import Lesson, Question
@@ -98,46 +93,6 @@ def test_the_forty_questions_are_answered_by_the_demo_documents() -> None:
     answered = [one for one in examination if one.answer]
     assert (len(answered), len(examination)) == (30, 40)
     assert all(one.answer and " ".join(one.answer.split()) in texts[one.source or ""] for one in answered)
-
-
-def test_the_corpus_is_made_of_debian_packages(tmp_path: Path) -> None:
-    page = "<html><body><div role='main'><h1>Bees</h1><p>They dance, all day long.</p></div></body></html>"
-    debs = [_package(tmp_path, name, page) for name in packages.PACKAGES.values()]
-    counted = packages.fetch(tmp_path / "corpus", debs)
-    everyday = len(list((tmp_path / "corpus" / "everyday").iterdir()))
-    manuals = len(list((tmp_path / "corpus" / "manuals").iterdir()))
-    assert counted == {"python": 1, "postgresql": 1, "everyday": everyday, "manuals": manuals}
-    shutil.rmtree(tmp_path / "corpus" / "everyday")
-    shutil.rmtree(tmp_path / "corpus" / "manuals")
-    written = {
-        str(path.relative_to(tmp_path / "corpus")) for path in (tmp_path / "corpus").rglob("*") if path.is_file()
-    }
-    assert written == {"python/library-bees.txt", "postgresql/bees.html", "python.copyright", "postgresql.copyright"}
-
-
-def _package(folder: Path, name: str, page: str) -> Path:
-    """A package with one wanted page and one that is left out."""
-    doc = folder / name / "usr" / "share" / "doc"
-    (doc / name).mkdir(parents=True)
-    (doc / name / "copyright").write_text("Free.", encoding="utf-8")
-    html = doc / name.removesuffix("-doc") / "html" if name.startswith("python") else doc / name / "html"
-    wanted, other = ("library/bees", "tutorial/bees") if name.startswith("python") else ("bees", "release-15")
-    for place in (wanted, other):
-        path = html / f"{place}.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    control = folder / name / "DEBIAN" / "control"
-    control.parent.mkdir()
-    control.write_text(
-        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: none <none@example.org>\nDescription: none\n",
-        encoding="utf-8",
-    )
-    deb = folder / f"{name}_1_all.deb"
-    try:
-        subprocess.run(["dpkg-deb", "-b", str(folder / name), str(deb)], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("dpkg-deb is not on this machine")
-    return deb
 
 
 def test_answers_are_counted_by_a_wanted_sentence_by_all_of_them_and_by_refusals() -> None:

@@ -37,7 +37,7 @@ def corpus(
         list[Path] | None, typer.Option(help="A .deb file that is already here; may be repeated.")
     ] = None,
 ) -> None:
-    """Write the shipped reader's corpus: Python's and PostgreSQL's documentation (Debian packages), everyday texts."""
+    """Write the corpus of lessons: documentation of Python, PostgreSQL and others (Debian packages), everyday texts."""
     from antiphon.pipelines.training.reader.packages import fetch
 
     with console.err.status("Fetching the documentation"):

@@ -25,15 +25,15 @@ class Documentation:
     """A package and those of its pages that explain something.
 
     ``pages`` are patterns below ``folder``, which is one of the package's below ``/usr/share/doc``. Pages whose names
-    have ``without`` in them, a regular expression, are left out. Of what ``is_sphinx`` the text is taken, and of all
-    others the file as it is.
+    have ``without`` in them, a regular expression, are left out. Of pages that are ``cut`` only the text of the main
+    part is taken (`page_text`), of all others the file as it is.
     """
 
     package: str
     folder: str
     pages: Sequence[str]
-    without: str = "$^"
-    is_sphinx: bool = False
+    without: str = "(?!)"  # nothing
+    cut: bool = False
 
 
 _PYTHON = ("library", "reference", "using", "c-api", "extending", "distutils", "whatsnew")
@@ -44,7 +44,7 @@ PACKAGES: Mapping[str, Documentation] = {
         "python3.11-doc",
         "python3.11/html",
         [f"{part}/**/*.html" for part in _PYTHON],
-        is_sphinx=True,
+        cut=True,
     ),
     "postgresql": Documentation(
         "postgresql-doc-15", "postgresql-doc-15/html", ["*.html"], r"^release|^bookindex\.|symbols|^index\."
@@ -62,14 +62,14 @@ PACKAGES: Mapping[str, Documentation] = {
         "python-flask-doc/html",
         ["**/*.html"],
         "genindex|search|changes|_modules|license|py-mod|contributing",
-        is_sphinx=True,
+        cut=True,
     ),
     "pytest": Documentation(
         "python-pytest-doc",
         "python-pytest-doc/html",
         ["how-to/*.html", "reference/*.html", "explanation/*.html"],
         "plugin_list",
-        is_sphinx=True,
+        cut=True,
     ),
     "django": Documentation(
         "python-django-doc",
@@ -87,7 +87,7 @@ PACKAGES: Mapping[str, Documentation] = {
         "cmake-doc",
         "cmake-data/html",
         ["manual/*.html", "generator/*.html", "guide/**/*.html"],
-        is_sphinx=True,
+        cut=True,
     ),
     "rust": Documentation("rust-doc", "rust-doc/html/book", ["ch*.html"]),
 }
@@ -97,20 +97,21 @@ WRITTEN: Mapping[str, Path] = {name: Path(__file__).parent / f"{name}.jsonl" for
 """The folders of the corpus whose texts ship with it, and the file that holds them."""
 
 
-def fetch(out: Path, packages: Sequence[Path] = ()) -> Mapping[str, int]:
+def fetch(out: Path, files: Sequence[Path] = (), packages: Mapping[str, Documentation] = PACKAGES) -> Mapping[str, int]:
     """Write the corpus into the folder ``out`` and say how many pages each part has.
 
-    ``packages`` are .deb files; those of `PACKAGES` that are not given are downloaded with apt-get.
+    ``files`` are .deb files; those of the ``packages`` that are not given are downloaded with apt-get.
 
     Raises:
-        FileNotFoundError: a tool of Debian is missing, or a package was not found.
+        FileNotFoundError: a tool of Debian is missing, or a package was not found, or it has other pages.
         RuntimeError: a tool failed; the message has what it printed.
+        ValueError: a page to be cut has no main part.
     """
     pages = {}
-    for name, documentation in PACKAGES.items():
+    for name, documentation in packages.items():
         with TemporaryDirectory() as beside:
             folder = Path(beside)
-            file = _package(documentation.package, packages, folder)
+            file = _package(documentation.package, files, folder)
             tree = folder / "tree"
             tree.mkdir()
             _run(["dpkg-deb", "-x", str(file), str(tree)])
@@ -122,18 +123,28 @@ def fetch(out: Path, packages: Sequence[Path] = ()) -> Mapping[str, int]:
 
 
 def write_pages(documentation: Documentation, tree: Path, target: Path) -> int:
-    """Write the pages of an unpacked package into a folder, and say how many they are."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    """Write the pages of an unpacked package into a folder, and say how many they are.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: a page to be cut has no main part.
+    """
     folder = tree / documentation.folder
     pages = {page for pattern in documentation.pages for page in folder.glob(pattern)}
+    if not pages:
+        raise FileNotFoundError(
+            f"{documentation.package} has no page like {', '.join(documentation.pages)} below {documentation.folder}; "
+            "give the .deb file of another version."
+        )
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     count = 0
     for page in sorted(pages):
         name = "-".join(page.relative_to(folder).parts).removesuffix(".gz")
         if re.search(documentation.without, name):
             continue
         text = gzip.decompress(page.read_bytes()) if page.suffix == ".gz" else page.read_bytes()
-        if documentation.is_sphinx:
+        if documentation.cut:
             name, text = f"{name.rpartition('.')[0]}.txt", page_text(text.decode()).encode()
         (target / name).write_bytes(text)
         count += 1

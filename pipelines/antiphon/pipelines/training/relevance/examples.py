@@ -36,7 +36,8 @@ TURNS: Mapping[str, int] = {
 
 KINDS: Mapping[str, float] = {"answered": 0.43, "made": 0.07, "without": 0.14, "refused": 0.18, "near": 0.18}
 """How often a pair is of each kind: a question that people asked and the passage answers, such a one that a rule made,
-one whose answer is left out, one that the passage only seems to answer, and one about another passage."""
+one whose answer is left out, one that the passage only seems to answer, and one about another passage. A folder that
+has none of a kind gives questions that are answered instead, or answers that are left out."""
 
 _BY_RULE, _NEAR = 3, 3  # questions about structure, and near misses, of each passage
 _WITHOUT_QUESTIONS = 6000  # passages that nobody asked about, for what rules ask of them
@@ -61,7 +62,7 @@ class AskedLines:
 
     @property
     def kind(self) -> str:
-        """The kind of a pair that it is whole."""
+        """Of `KINDS` that of the question and its whole passage."""
         if self.lines:
             return "made" if self.is_made else "answered"
         return "near" if self.is_near else "refused"
@@ -126,7 +127,7 @@ class Examples:
         if kind in ("refused", "near") and not pools[kind]:
             kind = "without"
         answered = pools["answered"] or pools["made"]
-        one = random.choice(pools[kind] or answered) if kind != "without" else random.choice(answered)
+        one = random.choice(pools[kind] or answered)
         if kind == "without":
             return Pair(one.passage, one.question, (), without=one.lines)
         return Pair(one.passage, one.question, one.lines)
