@@ -55,8 +55,8 @@ def test_what_a_line_leads_to_is_said_only_where_it_can_be_said_whole() -> None:
     model = Scripted(dict.fromkeys((lead, code), -1.0) | {DECLINED: -9.0})
     room = sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (lead, code))
     for spare, begins in ((0, f"{lead}\n{code}"), (-1, lead)):
-        measures, options = measures_of({"build": 3.0}), {"max_new_tokens": room + spare}
-        chosen = choose_passages(model, asked_of(f"{lead}\n{code}"), measures, **options)
+        asked, measures = asked_of(f"{lead}\n{code}"), measures_of({"build": 3.0})
+        chosen = choose_passages(model, asked, measures, max_new_tokens=room + spare)
         assert chosen.options["begins"] == begins
 
 
