@@ -113,7 +113,6 @@ def fetch(out: Path, files: Sequence[Path] = (), packages: Mapping[str, Document
             folder = Path(beside)
             file = _package(documentation.package, files, folder)
             tree = folder / "tree"
-            tree.mkdir()
             _run(["dpkg-deb", "-x", str(file), str(tree)])
             pages[name] = write_pages(documentation, tree / "usr" / "share" / "doc", out / name)
             notice = tree / "usr" / "share" / "doc" / documentation.package / "copyright"
