@@ -136,6 +136,14 @@ def start(tokens: MiniLMEmbedder, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+def test_training_may_begin_with_an_adapter(tokens: MiniLMEmbedder, start: Path) -> None:
+    model = RelevanceModel(tokens, PLAN, in_half=False, start=start)
+    saved = LineRelevance(MiniLMEmbedder("cpu", engine="torch", adapter=start), Scale.load(start))
+    with torch.no_grad():
+        [weights] = model(["Who dances?"], [next(readings_of(BEES, tokens))])
+    assert saved.to("Who dances?")([(BEES, line) for line in _lines(BEES)]) == pytest.approx(weights.tolist(), abs=2e-3)
+
+
 PAIRS = [Pair(one.passage, one.question, one.lines) for one in BATCH]
 WITHOUT = Pair(BEES, BATCH[0].question, (), without=BATCH[0].lines)
 CROSS_PLAN = ReaderPlan(steps=6, learning_rate=1e-3, warm_up=1, decay=1e-4, rank=4, alpha=8, save_every=2)

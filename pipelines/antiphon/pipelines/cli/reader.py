@@ -170,6 +170,9 @@ def train_on(
 def relevance(
     documents: Documents,
     out: Annotated[Path, typer.Option("--out", "-o", help="The adapter's folder; an interrupted run goes on there.")],
+    start: Annotated[
+        Path | None, typer.Option(help="The adapter to begin with; without it one that knows nothing.")
+    ] = None,
     questions: Annotated[
         list[Path] | None, typer.Option(help="Questions about these documents, as JSON lines; may be repeated.")
     ] = None,
@@ -188,7 +191,8 @@ def relevance(
     console.quiet_libraries()
     plan = plan_relevance(steps, learning_rate, seed)
     taught, kept = _examples(documents, questions or (), seed)
-    model = RelevanceModel(MiniLMEmbedder(engine="torch"), plan, in_half=dtype_named(dtype) is torch.bfloat16)
+    in_half = dtype_named(dtype) is torch.bfloat16
+    model = RelevanceModel(MiniLMEmbedder(engine="torch"), plan, in_half=in_half, start=start)
     with console.progress_bars() as bar:
         train_relevance(
             model,

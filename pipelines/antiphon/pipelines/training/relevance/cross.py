@@ -7,16 +7,15 @@ line among those of the passage and none of them, whose weight is 0. Knows no co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 from antiphon.accel.files import write
-from antiphon.pipelines.relevance import HEAD, Head, Reading, Scale, readings_of, short_question
+from antiphon.pipelines.relevance import HEAD, Head, Reading, readings_of, short_question
 from antiphon.pipelines.training.loop import StepReport, teach_batches
 from antiphon.pipelines.training.reader.train import ReaderPlan
 from antiphon.pipelines.training.relevance.examples import Pair
@@ -24,8 +23,6 @@ from antiphon.pipelines.training.relevance.train import QUICK, RelevanceModel, m
 from antiphon.retrieval import MiniLMEmbedder
 
 _HEAD_QUICK = 400.0  # the head learns so much faster than the weights
-_ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_OF_B = ".lora_B.weight"
 
 
 def plan_cross(steps: int, learning_rate: float, seed: int) -> ReaderPlan:
@@ -47,12 +44,8 @@ class CrossModel(RelevanceModel):
     """The encoder with an adapter that begins as another of its rank or a smaller one, the scale, and the head."""
 
     def __init__(self, tokens: MiniLMEmbedder, plan: ReaderPlan, start: Path, *, in_half: bool) -> None:
-        super().__init__(tokens, plan, in_half=in_half)
+        super().__init__(tokens, plan, in_half=in_half, start=start)
         self.head = torch.nn.Parameter(_head_of(start, tokens.dim) / _HEAD_QUICK)
-        scale = Scale.load(start)
-        with torch.no_grad():
-            self.weights.copy_(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
-            _begin_with(self.encoder, start, plan)
 
     def forward(self, readings: Sequence[tuple[str, Reading]]) -> list[torch.Tensor]:  # type: ignore[override]
         """What `CrossRelevance` gives for the lines of each reading, which begins with its question."""
@@ -80,31 +73,6 @@ def _head_of(start: Path, dim: int) -> torch.Tensor:
         return torch.zeros(2, dim)
     head = Head.load(start)
     return torch.stack([torch.from_numpy(head.line), torch.from_numpy(head.word)])
-
-
-def _begin_with(model: Any, start: Path, plan: ReaderPlan) -> None:
-    """Copy an adapter of the same or a smaller rank into a fresh one: the product stays what it was.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    config = json.loads((start / _CONFIG).read_text(encoding="utf-8"))
-    weights, begun = model.state_dict(), load((start / _ADAPTER).read_bytes())
-    names = {name: name.replace(".weight", ".default.weight") for name in begun}
-    if config["r"] > plan.rank or config["lora_alpha"] * plan.rank != plan.alpha * config["r"]:
-        raise ValueError(
-            f"{start} has rank {config['r']} and alpha {config['lora_alpha']}; to begin with, its rank must be "
-            f"{plan.rank} or less, and its alpha {plan.alpha / plan.rank:g} times its rank."
-        )
-    if unknown := [name for name, own in names.items() if own not in weights]:
-        raise ValueError(f"{start} changes other layers than the encoder's: {unknown[0]}.")
-    for name, weight in begun.items():
-        part = weights[names[name]]
-        if name.endswith(_OF_B):
-            part.zero_()
-            part[:, : weight.shape[1]] = weight.float()
-        else:
-            part[: weight.shape[0]] = weight.float()
 
 
 PairsOf = Callable[[int], Sequence[Pair]]

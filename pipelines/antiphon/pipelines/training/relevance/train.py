@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from antiphon.accel.files import write
@@ -28,6 +29,8 @@ LAYERS = ("query", "key", "value", "dense")
 
 _START = Scale(whole=10.0, words=10.0, bias=-8.0)
 QUICK = 60.0  # the scale learns so much faster than the weights
+_ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_OF_B = ".lora_B.weight"
 _HARDEST = 2  # of the other passages, those that seem to answer most
 _OTHER, _WHETHER = 0.5, 0.5  # what other passages, and whether a passage answers, weigh in the loss
 
@@ -40,9 +43,9 @@ def plan_relevance(steps: int, learning_rate: float, seed: int) -> ReaderPlan:
 
 
 class RelevanceModel(torch.nn.Module):
-    """The encoder with its adapter, and the scale of its two comparisons."""
+    """The encoder with an adapter, a fresh one or one that begins as that of ``start``, and the scale."""
 
-    def __init__(self, tokens: MiniLMEmbedder, plan: ReaderPlan, *, in_half: bool) -> None:
+    def __init__(self, tokens: MiniLMEmbedder, plan: ReaderPlan, *, in_half: bool, start: Path | None = None) -> None:
         from accelerate.utils import set_seed  # type: ignore[import-untyped]
         from peft import LoraConfig, get_peft_model
 
@@ -53,7 +56,11 @@ class RelevanceModel(torch.nn.Module):
         with quiet_peft():
             self.encoder: Any = get_peft_model(load_minilm(), config)
         self.encoder.peft_config["default"].base_model_name_or_path = tokens.name
-        self.weights = torch.nn.Parameter(torch.tensor([_START.whole, _START.words, _START.bias]) / QUICK)
+        scale = Scale.load(start) if start else _START
+        self.weights = torch.nn.Parameter(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
+        if start:
+            with torch.no_grad():
+                _begin_with(self.encoder, start, plan)
 
     @property
     def scale(self) -> Scale:
@@ -90,6 +97,31 @@ class RelevanceModel(torch.nn.Module):
         with torch.autocast(padded.device.type, torch.bfloat16, enabled=self.in_half):
             states = self.encoder(input_ids=padded, attention_mask=mask).last_hidden_state
         return [normalize(row[1 : len(one) - 1].float(), dim=-1) for row, one in zip(states, ids, strict=True)]
+
+
+def _begin_with(model: Any, start: Path, plan: ReaderPlan) -> None:
+    """Copy an adapter of the same or a smaller rank into a fresh one: the product stays what it was.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    config = json.loads((start / _CONFIG).read_text(encoding="utf-8"))
+    weights, begun = model.state_dict(), load((start / _ADAPTER).read_bytes())
+    names = {name: name.replace(".weight", ".default.weight") for name in begun}
+    if config["r"] > plan.rank or config["lora_alpha"] * plan.rank != plan.alpha * config["r"]:
+        raise ValueError(
+            f"{start} has rank {config['r']} and alpha {config['lora_alpha']}; to begin with, its rank must be "
+            f"{plan.rank} or less, and its alpha {plan.alpha / plan.rank:g} times its rank."
+        )
+    if unknown := [name for name, own in names.items() if own not in weights]:
+        raise ValueError(f"{start} changes other layers than the encoder's: {unknown[0]}.")
+    for name, weight in begun.items():
+        part = weights[names[name]]
+        if name.endswith(_OF_B):
+            part.zero_()
+            part[:, : weight.shape[1]] = weight.float()
+        else:
+            part[: weight.shape[0]] = weight.float()
 
 
 BatchOf = Callable[[int], Sequence[AskedLines]]
