@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,44 +38,58 @@ FULL = f'mount -t tmpfs -o size={SMALL} tmpfs "$XDG_CACHE_HOME"'
 READ_ONLY = 'mount --bind "$XDG_CACHE_HOME" "$XDG_CACHE_HOME" && mount -o remount,ro,bind "$XDG_CACHE_HOME"'
 
 
+class Begun:
+    """A start that goes on: a process at the other end of a connection."""
+
+    def __init__(self, connection: socket.socket, error: Path) -> None:
+        self.lines, self.error = connection.makefile("rw"), error
+
+    def tell(self, line: str) -> None:
+        """Have it read a line."""
+        self.lines.write(line)
+        self.lines.flush()
+
+    def end(self) -> tuple[int, str, str]:
+        """How it ended: its code, and what it wrote."""
+        *out, code = self.lines.readlines()
+        self.lines.close()
+        return int(code), "".join(out), self.error.read_text()
+
+
 class Starts:
     """Starts one model again and again, in processes that share a cache."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, starter: subprocess.Popen[str]) -> None:
         self.model, self.cache, self.elsewhere = folder / "model", folder / "cache", folder / "elsewhere"
         for each in (self.cache, self.elsewhere):
             each.mkdir()
+        self.errors = (folder / f"error-{number}" for number in count())
+        self.starter = starter
 
     @property
     def kept(self) -> Path:
         """Where converted models are kept."""
         return self.cache / "antiphon" / "openvino"
 
-    def begin(self, *options: str, mount: str = "") -> subprocess.Popen[str]:
-        """One more start; ``mount`` is run before it, and is seen by it alone."""
-        command = [sys.executable, "-W", "ignore", "-m", f"{__package__}.starting", str(self.model)]
-        command += [json.dumps(REQUEST), *options]
-        if mount:
-            command = [*PRIVATE, "sh", "-c", f'{mount} && exec "$@"', "sh", *command]
-        paths = [str(ROOT / room) for room in ROOMS]
-        environment = os.environ | {
-            "XDG_CACHE_HOME": str(self.cache),
-            "TMPDIR": str(self.elsewhere),
-            "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
-            "OMP_NUM_THREADS": "1",
-        }
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen(command, **pipes, text=True, cwd=ROOT, env=environment)  # type: ignore[call-overload, no-any-return]
+    def begin(self, **options: Any) -> Begun:
+        """One more start, with what else is said of a `Start`."""
+        environment = {"XDG_CACHE_HOME": str(self.cache), "TMPDIR": str(self.elsewhere)}
+        error = next(self.errors)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(60)
+            said = {"port": listener.getsockname()[1], "error": str(error), "environment": environment}
+            said |= {"folder": str(self.model), "request": REQUEST}
+            print(json.dumps(said | options), file=self.starter.stdin, flush=True)
+            with listener.accept()[0] as connection:
+                return Begun(connection, error)
 
-    def run(self, *options: str, mount: str = "") -> tuple[int, str, str]:
+    def run(self, **options: Any) -> tuple[int, str, str]:
         """How a start ended: its code, and what it wrote."""
-        process = self.begin(*options, mount=mount)
-        out, err = process.communicate()
-        return process.returncode, out, err
+        return self.begin(**options).end()
 
-    def expect_right(self, truth: Sequence[int], *options: str, mount: str = "", stages: Sequence[int]) -> None:
+    def expect_right(self, truth: Sequence[int], *, stages: Sequence[int], mount: str = "") -> None:
         """A start ends well, after these stages of the preparation."""
-        code, out, err = self.run(*options, mount=mount)
+        code, out, err = self.run(mount=mount)
         assert code == 0, err
         *told, text = out.splitlines()
         assert json.loads(text) == truth
@@ -103,18 +119,33 @@ def truth(saved: Path) -> list[int]:
     return list(model.generate(**REQUEST).tokens)
 
 
-@pytest.fixture
-def starts(tmp_path: Path, saved: Path) -> Starts:
-    shutil.copytree(saved, tmp_path / "model")
-    return Starts(tmp_path)
+@pytest.fixture(scope="module")
+def may_mount(tmp_path_factory: pytest.TempPathFactory) -> bool:
+    """Whether one may mount anything here."""
+    tried = [*PRIVATE, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path_factory.mktemp("mounted"))]
+    return shutil.which(PRIVATE[0]) is not None and subprocess.run(tried, capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
-def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
+def starter(may_mount: bool) -> Iterator[subprocess.Popen[str]]:
+    """The process that all starts are forked off; what they mount nobody else sees."""
+    command = [*(PRIVATE if may_mount else ()), sys.executable, "-W", "ignore", "-m", f"{__package__}.starting"]
+    paths = os.pathsep.join([*(str(ROOT / room) for room in ROOMS), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+        yield process
+
+
+@pytest.fixture
+def starts(tmp_path: Path, saved: Path, starter: subprocess.Popen[str]) -> Starts:
+    shutil.copytree(saved, tmp_path / "model")
+    return Starts(tmp_path, starter)
+
+
+@pytest.fixture
+def _mounts(may_mount: bool) -> None:
     """Skips where nobody may mount anything."""
-    place = str(tmp_path_factory.mktemp("mounted"))
-    tried = [*PRIVATE, "mount", "-t", "tmpfs", "tmpfs", place]
-    if shutil.which(PRIVATE[0]) is None or subprocess.run(tried, capture_output=True, check=False).returncode:
+    if not may_mount:
         pytest.skip("nobody may mount anything here")
 
 
@@ -130,7 +161,7 @@ def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
     ],
 )
 def test_a_start_that_is_killed_is_made_up_for_by_the_next(starts: Starts, truth: list[int], moment: str) -> None:
-    code, out, err = starts.run("--dies-at", moment)
+    code, out, err = starts.run(dies_at=moment)
     assert code == -signal.SIGKILL, err
     assert "[" not in out
     was_kept = moment == r"^stage 1"  # what it lacks there is the verdict alone
@@ -138,22 +169,21 @@ def test_a_start_that_is_killed_is_made_up_for_by_the_next(starts: Starts, truth
 
 
 def test_two_processes_that_convert_at_once_both_end_with_the_right_model(starts: Starts, truth: list[int]) -> None:
-    both: Any = [starts.begin("--waits") for _ in range(2)]
+    both = [starts.begin(waits=True) for _ in range(2)]
     for process in both:
-        assert process.stdout.readline() == "stage 0\n"
+        assert process.lines.readline() == "stage 0\n"
     for process in both:
-        process.stdin.write("go on\n")
-        process.stdin.flush()
+        process.tell("go on\n")
     for process in both:
-        out, err = process.communicate()
-        assert process.returncode == 0, err
+        code, out, err = process.end()
+        assert code == 0, err
         assert json.loads(out.splitlines()[-1]) == truth
     starts.expect_nothing_left()
     starts.expect_right(truth, stages=())
 
 
 def test_where_no_file_finds_room_it_is_said_and_not_remembered(starts: Starts, truth: list[int]) -> None:
-    code, _, err = starts.run("--largest", f"{SMALL}")
+    code, _, err = starts.run(largest=SMALL)
     assert code == 1
     assert "engine is 'openvino', which cannot run this LlamaForCausalLM" in err
     assert "is the disk full?" in err
