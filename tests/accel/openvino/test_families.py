@@ -9,6 +9,8 @@ from antiphon.accel.testing.tiny import tiny_model
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.conversion import paged_model
+from antiphon.accel.engines.openvino.opening import open_engine
+from antiphon.accel.engines.openvino.runtime import computes_in
 from antiphon.accel.engines.openvino.self_test import findings
 from tests.accel.openvino.families import (
     STAY,
@@ -53,10 +55,17 @@ def test_windows_are_part_of_the_graph() -> None:
     assert not found["the prefill of a long text"]
 
 
+@pytest.mark.skipif(not computes_in("bf16"), reason="OpenVINO does not compute in bfloat16 on this processor")
 def test_a_model_in_bfloat16_is_within_its_own_noise() -> None:
     model = in_precision(tiny_model("llama"), torch.bfloat16)
     engine = engine_of(model, precision="bf16")
     assert [str(each) for each in findings(engine, model, []) if not each.agrees] == []
+
+
+@pytest.mark.skipif(computes_in("bf16"), reason="OpenVINO computes in bfloat16 on this processor")
+def test_a_model_in_bfloat16_stays_where_the_processor_has_no_units_for_it() -> None:
+    opened = open_engine(in_precision(tiny_model("llama"), torch.bfloat16), if_faster=True)
+    assert (opened.engine, opened.reason) == (None, "This CPU does not compute in bfloat16 under OpenVINO.")
 
 
 def test_the_model_is_left_as_it_was() -> None:
