@@ -11,6 +11,9 @@ CASES ?= 10000
 VLLM_VENV ?= .venv-vllm
 VLLM := $(abspath $(VLLM_VENV))/bin
 
+# Whatever the shell says, what was compiled is kept: each of the many processes of the tests would do it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## List what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
