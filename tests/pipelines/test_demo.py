@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.engines.torch.loading import has_bfloat16_units
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents
@@ -25,13 +26,18 @@ def some_documents() -> list[Path]:
     return [path for path in demo_documents() if path.name == "glossary.txt"]
 
 
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first demo keeps its index, and the second one finds it."""
+    return tmp_path_factory.mktemp("demo") / "index"
+
+
 @pytest.mark.usefixtures("smollm2_folder")
 def test_the_demo_answers_cites_and_compares(
-    some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    some_documents: list[Path], index: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = ("What is garbage collection?", "What is a virtual environment?")
-    folder = tmp_path / "index"
-    assert demo.run_demo("smollm2", paths=some_documents, folder=folder, questions=questions, engine="torch")
+    assert demo.run_demo("smollm2", paths=some_documents, folder=index, questions=questions, engine="torch")
     shown = capsys.readouterr().out
     assert "small language model" in shown
     assert "antiphon demo --model some/hub-model" in shown
@@ -44,10 +50,10 @@ def test_the_demo_answers_cites_and_compares(
 
 @pytest.mark.usefixtures("reader_folder")
 def test_the_reader_answers_by_quoting(
-    some_documents: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    some_documents: list[Path], index: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = ("What is garbage collection?",)
-    assert demo.run_demo("reader", paths=some_documents, folder=tmp_path / "index", questions=questions, engine="torch")
+    assert demo.run_demo("reader", paths=some_documents, folder=index, questions=questions, engine="torch")
     shown = capsys.readouterr().out
     assert "was taught to quote" in shown
     assert "Stands verbatim in" in shown
@@ -65,7 +71,12 @@ def some_pages(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     return Retriever.open(folder)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+UNITS = pytest.mark.skipif(
+    not has_bfloat16_units(), reason="this processor has no units for bfloat16: it computes in float32 by itself"
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=UNITS)])
 def test_the_questions_of_the_demo_are_answered_right(
     reader_folder: Path, some_pages: Retriever, dtype: torch.dtype
 ) -> None:
