@@ -111,23 +111,39 @@ from pathlib import Path
 from antiphon.retrieval import HashEmbedder, index_passages
 from tests.retrieval.test_full_disk import passages
 
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-try:
-    index_passages(passages(300, 1), Path(sys.argv[1]), HashEmbedder(), setting=sys.argv[3])
-except OSError as error:
-    print(error)
+for folder in sys.argv[1:]:
+    setting, limit = Path(folder).name.split("-")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
+    try:
+        index_passages(passages(300, 1), Path(folder), HashEmbedder(), setting=setting)
+    except OSError as error:
+        print(error)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
-@pytest.mark.parametrize("setting", ["flat", "compact"])
-@pytest.mark.parametrize("limit", [1_000, 40_000, 90_000])
-def test_a_limit_on_the_size_of_files_is_said_like_a_full_disk(tmp_path: Path, setting: str, limit: int) -> None:
-    index_passages(passages(10), tmp_path / "index", HashEmbedder())
-    here = [str(Path(__file__).parents[2]), *sys.path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(here)}
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "index"), str(limit), setting]
+SETTINGS, LIMITS = ("flat", "compact"), (1_000, 40_000, 90_000)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """By folder, what was said where an index was to be made in it, and no file might be longer than the limit."""
+    here = tmp_path_factory.mktemp("limited")
+    folders = [here / f"{setting}-{limit}" for setting in SETTINGS for limit in LIMITS]
+    for folder in folders:
+        index_passages(passages(10), folder, HashEmbedder())
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    command = [sys.executable, "-c", LIMITED, *map(str, folders)]
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert re.match(SENTENCE, told.stdout)
     assert told.stderr == ""
-    assert list(read_store(tmp_path / "index").passages) == passages(10)
+    return dict(zip(folders, told.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_on_the_size_of_files_is_said_like_a_full_disk(
+    limited: dict[Path, str], setting: str, limit: int
+) -> None:
+    [(folder, told)] = [each for each in limited.items() if each[0].name == f"{setting}-{limit}"]
+    assert re.match(SENTENCE, told)
+    assert list(read_store(folder).passages) == passages(10)
