@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-import transformers.models.llama.modeling_llama  # noqa: F401
+from transformers import LlamaForCausalLM  # noqa: F401
 
 import antiphon.accel.engines.openvino.opening
 import antiphon.accel.generate  # noqa: F401
