@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.retrieval.device import batch_size, pick, precision
+from antiphon.retrieval.device import batch_size, pick
 from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_transformers_engine
-from antiphon.retrieval.hub import cached, load_model, weights_of
+from antiphon.retrieval.hub import cached, load_model, loading_options, weights_of
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.rerank import ranked
 from antiphon.retrieval.vectors import Vectors
@@ -92,7 +92,7 @@ def _load_cross_encoder(source: str, device: str, max_length: int, local_files_o
     def load(local: bool) -> CrossEncoder:
         from sentence_transformers import CrossEncoder
 
-        kwargs = {"dtype": precision(device)}
+        kwargs = loading_options(device, local)
         model: CrossEncoder = CrossEncoder(
             source, device=device, max_length=max_length, local_files_only=local, model_kwargs=kwargs
         )

@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from antiphon.retrieval.device import precision
 
 Model = TypeVar("Model")
 
@@ -32,6 +34,11 @@ def load_model(
         raise ValueError(
             f"The {kind} {source!r} cannot be loaded from the hub or its cache; {advice}. ({_first_line(error)})"
         ) from error
+
+
+def loading_options(device: str, local_files_only: bool) -> dict[str, Any]:
+    """What transformers loads a model with; where the cache is to do, it does not ask the hub for an adapter either."""
+    return {"dtype": precision(device), "adapter_kwargs": {"local_files_only": local_files_only}}
 
 
 def cached(source: str, file: str, revision: str | None = None) -> Path | None:

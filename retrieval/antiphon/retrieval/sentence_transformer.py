@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.retrieval.device import batch_size as default_batch_size
-from antiphon.retrieval.device import pick, precision
+from antiphon.retrieval.device import pick
 from antiphon.retrieval.embed import checked_texts
 from antiphon.retrieval.encoder_engine import PROBES, Engine, EngineChoice, choose_transformers_engine, refused_choice
-from antiphon.retrieval.hub import cached, load_model, weights_of
+from antiphon.retrieval.hub import cached, load_model, loading_options, weights_of
 from antiphon.retrieval.vectors import Vectors, normalized
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _load(source: str, device: str, revision: str | None, local_files_only: bool
             device=device,
             revision=revision,
             local_files_only=local,
-            model_kwargs={"dtype": precision(device)},
+            model_kwargs=loading_options(device, local),
         )
 
     # The cache must hold the list of modules: weights alone would silently get a pooling that is not theirs.
