@@ -39,6 +39,21 @@ class Served:
     url: str
     log: Path
     watch: Path
+    process: subprocess.Popen[bytes]
+
+    def ready(self) -> Served:
+        """Itself, once it answers.
+
+        Raises:
+            RuntimeError: it did not start; the end of its log is on standard error.
+        """
+        end = time.monotonic() + START
+        while time.monotonic() < end and self.process.poll() is None:
+            with suppress(URLError, OSError), urlopen(f"{self.url.removesuffix('/v1')}/health", timeout=5):
+                return self
+            time.sleep(1)
+        print(self.log.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)  # noqa: T201
+        raise RuntimeError("vllm serve did not start; the end of its log is on standard error.")
 
     def counter(self, name: str) -> float:
         """The sum of a counter of the server's metrics."""
@@ -49,21 +64,16 @@ class Served:
 
 @contextmanager
 def serve(model: str, folder: Path, *options: str) -> Iterator[Served]:
-    """`vllm serve` of a model in float32, until the block ends.
-
-    Raises:
-        RuntimeError: it did not start; the end of its log is the message.
-    """
+    """`vllm serve` of a model in float32, which is starting, until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
+    log, watch = folder / "log", folder / "watch"
     with _own_port() as port:
-        served = Served(f"http://127.0.0.1:{port}/v1", folder / "log", folder / "watch")
         fixed = ("--served-model-name", "smollm2", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024")
         spread = ("--max-num-seqs", "16", "--gpu-memory-utilization", "0.3", "--port", str(port), "--host", "127.0.0.1")
         command = [os.environ["ANTIPHON_VLLM"], "serve", model, *fixed, *spread, *options]
-        environment = os.environ | QUIET | {"PYTHONPATH": str(ROOT), "ANTIPHON_WATCH": str(served.watch)}
-        with served.log.open("wb") as log, _group(command, env=environment, stdout=log, cwd=folder) as process:
-            _wait(process, served)
-            yield served
+        environment = os.environ | QUIET | {"PYTHONPATH": str(ROOT), "ANTIPHON_WATCH": str(watch)}
+        with log.open("wb") as file, _group(command, env=environment, stdout=file, cwd=folder) as process:
+            yield Served(f"http://127.0.0.1:{port}/v1", log, watch, process)
 
 
 @contextmanager
@@ -88,15 +98,3 @@ def _group(command: list[str], **more: Any) -> Iterator[subprocess.Popen[bytes]]
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], served: Served) -> None:
-    end = time.monotonic() + START
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            with urlopen(f"{served.url.removesuffix('/v1')}/health", timeout=5):
-                return
-        except (URLError, OSError):
-            time.sleep(1)
-    print(served.log.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)  # noqa: T201
-    raise RuntimeError("vllm serve did not start; the end of its log is on standard error.")
