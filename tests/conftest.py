@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is measured of tiny models stays out of the user's cache; the embedded models stay where they are."""
-    users, own = Path(user_cache_dir("antiphon")), tmp_path_factory.mktemp("cache")
-    (own / "antiphon").mkdir()
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
+    """What is made of models stays out of the user's cache, and all workers have one; the embedded ones stay there."""
+    base = tmp_path_factory.getbasetemp()
+    users, own = Path(user_cache_dir("antiphon")), (base if worker_id == "master" else base.parent) / "cache"
+    (own / "antiphon").mkdir(parents=True, exist_ok=True)
     for name in ("models", "demo-index"):
         (users / name).mkdir(parents=True, exist_ok=True)
-        (own / "antiphon" / name).symlink_to(users / name)
+        with suppress(FileExistsError):  # another worker was first
+            (own / "antiphon" / name).symlink_to(users / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(own))
         yield
