@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
-    """What is made of models stays out of the user's cache, and all workers have one; the embedded ones stay there."""
+    """All workers share one cache for what tests make of models; the embedded models stay in the user's."""
     base = tmp_path_factory.getbasetemp()
     users, own = Path(user_cache_dir("antiphon")), (base if worker_id == "master" else base.parent) / "cache"
     (own / "antiphon").mkdir(parents=True, exist_ok=True)

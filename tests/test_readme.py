@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,16 @@ MODEL = "Qwen/Qwen3-8B"
 DOCUMENT = (
     "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator, and keep the old ones.\n"
 )
+RUNS = (
+    ("blend@openvino", "reader", "bfloat16", 3),
+    ("blend@openvino", "smollm2", "bfloat16", 5),
+    ("blend@openvino", "smollm2", "bfloat16", 0),
+    ("blend@openvino", "reader", "float32", 3),
+    ("blend@openvino", "smollm2", "float32", 5),
+    ("blend", "reader", "bfloat16", 3),
+    ("blend", "smollm2", "bfloat16", 5),
+)
+"""The rows of the table: of OpenVINO's results the newest of a kind, of torch's the first."""
 
 
 @pytest.fixture(scope="module")
@@ -84,27 +93,33 @@ def table(page: str, heading: str) -> list[str]:
 
 
 def test_the_figures_of_the_first_table_are_stored_results() -> None:
-    results = (ROOT / "docs" / "results" / f"{name}.jsonl" for name in ("speed", "openvino"))
-    runs = [json.loads(line) for path in results for line in path.read_text(encoding="utf-8").splitlines()]
-    stored = {ours for run in runs if "methods" in run for ours in figures(run["methods"])}
-    number = r"(\d+\.\d\d|)"
-    shown = re.findall(rf"^\| [^|]+ \| {number} \| {number} ?\| {number} ?\| {number} \|$", README, re.MULTILINE)
-    assert len(shown) == 8
-    assert set(shown) <= stored
+    """Row by row: against greedy decoding, the best lookup, that with the prompt's reading, and tokens per step."""
+    number = r"(\d+\.\d\d)"
+    shown = re.findall(rf"^\| [^|]+ \| {number} \| {number} \| {number} \| {number} \|$", README, re.MULTILINE)
+    assert [stored(*run) for run in RUNS] == shown
 
 
-def figures(methods: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Of every run of ours: against greedy decoding, the best lookup, that with the prompt, and tokens per step."""
-    lookups = [each["speedup_whole"] for each in methods if each["method"].startswith("hf-lookup")]
-    for ours in methods:
-        if ours["method"] == "blend@openvino":
-            best = ours["speedup_best"], ours["speedup_best_whole"]
-        elif ours["method"] == "blend":
-            best = ours["speedup_lookup"], ours["speedup_whole"] / max(lookups) if lookups else None
-        else:
-            continue
-        said = (ours["speedup"], *best, ours["tokens_per_step"])
-        yield tuple("" if each is None else f"{each:.2f}" for each in said)
+def stored(method: str, model: str, dtype: str, passages: int) -> tuple[str, ...]:
+    """The figures of a run as the README shows them."""
+    is_torch = method == "blend"
+    path = ROOT / "docs" / "results" / ("speed.jsonl" if is_torch else "openvino.jsonl")
+    runs = [run for run in map(json.loads, path.read_text(encoding="utf-8").splitlines()) if "methods" in run]
+    same = [run for run in runs if (run["model"], run["dtype"], run["passages"]) == (model, dtype, passages)]
+    methods = {each["method"]: each for each in same[0 if is_torch else -1]["methods"]}
+    ours = methods[method]
+    if is_torch:
+        whole = max(each["speedup_whole"] for name, each in methods.items() if name.startswith("hf-lookup"))
+        best = ours["speedup_lookup"], ours["speedup_whole"] / whole
+    else:
+        best = ours["speedup_best"], ours["speedup_best_whole"]
+    return tuple(f"{each:.2f}" for each in (ours["speedup"], *best, ours["tokens_per_step"]))
+
+
+def test_the_figures_of_vllm_are_those_of_its_page() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    said = re.findall(r"\d\.\d\d", README.split("[In vLLM]")[1].split("\n\n")[0])
+    assert len(said) == 6
+    assert set(said) <= set(re.findall(r"\d\.\d\d", page.split("| at once |")[1].split("\n\n")[0]))
 
 
 def test_the_table_of_drafters_is_whole() -> None:

@@ -18,7 +18,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 ROOT = Path(__file__).parents[2]
-START = 1200.0
+START = 800.0
 """Seconds that a server may take to start: some 20 on two idle cores, minutes on busy ones."""
 
 # One thread that does not spin while it waits: tests share two cores with whatever else runs.
@@ -34,14 +34,14 @@ QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that runs: its address, its log, and the file in which a watched proposer notes what is wrong."""
+    """A server that was started: address, log, the file in which a watched proposer notes what is wrong, process."""
 
     url: str
     log: Path
     watch: Path
     process: subprocess.Popen[bytes]
 
-    def ready(self) -> Served:
+    def wait(self) -> Served:
         """Itself, once it answers.
 
         Raises:

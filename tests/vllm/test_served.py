@@ -67,14 +67,14 @@ def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def plain_texts(tmp_path_factory: pytest.TempPathFactory, starting: Served) -> list[str]:
     """What vLLM says to sixty prompts without any drafts."""
     with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("plain")) as plain:
-        asked = asking(plain.ready())
+        asked = asking(plain.wait())
         return [each.text for each in asked.generate_batch(ASKED, batch_size=8, max_new_tokens=WORDS)]
 
 
 @pytest.fixture(scope="module")
 def served(starting: Served, plain_texts: list[str]) -> Served:
     """The server with the plug-in; ``plain_texts`` come first, so that it is asked alone."""
-    return starting.ready()
+    return starting.wait()
 
 
 def test_its_log_says_that_it_is_active(served: Served) -> None:

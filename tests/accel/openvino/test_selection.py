@@ -95,7 +95,7 @@ def test_what_does_not_agree_is_refused_by_any_name_and_at_the_next_start_too() 
 
 
 def test_an_engine_that_is_slower_is_not_taken_by_itself_and_says_so() -> None:
-    model = model_of("llama")
+    model = model_of("llama", seed=10)  # which no other test opens: all workers share verdicts
     assert open_engine(model, memory=2**22).engine is not None
     keep_verdict(fingerprint(model), setting(), Verdict(ratio=0.5))
     opened = open_engine(model, memory=2**22, if_faster=True)
