@@ -90,28 +90,6 @@ def test_a_circle_is_found_and_a_way_round_is_none() -> None:
     assert circles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
 
 
-def definitions(kind: type[ast.stmt]) -> dict[str, list[str]]:
-    """The files that define each public name at their top; commands, which are named for the user, are left out."""
-    found: dict[str, list[str]] = {}
-    for part in ("accel", "retrieval", "pipelines"):
-        for path in FILES[part]:
-            if path.is_relative_to(ROOT / "pipelines" / "antiphon" / "pipelines" / "cli"):
-                continue
-            for node in parse(path).body:
-                if isinstance(node, kind) and not (name := str(getattr(node, "name", "_"))).startswith("_"):
-                    found.setdefault(name, []).append(module_name(path))
-    return found
-
-
-def test_a_class_has_a_name_of_its_own() -> None:
-    assert {name: files for name, files in definitions(ast.ClassDef).items() if len(files) > 1} == {}
-
-
-def test_a_function_of_pipelines_shares_its_name_with_none() -> None:
-    twice = {name: files for name, files in definitions(ast.FunctionDef).items() if len(files) > 1}
-    assert {name: files for name, files in twice.items() if "antiphon.pipelines" in " ".join(files)} == {}
-
-
 def test_every_library_that_is_imported_is_declared_and_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
