@@ -20,7 +20,7 @@ from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
 from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.adversary import Curious, Oracle, Thicket, Witness
+from antiphon.accel.testing.drafters import ProbingDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
 
 LENGTHS = (40, 7, 23)
@@ -59,8 +59,8 @@ def batch_of(model: Any, size: int = 8) -> Batch:
 def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> Text:
     """One request, as a batch takes it."""
     request = prepare(model, prompt, **(SETTINGS | options))
-    decoding = DecodingOptions(drafter=drafter, rows=rows)
-    return engine_of(model).lock.take(lambda: TextGeneration(request, options=decoding)).text
+    decoding = DecodingOptions(drafter=drafter, num_draft_tokens=rows)
+    return engine_of(model).lock.run(lambda: TextGeneration(request, options=decoding)).text
 
 
 class Planted:
@@ -80,21 +80,21 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
     width = batch["input_ids"].shape[1]
     expected = [alone(model, prompt) for prompt in prompts]
     whole = [[0] * (width - len(p)) + p + tail for p, tail in zip(prompts, expected, strict=True)]
-    thickets = [Thicket(text, seed, VOCABULARY) for seed, text in enumerate(whole)]
-    witnesses = [Witness(thickets[0]), Witness(Curious(thickets[1], whole[1], 1, VOCABULARY)), Witness(thickets[2])]
+    tree_drafters = [RandomTreeDrafter(text, seed, VOCABULARY) for seed, text in enumerate(whole)]
+    recorders = [RecordingDrafter(tree_drafters[0]), RecordingDrafter(ProbingDrafter(tree_drafters[1], whole[1], 1, VOCABULARY)), RecordingDrafter(tree_drafters[2])]
     assert engine_of(model).sharing
-    output = generate(model, **batch, **SETTINGS, rows=32, drafter=Planted(witnesses))
+    output = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
     assert isinstance(output, Tensor)
     assert output[:, width:].tolist() == expected
-    for witness, prompt, tail in zip(witnesses, prompts, expected, strict=True):
+    for recorder, prompt, tail in zip(recorders, prompts, expected, strict=True):
         with torch.no_grad():
             truth = model(torch.tensor([prompt + tail])).logits[0].float()
-        assert any(sight.accepted.path for sight in witness.sights)
-        for sight in witness.sights:
-            rows = [ROOT, *sight.accepted.path]
-            start = sight.length - (width - len(prompt)) - 1
+        assert any(record.accepted.path for record in recorder.records)
+        for record in recorder.records:
+            rows = [ROOT, *record.accepted.path]
+            start = record.length - (width - len(prompt)) - 1
             torch.testing.assert_close(
-                sight.logits[[row + 1 for row in rows]].float(), truth[start:][: len(rows)], atol=2e-4, rtol=1e-4
+                record.logits[[row + 1 for row in rows]].float(), truth[start:][: len(rows)], atol=2e-4, rtol=1e-4
             )
 
 
@@ -129,7 +129,7 @@ def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> 
     batch = batch_of(model, size)
     running: list[Any] = []
     for prompt, tail in zip(prompts, expected, strict=True):
-        drafter = partial(Thicket, prompt + tail, 3, VOCABULARY)
+        drafter = partial(RandomTreeDrafter, prompt + tail, 3, VOCABULARY)
         running.append(batch.add(text_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
     said = {}
     for place in (3, 0, 4, 1, 2):  # in whatever order they are read
@@ -150,7 +150,7 @@ def test_a_text_that_nobody_reads_any_more_leaves_the_batch() -> None:
     assert [token for step in running[2] for token in step.tokens] == alone(model, prompts[2])
 
 
-class Nobody(Oracle):
+class Nobody(OracleDrafter):
     def __init__(self) -> None:
         super().__init__((), 0)
 

@@ -7,10 +7,10 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.draft import EMPTY, Accepted
-from antiphon.accel.drafting.weigher import Weigher
+from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.remote.body import body_of
-from antiphon.accel.remote.server import Server
+from antiphon.accel.remote.request_body import build_body
+from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.parameters import Settings
 
@@ -44,57 +44,59 @@ def test_a_text_begins_as_it_was_told_and_goes_on_as_the_model_does(
     tiny: LanguageModel, references: tuple[str, ...]
 ) -> None:
     begun = tiny.tokenizer.encode(BEGINS, add_special_tokens=False)
-    said = tiny.generate(PROMPT, references=references, begins=BEGINS, max_new_tokens=len(begun) + 8)
+    said = tiny.generate(PROMPT, references=references, response_prefix=BEGINS, max_new_tokens=len(begun) + 8)
     assert list(said.tokens) == [*begun, *_plain(tiny, BEGINS, 8)]
-    plain = tiny.generate(PROMPT, begins=BEGINS, drafter="nothing", max_new_tokens=len(begun) + 8)
+    plain = tiny.generate(PROMPT, response_prefix=BEGINS, drafter="nothing", max_new_tokens=len(begun) + 8)
     assert plain.tokens == said.tokens
 
 
 def test_a_sampled_text_begins_so_too_and_is_the_same_with_drafts(tiny: LanguageModel) -> None:
-    options = {"begins": BEGINS, "max_new_tokens": 24, "temperature": 1.0, "seed": 5}
+    options = {"response_prefix": BEGINS, "max_new_tokens": 24, "temperature": 1.0, "seed": 5}
     said = tiny.generate(PROMPT, references=["Wax melts."], **options)  # type: ignore[arg-type]
     assert said.text.startswith(BEGINS)
     assert said.text == tiny.generate(PROMPT, drafter="nothing", **options).text  # type: ignore[arg-type]
 
 
 def test_a_beginning_that_is_too_long_is_cut(tiny: LanguageModel) -> None:
-    assert tiny.generate(PROMPT, begins=BEGINS, max_new_tokens=3).text == BEGINS[:3]
+    assert tiny.generate(PROMPT, response_prefix=BEGINS, max_new_tokens=3).text == BEGINS[:3]
 
 
 def test_what_would_be_a_special_token_is_text(tiny: LanguageModel) -> None:
     end = str(tiny.tokenizer.eos_token)
-    said = tiny.generate(PROMPT, begins=f"A{end}B", max_new_tokens=len(end) + 4)
+    said = tiny.generate(PROMPT, response_prefix=f"A{end}B", max_new_tokens=len(end) + 4)
     assert tiny.tokenizer.eos_token_id not in said.tokens[: len(end) + 2]
 
 
 def test_a_certificate_proves_what_comes_after_the_beginning(tiny: LanguageModel) -> None:
-    said = tiny.generate(PROMPT, begins=BEGINS, max_new_tokens=24)
+    said = tiny.generate(PROMPT, response_prefix=BEGINS, max_new_tokens=24)
     assert tiny.certify(PROMPT, said).holds
-    assert tiny.certify(PROMPT, said.tokens, begins=BEGINS).holds
+    assert tiny.certify(PROMPT, said.tokens, response_prefix=BEGINS).holds
     assert not tiny.certify(PROMPT, said.tokens).holds
 
 
 def test_a_beginning_is_drafted(tiny: LanguageModel) -> None:
-    said = tiny.generate(PROMPT, begins="Zwölf Boxkämpfer jagen Viktor quer", max_new_tokens=36)
+    said = tiny.generate(PROMPT, response_prefix="Zwölf Boxkämpfer jagen Viktor quer", max_new_tokens=36)
     assert said.steps.steps < said.steps.tokens / 2
 
 
 def test_several_texts_begin_alike(tiny: LanguageModel) -> None:
-    alone = [tiny.generate(prompt, begins=BEGINS, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
-    both = tiny.generate_batch([PROMPT, "Eggs. "], begins=BEGINS, max_new_tokens=16)
+    alone = [tiny.generate(prompt, response_prefix=BEGINS, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
+    both = tiny.generate_batch([PROMPT, "Eggs. "], response_prefix=BEGINS, max_new_tokens=16)
     assert [each.text for each in both] == alone
 
 
 def test_texts_are_as_likely_as_plain_forwards_say(tiny: LanguageModel) -> None:
     encoded = [tiny.tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
-    weigher = Weigher(encoded)
-    assert weigher.rows < sum(map(len, encoded))
+    scorer = ContinuationScorer(encoded)
+    assert scorer.num_rows < sum(map(len, encoded))
     prompt = "A prompt that nobody has read before. "
-    stream = tiny.stream(prompt, drafter=lambda: weigher, rows=weigher.rows, max_new_tokens=weigher.rows + 2)
+    stream = tiny.stream(
+        prompt, drafter=lambda: scorer, num_draft_tokens=scorer.num_rows, max_new_tokens=scorer.num_rows + 2
+    )
     next(stream)
     stream.close()
     read = list(tiny.tokenize(prompt).tokens)
-    for tokens, found in zip(encoded, weigher.log_probabilities or [], strict=True):
+    for tokens, found in zip(encoded, scorer.log_probabilities or [], strict=True):
         with torch.no_grad():
             scores = tiny.model(torch.tensor([read + tokens])).logits[0].log_softmax(-1)
         assert found == pytest.approx(
@@ -103,20 +105,20 @@ def test_texts_are_as_likely_as_plain_forwards_say(tiny: LanguageModel) -> None:
 
 
 def test_what_was_not_verified_whole_is_not_weighed() -> None:
-    weigher = Weigher([(1, 2, 3), (1, 4)])
+    scorer = ContinuationScorer([(1, 2, 3), (1, 4)])
     scores = NumpyLogits(torch.zeros(1, 9).numpy())
-    weigher.observe(EMPTY, Accepted((), (1,)), scores)
-    draft = weigher.begin((), ())
+    scorer.observe(EMPTY, Accepted((), (1,)), scores)
+    draft = scorer.begin((), ())
     assert draft is not None
-    weigher.observe(draft, Accepted((), (1,)), NumpyLogits(torch.zeros(1 + len(draft.tokens), 9).numpy()))
-    assert weigher.log_probabilities is None
-    assert not weigher.propose((1,), 9)
+    scorer.observe(draft, Accepted((), (1,)), NumpyLogits(torch.zeros(1 + len(draft.tokens), 9).numpy()))
+    assert scorer.log_probabilities is None
+    assert not scorer.propose((1,), 9)
 
 
 def test_bad_beginnings_are_refused() -> None:
-    with pytest.raises(ValueError, match="begins is 3"):
-        Settings(begins=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"begins is 'So'.*json_schema"):
-        Settings(begins="So", json_schema={"type": "object"})
-    with pytest.raises(ValueError, match=r"begins is 'So'.*not to servers"):
-        body_of("Hello", Settings(begins="So"), Server("m", "other", None))
+    with pytest.raises(ValueError, match="response_prefix is 3"):
+        Settings(response_prefix=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"response_prefix is 'So'.*json_schema"):
+        Settings(response_prefix="So", json_schema={"type": "object"})
+    with pytest.raises(ValueError, match=r"response_prefix is 'So'.*not to servers"):
+        build_body("Hello", Settings(response_prefix="So"), Server("m", "other", None))

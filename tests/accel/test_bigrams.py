@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.text_generation import TextGeneration
-from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RunnersUp, SuffixMatch
-from antiphon.accel.drafting.drafters.runners_up import Bigrams, K, runners_up_of
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RecyclingTable, SuffixMatch
+from antiphon.accel.drafting.drafters.recycling_table import Bigrams, K, recycling_table_of
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, Forward, ask, find
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
@@ -151,9 +151,9 @@ def test_a_drafter_that_goes_to_another_model_takes_nothing_along() -> None:
     drafter = Blend()
     for vocabulary in (1024, 300):
         model: Any = tiny_model(seed=14, vocab_size=vocabulary)
-        generate(model, PROMPT, drafter=lambda: drafter, rows=8, max_new_tokens=8)
-        assert drafter.runners_up is not None
-        assert drafter.runners_up.prior is bigrams_of(model)
+        generate(model, PROMPT, drafter=lambda: drafter, num_draft_tokens=8, max_new_tokens=8)
+        assert drafter.recycling_table is not None
+        assert drafter.recycling_table.prior is bigrams_of(model)
 
 
 def test_where_no_file_can_be_written_they_are_done_with_for_this_process(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked() -> None:
 
 def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
     prior = Bigrams(np.arange(5 * K, dtype=np.int32).reshape(5, K), np.full((5, K), 0.1, dtype=np.float32))
-    table = RunnersUp()
+    table = RecyclingTable()
     table.prior = prior
     assert list(table.after(9, 3)) == list(range(3 * K, 4 * K))
     table.learn((9, 3), draft=Nothing().propose((), 0), logits=TorchLogits(torch.eye(1, 40)))
@@ -191,8 +191,8 @@ def test_every_drafter_with_a_table_is_given_them() -> None:
     model: Any = tiny_model(seed=11)
     for drafter in (SuffixMatch(), Recycling(), Blend()):
         list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))
-        assert drafter.runners_up is not None
-        assert drafter.runners_up.prior is bigrams_of(model)
+        assert drafter.recycling_table is not None
+        assert drafter.recycling_table.prior is bigrams_of(model)
 
 
 def test_they_save_forwards_and_change_no_text() -> None:
@@ -204,9 +204,9 @@ def test_they_save_forwards_and_change_no_text() -> None:
     steps: dict[bool, int] = {}
     for is_known in (True, False):
         request = prepare(model, PROMPT, **options)
-        drafting = DecodingOptions(rows=8)
-        generation = engine_of(model).lock.take(lambda: TextGeneration(request, options=drafting))  # noqa: B023
-        table = runners_up_of(generation.text.drafter)
+        drafting = DecodingOptions(num_draft_tokens=8)
+        generation = engine_of(model).lock.run(lambda: TextGeneration(request, options=drafting))  # noqa: B023
+        table = recycling_table_of(generation.text.drafter)
         assert table is not None
         assert table.prior is bigrams_of(model)
         if not is_known:
@@ -220,8 +220,8 @@ def test_they_save_forwards_and_change_no_text() -> None:
 
 def test_without_recycling_nobody_is_asked() -> None:
     model: Any = forbid(tiny_model(seed=12))
-    generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3, rows=8)
+    generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3, num_draft_tokens=8)
     generate(model, PROMPT, drafter=Nothing, max_new_tokens=3)
-    generate(model, PROMPT, rows=0, max_new_tokens=3)
+    generate(model, PROMPT, num_draft_tokens=0, max_new_tokens=3)
     with pytest.raises(AssertionError, match="asked"):
-        generate(model, PROMPT, rows=8, max_new_tokens=3)
+        generate(model, PROMPT, num_draft_tokens=8, max_new_tokens=3)

@@ -19,7 +19,7 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
@@ -34,7 +34,7 @@ def taught(model: Any, masks: int = 3, prefix: int = 5, loudness: float = 50.0) 
 def said(draft: Draft, masks: int, first: int = 30) -> Tensor:
     """Logits after which each mask of the root guesses ``first``, ``first + 1``, ...; every mask ten tokens further."""
     logits = torch.zeros(1 + len(draft), VOCABULARY)
-    for row in range(draft.candidates, len(draft)):
+    for row in range(draft.num_candidates, len(draft)):
         start = first + 10 * (-1 - draft.tokens[row])
         logits[1 + row, start : start + 6] = torch.arange(12.0, 6.0, -1.0)
     return logits
@@ -53,7 +53,7 @@ def micro_example() -> Draft:
 
 def test_the_micro_example_has_its_eighteen_rows() -> None:
     draft = micro_example()
-    assert draft.candidates == 5
+    assert draft.num_candidates == 5
     assert draft.tokens == (30, 31, 32, 40, 41, *(-1, -2) * 6)
     n = [0, 1, 2, 3, 4]
     groups = [(parent, 5 + 2 * group) for group, parent in enumerate([ROOT, *n])]
@@ -101,7 +101,7 @@ def _watching(forward: Any, masks: list[Tensor]) -> Any:
 )
 def test_a_full_draft_has_as_many_rows_as_the_paper_says(shape: Any, masks: int, guesses: int) -> None:
     draft = told(Bita(taught(tiny_model(), masks), shape=shape)).propose((1, 2, 3), 999)
-    assert draft.candidates == guesses
+    assert draft.num_candidates == guesses
     assert 1 + len(draft) == 1 + guesses + masks * (guesses + 1)
     assert 1 + len(draft) == {
         ("triangle", 3): 52,
@@ -121,9 +121,9 @@ def test_under_a_smaller_budget_are_the_rows_worth_most_and_whole_paths() -> Non
         assert set(paths) <= {_path(whole, row) for row in range(len(whole))}
         assert sorted(draft.chances) == sorted(sorted(whole.chances)[len(whole) - budget :])
     small = drafter.propose((1, 2, 3), 24)
-    behind = {small.parents[row] for row in range(small.candidates, 24) if small.tokens[row] == -1}
+    behind = {small.parents[row] for row in range(small.num_candidates, 24) if small.tokens[row] == -1}
     assert ROOT in behind
-    assert 1 < len(behind) < small.candidates  # masks stand behind some rows, where the text is likely to end
+    assert 1 < len(behind) < small.num_candidates  # masks stand behind some rows, where the text is likely to end
 
 
 def _path(draft: Draft, row: int) -> tuple[int, ...]:
@@ -138,15 +138,15 @@ def test_the_group_of_the_last_accepted_row_makes_the_next_draft() -> None:
     draft = told(drafter).propose((1, 2, 3), 63)
     row = draft.tokens.index(31)
     logits = torch.zeros(1 + len(draft), VOCABULARY)
-    for probe in range(draft.candidates, len(draft)):
+    for probe in range(draft.num_candidates, len(draft)):
         logits[1 + probe, 100 + probe] = 9.0
     drafter.observe(draft, Accepted((row,), (31, 5)), TorchLogits(logits))
-    first, second = (probe for probe in range(draft.candidates, len(draft)) if row in _rows(draft, probe))
+    first, second = (probe for probe in range(draft.num_candidates, len(draft)) if row in _rows(draft, probe))
     following = drafter.propose((1, 2, 3, 31, 5), 63)
     assert following.tokens[0] == 100 + first
     assert following.children[0].keys() & {100 + second} == {100 + second}
     drafter.begin((1,), ())
-    assert drafter.propose((1,), 63).candidates == 0
+    assert drafter.propose((1,), 63).num_candidates == 0
 
 
 def _rows(draft: Draft, row: int) -> list[int]:
@@ -159,20 +159,20 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
     model = tiny_model(family).double()
     text = torch.randint(1, 250, (31,), generator=torch.Generator().manual_seed(1)).tolist()
     learned = taught(model, masks=2, loudness=5000.0)
-    thicket = Thicket([*text, *range(60, 90)], 3, VOCABULARY).propose(text, 9)
-    draft = Bita(learned).with_masks(replace(thicket, chances=(1.0,) * len(thicket)), 99)
+    tree_drafter = RandomTreeDrafter([*text, *range(60, 90)], 3, VOCABULARY).propose(text, 9)
+    draft = Bita(learned).with_masks(replace(tree_drafter, chances=(1.0,) * len(tree_drafter)), 99)
     plain = TorchSequence(model, traits_of(model))
     masked = TorchSequence(model, traits_of(model), bita=learned)
     logits = []
-    for cached, fed in ((plain, thicket), (masked, draft)):
+    for cached, fed in ((plain, tree_drafter), (masked, draft)):
         cached.prefill(text[:-1])
         cached.keep(())
         logits.append(cached.forward(text[-1:], fed))
         cached.keep(())
-    torch.testing.assert_close(logits[1][: 1 + len(thicket)], logits[0], atol=1e-9, rtol=1e-9)
-    for row in range(ROOT, len(thicket)):
-        context = [*text, *(_path(thicket, row) if row != ROOT else ())]
-        own = [probe for probe in range(draft.candidates, len(draft)) if row in _asking(draft, probe)]
+    torch.testing.assert_close(logits[1][: 1 + len(tree_drafter)], logits[0], atol=1e-9, rtol=1e-9)
+    for row in range(ROOT, len(tree_drafter)):
+        context = [*text, *(_path(tree_drafter, row) if row != ROOT else ())]
+        own = [probe for probe in range(draft.num_candidates, len(draft)) if row in _asking(draft, probe)]
         alone = TorchSequence(model, traits_of(model), bita=learned)
         alone.prefill(context[:-1])
         alone.keep(())
@@ -217,7 +217,9 @@ def test_a_cache_of_the_callers_own_is_left_as_plain_decoding_leaves_it(kind: st
         return DynamicCache() if kind == "dynamic" else StaticCache(config=model.config, max_cache_len=120)
 
     expected = model.generate(ids, past_key_values=fresh(), **options)  # type: ignore[operator]
-    output: Any = generate(model, ids, past_key_values=fresh(), drafter=lambda: Bita(learned), rows=40, **options)
+    output: Any = generate(
+        model, ids, past_key_values=fresh(), drafter=lambda: Bita(learned), num_draft_tokens=40, **options
+    )
     assert output.sequences.tolist() == expected.sequences.tolist()
     length = output.sequences.shape[1] - 1
     assert output.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length() == length
@@ -226,7 +228,7 @@ def test_a_cache_of_the_callers_own_is_left_as_plain_decoding_leaves_it(kind: st
     again = torch.cat([output.sequences, PROMPT[:, :3]], dim=1)
     further: dict[str, Any] = {"attention_mask": (torch.cat([ids, again[:, ids.shape[1] :]], dim=1) != 258).long()}
     text = model.generate(again, **GREEDY, **further)  # type: ignore[operator]
-    further |= GREEDY | {"past_key_values": output.past_key_values, "rows": 40}
+    further |= GREEDY | {"past_key_values": output.past_key_values, "num_draft_tokens": 40}
     conversed: Any = generate(model, again, drafter=lambda: Bita(learned), **further)
     assert conversed.tolist() == text.tolist()
 
@@ -237,10 +239,10 @@ def test_a_batch_is_decoded_one_by_one_and_compiled_steps_are_declined() -> None
     ids = torch.cat([PROMPT, PROMPT.flip(1)])
     options = GREEDY | {"attention_mask": torch.ones_like(ids)}
     expected = model.generate(ids, **options)  # type: ignore[operator]
-    output: Any = generate(model, ids, drafter=lambda: Bita(learned), rows=20, **options)
+    output: Any = generate(model, ids, drafter=lambda: Bita(learned), num_draft_tokens=20, **options)
     assert output.tolist() == expected.tolist()
     with pytest.warns(UserWarning, match="its drafter has mask tokens"):
-        steps = list(stream(model, PROMPT, drafter=lambda: Bita(learned), rows=20, compiled=True, **GREEDY))
+        steps = list(stream(model, PROMPT, drafter=lambda: Bita(learned), num_draft_tokens=20, compiled=True, **GREEDY))
     assert [token for step in steps for token in step.tokens] == expected[0, PROMPT.shape[1] :].tolist()
 
 
@@ -252,11 +254,11 @@ def test_saved_and_loaded_it_drafts_the_same_to_the_bit(tmp_path: Path) -> None:
     assert (loaded.model, loaded.notes) == (learned.model, learned.notes)
     drafts = []
     for make in (lambda: Bita(learned), make_drafter("bita", bita=loaded)):
-        witness = Witness(make())
-        generate(model, PROMPT, drafter=lambda: witness, rows=50, **GREEDY)  # noqa: B023  # called at once
-        drafts.append([sight.draft for sight in witness.sights])
+        recorder = RecordingDrafter(make())
+        generate(model, PROMPT, drafter=lambda: recorder, num_draft_tokens=50, **GREEDY)  # noqa: B023  # called at once
+        drafts.append([record.draft for record in recorder.records])
     assert drafts[0] == drafts[1]
-    assert any(draft.candidates for draft in drafts[0])
+    assert any(draft.num_candidates for draft in drafts[0])
 
 
 def test_another_models_file_is_refused_by_its_name() -> None:
@@ -267,7 +269,7 @@ def test_another_models_file_is_refused_by_its_name() -> None:
         (tiny_model(hidden_size=128), "learned for 'tiny-0' has the shapes"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            generate(other, PROMPT, drafter=lambda: Bita(learned), rows=8, **GREEDY)
+            generate(other, PROMPT, drafter=lambda: Bita(learned), num_draft_tokens=8, **GREEDY)
     for precision in (torch.bfloat16, torch.float16, torch.float64):
         same: Any = tiny_model()
         learned.check(same.to(precision))
@@ -276,7 +278,7 @@ def test_another_models_file_is_refused_by_its_name() -> None:
 def test_models_and_modes_that_cannot_show_a_prefix_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
-        generate(bloom, PROMPT, drafter=lambda: Bita(untrained(bloom)), rows=8, **GREEDY)
+        generate(bloom, PROMPT, drafter=lambda: Bita(untrained(bloom)), num_draft_tokens=8, **GREEDY)
     with pytest.raises(ValueError, match="BiTA is not decoded deterministically"):
         generate(llama, PROMPT, drafter=lambda: Bita(untrained(llama)), deterministic=True, **GREEDY)
     with pytest.raises(ValueError, match="do not all keep keys and values"):

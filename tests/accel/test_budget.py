@@ -10,15 +10,15 @@ from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
 from antiphon.accel.decoding.text_generation import TextGeneration
-from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, Fixed, Measured, share_rows
+from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, FixedBudget, AdaptiveBudget, trim_drafts
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterFactory, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
-from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.adversary import Liar, Oracle
+from antiphon.accel.testing.drafters import WrongDrafter, OracleDrafter
 from antiphon.accel.testing.tiny import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})
@@ -27,8 +27,8 @@ KINKED = StepCost({64: {1: 1.0, 2: 1.8, 8: 1.9, 9: 3.5, 64: 20.0}})
 CHEAPER_BY_TWO = StepCost({64: {1: 1.0, 2: 0.76, 8: 0.97, 64: 3.1}})
 
 
-def measured(cost: StepCost, calibration: Calibration | None = None) -> Measured:
-    return Measured(FixedCost(cost), calibration or Calibration())
+def measured(cost: StepCost, calibration: Calibration | None = None) -> AdaptiveBudget:
+    return AdaptiveBudget(FixedCostModel(cost), calibration or Calibration())
 
 
 def tree(rows: int, seed: int) -> Draft:
@@ -81,11 +81,11 @@ def test_in_a_forward_for_many_texts_a_row_costs_one_for_each() -> None:
     steep = StepCost({64: {1: 1.0, 4: 1.1, 64: 16.0}})
     assert len(measured(steep).trim(draft, 64)) == 3
     budgets: list[Budget] = [measured(steep) for _ in range(8)]
-    assert share_rows([draft] * 8, budgets, [64] * 8) == [EMPTY] * 8
+    assert trim_drafts([draft] * 8, budgets, [64] * 8) == [EMPTY] * 8
 
 
 def test_probes_are_paid_for_and_kept_or_dropped_together() -> None:
-    asked = Draft((1, 2, 3, 4), (-1, 0, -1, 2), (0.8, 0.6, 0.1, 0.1), probes=2)
+    asked = Draft((1, 2, 3, 4), (-1, 0, -1, 2), (0.8, 0.6, 0.1, 0.1), num_probes=2)
     assert measured(FREE).trim(asked, 64) is asked
     cost = StepCost({64: {1: 1.0, 3: 1.0, 5: 4.0, 64: 64.0}})
     assert measured(cost).trim(asked, 64) == Draft((1, 2), (-1, 0), (0.8, 0.6))
@@ -121,14 +121,14 @@ def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[St
     """The steps of one request that has this budget."""
     request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
     options = DecodingOptions(drafter=drafter)
-    generation = engine_of(model).lock.take(lambda: TextGeneration(request, options=options))
+    generation = engine_of(model).lock.run(lambda: TextGeneration(request, options=options))
     generation.text.budget = budget
     return list(generation.steps())
 
 
 def test_where_a_change_of_rows_is_dear_a_step_keeps_as_many_as_the_last_one() -> None:
     cost = StepCost({64: {1: 1.0, 12: 1.2, 64: 8.0}}, change=1.0)
-    budget = Measured(RunningCost(cost), Calibration())
+    budget = AdaptiveBudget(OnlineCostModel(cost), Calibration())
     assert budget.pads(EMPTY, 64) == 0, "no forward was before this one"
     budget.spent(12, 64, 1.2)
     assert budget.pads(EMPTY, 64) == 11
@@ -139,7 +139,7 @@ def test_where_a_change_of_rows_is_dear_a_step_keeps_as_many_as_the_last_one() -
 
 
 def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:
-    budget = Measured(RunningCost(KINKED), Calibration())
+    budget = AdaptiveBudget(OnlineCostModel(KINKED), Calibration())
     before = budget.cost.next_seconds(64, 20)
     budget.spent(40, 64, KINKED.curve(64, 40)[-1])
     assert budget.cost.next_seconds(64, 20) == before == budget.cost.seconds(64, 20)
@@ -148,7 +148,7 @@ def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2"])
 def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
     model = tiny_model(family)
-    text, plain = steps_of(model, CHEAPER_BY_TWO, rows=0, drafter=Nothing)
+    text, plain = steps_of(model, CHEAPER_BY_TWO, num_draft_tokens=0, drafter=Nothing)
     padded, steps = steps_of(model, CHEAPER_BY_TWO, drafter=Nothing)
     assert padded == text
     assert not any(step.drafted or step.accepted for step in steps)
@@ -161,31 +161,31 @@ def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
 def test_a_liar_is_believed_less_and_less_and_an_oracle_always() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
-    text, _ = steps_of(model, cost, rows=0)
+    text, _ = steps_of(model, cost, num_draft_tokens=0)
     known = Calibration()
-    lies = steps_within(measured(cost, known), model, lambda: Liar(text, 5))
+    lies = steps_within(measured(cost, known), model, lambda: WrongDrafter(text, 5))
     drafted = [step.drafted for step in lies]
     assert max(drafted[1:4]) == 5
     assert drafted[20:] == [0] * len(drafted[20:])
-    again = steps_within(measured(cost, known), model, lambda: Liar(text, 5))
+    again = steps_within(measured(cost, known), model, lambda: WrongDrafter(text, 5))
     assert sum(step.drafted for step in again) == 0, "the next request knows what it was worth"
-    said, truths = steps_of(model, cost, drafter=lambda: Oracle(text, 5))
+    said, truths = steps_of(model, cost, drafter=lambda: OracleDrafter(text, 5))
     assert said == text
     assert len(truths) == 1 + 10
 
 
-class Reformed(Liar):
+class Reformed(WrongDrafter):
     """Lies for forty tokens, then tells the truth."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         """A lie or the truth, by how much has been said."""
-        return super().propose(context, budget) if len(context) < 80 else Oracle.propose(self, context, budget)
+        return super().propose(context, budget) if len(context) < 80 else OracleDrafter.propose(self, context, budget)
 
 
 def test_a_drafter_that_begins_to_tell_the_truth_is_noticed_without_having_been_tried() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
-    text, _ = steps_of(model, cost, rows=0, max_new_tokens=160)
+    text, _ = steps_of(model, cost, num_draft_tokens=0, max_new_tokens=160)
     said, steps = steps_of(model, cost, drafter=lambda: Reformed(text, 5), max_new_tokens=160)
     assert said == text
     lied = [step.drafted for step in steps[:40]]
@@ -241,9 +241,9 @@ def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_
     engine = engine_of(model)
     first, second = (engine.budget(Blend(), None) for _ in range(2))
     other = engine.budget(Nothing(), None)
-    assert isinstance(first, Measured)
-    assert isinstance(second, Measured)
-    assert isinstance(other, Measured)
+    assert isinstance(first, AdaptiveBudget)
+    assert isinstance(second, AdaptiveBudget)
+    assert isinstance(other, AdaptiveBudget)
     assert first.calibration.known is second.calibration.known is not other.calibration.known
     assert first.cost is second.cost is other.cost
     assert first.calibration is not second.calibration
@@ -251,21 +251,21 @@ def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_
 
 def test_a_number_fixes_the_rows_and_a_model_that_verifies_nothing_is_asked_for_none() -> None:
     trees, nothing = tiny_model(), tiny_model("mamba")
-    assert engine_of(trees).budget(Blend(), 7) == Fixed(7)
-    assert engine_of(nothing).budget(Blend(), None) == Fixed(0)
-    assert Fixed(2).trim(chain([1, 2, 3]), 64) == chain([1, 2])
+    assert engine_of(trees).budget(Blend(), 7) == FixedBudget(7)
+    assert engine_of(nothing).budget(Blend(), None) == FixedBudget(0)
+    assert FixedBudget(2).trim(chain([1, 2, 3]), 64) == chain([1, 2])
     assert engine_of(trees).budget(Blend(), 7).pads(EMPTY, 64) == 0
 
 
 def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() -> None:
-    class Lavish(Oracle):
+    class Lavish(OracleDrafter):
         """Ignores how many rows it was asked for."""
 
         def propose(self, context: Tokens, budget: int) -> Draft:
             return chain(self.text[len(context) :][:100])
 
     model = tiny_model()
-    text, _ = steps_of(model, FREE, rows=0)
+    text, _ = steps_of(model, FREE, num_draft_tokens=0)
     said, steps = steps_of(model, FREE, drafter=lambda: Lavish(text, 0))
     assert said == text
     assert max(step.drafted for step in steps) <= MOST
@@ -275,8 +275,8 @@ def test_the_cost_is_learned_from_real_steps() -> None:
     model = tiny_model()
     list(stream(model, [*range(40, 60)], max_new_tokens=30, do_sample=False, eos_token_id=None))
     budget = engine_of(model).budget(Blend(), None)
-    assert isinstance(budget, Measured)
-    assert isinstance(budget.cost, RunningCost)
+    assert isinstance(budget, AdaptiveBudget)
+    assert isinstance(budget.cost, OnlineCostModel)
     assert any(budget.cost.correction(rows) != 1 for rows in (1, 2, 4, 8, 16, 32, 64))
 
 

@@ -26,7 +26,7 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.growing import GrowingCache
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Oracle, Thicket
+from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model
 from tests.accel.oracles import longest_path
 
@@ -117,8 +117,8 @@ MODES: dict[str, dict[str, Any]] = {
     "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 30},
 }
 DRAFTERS: dict[str, Callable[[Tokens], Drafter]] = {
-    "greedy": partial(Oracle, depth=5),
-    "sampled": partial(Thicket, seed=1, vocabulary=VOCABULARY),
+    "greedy": partial(OracleDrafter, depth=5),
+    "sampled": partial(RandomTreeDrafter, seed=1, vocabulary=VOCABULARY),
 }
 DETAILED: dict[str, Any] = {"return_dict_in_generate": True, "output_logits": True, "eos_token_id": None}
 
@@ -148,7 +148,7 @@ def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, fa
     torch.manual_seed(5)
     with warned(kind, family):
         output: Any = generate(
-            model, PROMPT, past_key_values=memory, rows=32, drafter=lambda: drafter, on_step=steps.append,
+            model, PROMPT, past_key_values=memory, num_draft_tokens=32, drafter=lambda: drafter, on_step=steps.append,
             max_new_tokens=NEW, **DETAILED, **MODES[mode],
         )  # fmt: skip
     assert output.sequences.tolist() == expected.sequences.tolist()
@@ -165,12 +165,12 @@ def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, fa
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(kind: str, family: str) -> None:
     model = model_of(family)
     text = plain(kind, family, "greedy").sequences[0].tolist()
-    thicket = Thicket(text, 7, VOCABULARY)
+    tree_drafter = RandomTreeDrafter(text, 7, VOCABULARY)
     cached = prefilled(kind, model, text[:LENGTH])
     with torch.no_grad():
         while cached.length < LENGTH + 24:
             known = text[: cached.length + 1]
-            draft = cached.fit(thicket.propose(known, 16), 16, 16)
+            draft = cached.fit(tree_drafter.propose(known, 16), 16, 16)
             cached.forward(known[-1:], draft)
             cached.keep(longest_path(draft, text[len(known) :]))
             fresh = prefilled(kind, model, text[:LENGTH])
@@ -218,7 +218,7 @@ def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list
         if speaker == "p":
             output = model.generate(ids, **options)
         else:
-            output = generate(model, ids, rows=32, drafter=lambda: Thicket(truth, 4, VOCABULARY), **options)
+            output = generate(model, ids, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(truth, 4, VOCABULARY), **options)
         ids = torch.cat([output, torch.tensor([[7, 9, 11]])], dim=1)
     text: list[int] = ids[0].tolist()
     return text
@@ -252,7 +252,7 @@ def test_padded_prompts_and_prompts_read_in_chunks_give_the_same_text(
     with warned(kind, family):
         output: Any = generate(
             model, prompt, past_key_values=KINDS[kind](model.config, size),
-            rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+            num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options,
         )  # fmt: skip
     assert output.tolist() == expected.tolist()
 
@@ -300,7 +300,12 @@ def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, 
     options[name] = memory
     with pytest.warns(UserWarning, match="rewound") if level == "plain" else torch.no_grad():
         output: Any = generate(
-            model, PROMPT, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), on_step=steps.append, **options
+            model,
+            PROMPT,
+            num_draft_tokens=32,
+            drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+            on_step=steps.append,
+            **options,
         )
     assert output.tolist() == expected.tolist()
     assert rewindable(memory, traits_of(model).level)[0] == level
@@ -314,7 +319,7 @@ def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
     text = model.generate(PROMPT, **options)[0].tolist()
     output: Any = generate(
         model, PROMPT, past_key_values=full_static(model.config, LENGTH + 23),
-        rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options,
+        num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options,
     )  # fmt: skip
     assert output[0].tolist() == text
 
@@ -324,5 +329,5 @@ def test_cache_implementation_static_is_the_static_cache() -> None:
     options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
     expected = model.generate(PROMPT, **options)
     text = expected[0].tolist()
-    output: Any = generate(model, PROMPT, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
+    output: Any = generate(model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options)
     assert output.tolist() == expected.tolist()

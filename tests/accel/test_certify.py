@@ -12,7 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenalty
 from antiphon.accel.certify import Certificate, certify
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCABULARY, byte_tokenizer, tiny_model
 from antiphon.accel.text.completion import Completion
 
@@ -49,7 +49,7 @@ def test_it_holds_for_plain_and_for_drafted_outputs(family: str, dtype: torch.dt
     plain = decoded(model)
     text = plain[0].tolist()
     options: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None}
-    drafted = generate(model, PROMPT, rows=32, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
+    drafted = generate(model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), **options)
     assert isinstance(drafted, Tensor)
     for output in (plain, drafted):
         certificate = certify(model, output, LENGTH)

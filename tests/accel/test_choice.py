@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel import Choice, LanguageModel, choose_drafter
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.torch.bita_weights import untrained
 from antiphon.accel.engines.torch.loading import load_pretrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
@@ -98,14 +98,14 @@ def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
     begun: list[type] = []
     for each in (Bita, SuffixMatch):
         monkeypatch.setattr(each, "begin", noted(each.begin, begun))
-    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", rows=16, cost=cost)
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", num_draft_tokens=16, cost=cost)
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=40)
     begun.clear()
     assert model.generate("bees and bees", max_new_tokens=40).tokens == plain.tokens
     assert (Bita in begun) == (kind is Bita)
     assert SuffixMatch in begun
     begun.clear()
-    named = LanguageModel(model.model, model.tokenizer, rows=16, cost=cost)
+    named = LanguageModel(model.model, model.tokenizer, num_draft_tokens=16, cost=cost)
     assert named.generate("bees and bees", drafter="auto", max_new_tokens=40).tokens == plain.tokens
     assert (Bita in begun) == (kind is Bita)
 

@@ -22,7 +22,7 @@ from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.slots import BUCKETS
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
+from antiphon.accel.testing.drafters import ProbingDrafter, WrongDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import PAD, VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits, longest_path
 
@@ -67,7 +67,9 @@ def truth(model: Any, **options: Any) -> list[int]:
 
 def ours(model: Any, drafter: Any, **options: Any) -> Any:
     torch.manual_seed(3)
-    return generate(model, PROMPT, drafter=lambda: drafter, **({"compiled": True, "rows": 32} | OPTIONS | options))
+    return generate(
+        model, PROMPT, drafter=lambda: drafter, **({"compiled": True, "num_draft_tokens": 32} | OPTIONS | options)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -78,28 +80,28 @@ def ours(model: Any, drafter: Any, **options: Any) -> Any:
 def test_text_and_logits_are_plain_decodings(family: str, implementation: str, mode: str) -> None:
     model = model_of(family, implementation)
     text = truth(model, **MODES[mode])
-    witness = Witness(Thicket(text, 1, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCABULARY))
     with as_they_are():
-        output = ours(model, witness, **MODES[mode])
+        output = ours(model, recorder, **MODES[mode])
     assert output[0].tolist() == text
-    expect_plain_logits(model, text, witness.sights)
-    assert len(witness.sights) < 30
+    expect_plain_logits(model, text, recorder.records)
+    assert len(recorder.records) < 30
     assert not failure_of(model)
 
 
 @as_they_are()
-@pytest.mark.parametrize("name", ["curious", "lookahead"])
+@pytest.mark.parametrize("name", ["probing", "lookahead"])
 def test_what_is_asked_beside_the_prompts_last_token_and_later_changes_nothing(name: str) -> None:
     model = model_of("llama")
     text = truth(model)
     asking: dict[str, Drafter] = {
-        "curious": Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
+        "probing": ProbingDrafter(RandomTreeDrafter(text, 3, VOCABULARY), text, 5, VOCABULARY),
         "lookahead": Lookahead(5, 4, 3),
     }
-    witness = Witness(asking[name])
-    assert ours(model, witness, rows=63)[0].tolist() == text
-    assert witness.sights[0].draft.probes > 0
-    expect_plain_logits(model, text, witness.sights)
+    recorder = RecordingDrafter(asking[name])
+    assert ours(model, recorder, num_draft_tokens=63)[0].tolist() == text
+    assert recorder.records[0].draft.num_probes > 0
+    expect_plain_logits(model, text, recorder.records)
     assert not failure_of(model)
 
 
@@ -109,10 +111,10 @@ def test_left_padding_is_seen_by_nobody() -> None:
     padded = torch.cat([torch.full((1, 7), PAD), PROMPT], dim=1)
     options = OPTIONS | {"attention_mask": (padded != PAD).long(), "pad_token_id": PAD}
     text = model.generate(padded, **options)[0].tolist()
-    witness = Witness(Thicket(text, 2, VOCABULARY))
-    output: Any = generate(model, padded, drafter=lambda: witness, compiled=True, **options)
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCABULARY))
+    output: Any = generate(model, padded, drafter=lambda: recorder, compiled=True, **options)
     assert output[0].tolist() == text
-    expect_plain_logits(model, text, witness.sights, padding=7)
+    expect_plain_logits(model, text, recorder.records, padding=7)
 
 
 def in_slots(model: Any, prompt: list[int]) -> CompiledSequence:
@@ -127,12 +129,12 @@ def in_slots(model: Any, prompt: list[int]) -> CompiledSequence:
 def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_that_of_a_fresh_prefill() -> None:
     model = compiling(tiny_model(seed=11), smallest=128)
     text = truth(model)
-    thicket = Thicket(text, 7, VOCABULARY)
+    tree_drafter = RandomTreeDrafter(text, 7, VOCABULARY)
     cached = in_slots(model, text[:LENGTH])
     with torch.no_grad():
         while cached.length < LENGTH + 30:
             known = text[: cached.length + 1]
-            draft = thicket.propose(known, 16)
+            draft = tree_drafter.propose(known, 16)
             cached.forward(known[-1:], draft)
             cached.keep(longest_path(draft, text[len(known) :]))
             assert sorted(cached._order + cached._free) == list(range(128))
@@ -154,7 +156,7 @@ def sizes_of(model: Any) -> list[int]:
 def test_rejected_rows_use_up_no_slots() -> None:
     model = compiling(tiny_model(seed=11), smallest=128)
     text = truth(model, max_new_tokens=80)
-    assert ours(model, Liar(text, 7), max_new_tokens=80, rows=7)[0].tolist() == text  # 79 steps of 8 rows
+    assert ours(model, WrongDrafter(text, 7), max_new_tokens=80, num_draft_tokens=7)[0].tolist() == text  # 79 steps of 8 rows
     assert sizes_of(model) == [256]
 
 
@@ -162,10 +164,10 @@ def test_rejected_rows_use_up_no_slots() -> None:
 def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size() -> None:
     model = compiling(tiny_model(seed=11), smallest=64, ahead=0)
     text = truth(model, max_new_tokens=160)
-    witness = Witness(Thicket(text, 2, VOCABULARY))
-    assert ours(model, witness, max_new_tokens=160)[0].tolist() == text
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCABULARY))
+    assert ours(model, recorder, max_new_tokens=160)[0].tolist() == text
     assert sizes_of(model) == [128, 256]
-    expect_plain_logits(model, text, witness.sights)
+    expect_plain_logits(model, text, recorder.records)
 
 
 @as_they_are()
@@ -174,7 +176,7 @@ def test_texts_that_take_turns_share_a_memory_and_nothing_in_it() -> None:
     prompts = [PROMPT, PROMPT.flip(1)]
     texts = [model.generate(prompt, **OPTIONS)[0].tolist() for prompt in prompts]
     turns: list[Iterator[Step]] = [
-        stream(model, prompt, drafter=partial(Thicket, text, 5, VOCABULARY), compiled=True, **OPTIONS)
+        stream(model, prompt, drafter=partial(RandomTreeDrafter, text, 5, VOCABULARY), compiled=True, **OPTIONS)
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     said: list[list[int]] = [prompt[0].tolist() for prompt in prompts]
@@ -211,12 +213,12 @@ def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself(
 def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
-    first = ours(model, Thicket(text, 3, VOCABULARY), max_new_tokens=20, return_dict_in_generate=True)
+    first = ours(model, RandomTreeDrafter(text, 3, VOCABULARY), max_new_tokens=20, return_dict_in_generate=True)
     memory = first.past_key_values
     assert type(memory) is DynamicCache
     assert memory.get_seq_length() == LENGTH + 19
     second: Any = generate(
-        model, first.sequences, past_key_values=memory, drafter=lambda: Oracle(text, 5), compiled=True,
+        model, first.sequences, past_key_values=memory, drafter=lambda: OracleDrafter(text, 5), compiled=True,
         **OPTIONS | {"max_new_tokens": 14},
     )  # fmt: skip
     assert memory.get_seq_length() == LENGTH + 33
@@ -245,18 +247,20 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks()
     model = compiling(tiny_model(seed=11, num_hidden_layers=1), backend=as_it_is)
     text = truth(model)
     for seed in (1, 2, 3):
-        witness = Witness(Thicket(text, seed, VOCABULARY))
-        assert ours(model, witness, rows=7)[0].tolist() == text
-        expect_plain_logits(model, text, witness.sights)
-    used = {min(size for size in BUCKETS if size > len(sight.draft)) for sight in witness.sights[1:]}
+        recorder = RecordingDrafter(RandomTreeDrafter(text, seed, VOCABULARY))
+        assert ours(model, recorder, num_draft_tokens=7)[0].tolist() == text
+        expect_plain_logits(model, text, recorder.records)
+    used = {min(size for size in BUCKETS if size > len(record.draft)) for record in recorder.records[1:]}
     assert used == {1, 4, 8}
     assert len(graphs) == len(used)
     before = len(graphs)
     texts = [
-        stream(model, PROMPT, drafter=lambda: Thicket(text, 3, VOCABULARY), rows=7, compiled=True, **OPTIONS)
+        stream(
+            model, PROMPT, drafter=lambda: RandomTreeDrafter(text, 3, VOCABULARY), num_draft_tokens=7, compiled=True, **OPTIONS
+        )
         for _ in range(2)
     ]
-    assert [one.tokens for one, _ in zip(*texts, strict=True)] == [sight.accepted.tokens for sight in witness.sights]
+    assert [one.tokens for one, _ in zip(*texts, strict=True)] == [record.accepted.tokens for record in recorder.records]
     assert len(graphs) == before
     assert not failure_of(model)
 
@@ -267,9 +271,9 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks()
 def test_inductor_compiles_a_step() -> None:
     model = tiny_model(seed=11, num_hidden_layers=1)
     text = truth(model)
-    witness = Witness(Oracle(text, 3))
-    assert ours(model, witness, max_new_tokens=9)[0].tolist() == text[: LENGTH + 9]  # two steps of four rows
-    expect_plain_logits(model, text[: LENGTH + 9], witness.sights)
+    recorder = RecordingDrafter(OracleDrafter(text, 3))
+    assert ours(model, recorder, max_new_tokens=9)[0].tolist() == text[: LENGTH + 9]  # two steps of four rows
+    expect_plain_logits(model, text[: LENGTH + 9], recorder.records)
     assert not failure_of(model)
 
 
@@ -280,8 +284,8 @@ def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once() -> 
     model = compiling(tiny_model(seed=11), backend=broken)
     text = truth(model)
     with pytest.warns(UserWarning, match="decoded without compiled steps: compiling failed: .*no room for code"):
-        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
-    assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
+        assert ours(model, RandomTreeDrafter(text, 1, VOCABULARY))[0].tolist() == text
+    assert ours(model, RandomTreeDrafter(text, 2, VOCABULARY))[0].tolist() == text
     assert "no room" in engine_of(model).why_not_compiled()
 
 
@@ -294,7 +298,7 @@ def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.
     monkeypatch.setattr(torch, "compile", careless)
     text = truth(model)
     with pytest.warns(UserWarning, match="gave other logits"):
-        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
+        assert ours(model, RandomTreeDrafter(text, 1, VOCABULARY))[0].tolist() == text
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -308,7 +312,7 @@ def test_a_gpu_replays_its_steps_and_says_the_same(mode: str, asked: bool | None
     text = expected.sequences[0].tolist()
     torch.manual_seed(3)
     output: Any = generate(
-        model, PROMPT.to("cuda"), drafter=lambda: Thicket(text, 1, VOCABULARY), compiled=asked, **options
+        model, PROMPT.to("cuda"), drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), compiled=asked, **options
     )
     assert output.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
@@ -330,8 +334,8 @@ def test_what_cannot_be_compiled_is_decoded_as_ever_and_named_where_it_was_asked
     model: Any = tiny_model(family)
     text = truth(model)
     with pytest.warns(UserWarning, match=reason):
-        assert ours(model, Oracle(text, 5), past_key_values=make(model))[0].tolist() == text
-    assert ours(model, Oracle(text, 5), past_key_values=make(model), compiled=None)[0].tolist() == text
+        assert ours(model, OracleDrafter(text, 5), past_key_values=make(model))[0].tolist() == text
+    assert ours(model, OracleDrafter(text, 5), past_key_values=make(model), compiled=None)[0].tolist() == text
 
 
 def test_on_a_cpu_nothing_is_compiled_unasked() -> None:
@@ -359,8 +363,8 @@ def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
     with torch.inference_mode():
-        assert ours(model, Thicket(text, 1, VOCABULARY))[0].tolist() == text
-    assert ours(model, Thicket(text, 2, VOCABULARY))[0].tolist() == text
+        assert ours(model, RandomTreeDrafter(text, 1, VOCABULARY))[0].tolist() == text
+    assert ours(model, RandomTreeDrafter(text, 2, VOCABULARY))[0].tolist() == text
     assert not failure_of(model)
 
 

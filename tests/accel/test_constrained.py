@@ -16,7 +16,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerFast
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.blend import Blend
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import EOS, VOCABULARY, byte_tokenizer, tiny_model
 
 PROMPT = "Which libraries are named, and how often? Answer in JSON."
@@ -105,13 +105,13 @@ def test_a_constrained_and_drafted_answer_is_the_constrained_plain_one_and_parse
     expected = constrained(name, mode, seed, model().generate)
     expect_valid(name, tokenizer().decode(expected))
     text = tokenizer()(PROMPT).input_ids + expected + [EOS]
-    run = partial(generate, model(), rows=32, drafter=lambda: Thicket(text, seed, VOCABULARY))
+    run = partial(generate, model(), num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, seed, VOCABULARY))
     assert constrained(name, mode, seed, run) == expected
 
 
 def test_a_constrained_answer_that_stands_in_a_reference_takes_few_forwards() -> None:
     expected = constrained("JSON schema", "greedy", 1, model().generate)
     steps: list[Step] = []
-    run = partial(generate, model(), rows=32, drafter=Blend, references=[expected], on_step=steps.append)
+    run = partial(generate, model(), num_draft_tokens=32, drafter=Blend, references=[expected], on_step=steps.append)
     assert constrained("JSON schema", "greedy", 1, run) == expected
     assert len(steps) < len(expected) / 2

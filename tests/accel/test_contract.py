@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import Draft, Drafter, DrafterFactory, Tokens
-from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, Nothing, RunnersUp
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Bita, Blend, Lookahead, Nothing, RecyclingTable
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.trie import Trie
 from antiphon.accel.engines.openvino.runtime import is_installed
-from antiphon.accel.engines.selection import EngineName, select
+from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
+from antiphon.accel.testing.drafters import ProbingDrafter, WrongDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 
@@ -29,7 +29,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-WARM = RunnersUp()
+WARM = RecyclingTable()
 """What the models of all families found likely, in all modes."""
 
 
@@ -46,23 +46,23 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
     "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, reads=False),
     "blend, warm": lambda text: Blend(recycling=WARM),
-    "oracle": partial(Oracle, depth=5),
-    "liar": partial(Liar, depth=5),
-    "thicket": partial(Thicket, seed=1, vocabulary=VOCABULARY),
-    "thicket 2": partial(Thicket, seed=2, vocabulary=VOCABULARY),
-    "curious": lambda text: Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
+    "oracle": partial(OracleDrafter, depth=5),
+    "wrong": partial(WrongDrafter, depth=5),
+    "random trees": partial(RandomTreeDrafter, seed=1, vocabulary=VOCABULARY),
+    "random trees 2": partial(RandomTreeDrafter, seed=2, vocabulary=VOCABULARY),
+    "probing": lambda text: ProbingDrafter(RandomTreeDrafter(text, 3, VOCABULARY), text, 5, VOCABULARY),
 }
 
 
 class Asking(Bita):
-    """Puts masks behind the rows of a thicket, some of which hold."""
+    """Puts masks behind the rows of a tree_drafter, some of which hold."""
 
     def __init__(self, text: Tokens, learned: BitaWeights) -> None:
         super().__init__(learned)
-        self.thicket = Thicket(text, 6, VOCABULARY)
+        self.tree_drafter = RandomTreeDrafter(text, 6, VOCABULARY)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        draft = self.thicket.propose(context, budget)
+        draft = self.tree_drafter.propose(context, budget)
         fading = tuple(0.9**depth for depth in draft.depths)
         return self.with_masks(Draft(draft.tokens, draft.parents, fading), budget)
 
@@ -70,7 +70,7 @@ class Asking(Bita):
 # These bring something along that was learned of the model, or could have been.
 TAUGHT: dict[str, Callable[[Tokens, BitaWeights], Drafter]] = {
     "bita": lambda text, learned: Bita(learned),
-    "bita, behind a thicket": Asking,
+    "bita, below random trees": Asking,
     "bita and blend": lambda text, learned: Blend(learned),
     "all together": lambda text, learned: Blend(learned, window=(3, 3, 3)),
 }
@@ -105,7 +105,7 @@ def prepared(family: str, engine: EngineName) -> Any:
     """The model, of which its engine has found out all that it asks of torch."""
     model = model_of(family)
     if engine == "openvino":
-        _ = select(model, engine).engine.bigrams
+        _ = select_engine(model, engine).engine.bigrams
     return model
 
 
@@ -121,15 +121,15 @@ def plain(family: str, mode: str, seed: int = 3) -> Tensor:
     return output
 
 
-def drafted(witness: Witness, family: str, mode: str, engine: EngineName, **options: Any) -> list[int]:
-    """The text, and what the witness saw of it; another engine than torch never asks torch for a forward."""
+def drafted(recorder: RecordingDrafter, family: str, mode: str, engine: EngineName, **options: Any) -> list[int]:
+    """The text, and what the recorder saw of it; another engine than torch never asks torch for a forward."""
     model, forwards = prepared(family, engine), []
     hook = model.register_forward_pre_hook(lambda *_: forwards.append(1))
     torch.manual_seed(3)
     output = generate(
         model,
         prompt_of(3),
-        drafter=lambda: witness,
+        drafter=lambda: recorder,
         engine=engine,
         eos_token_id=None,
         max_new_tokens=48,
@@ -146,16 +146,16 @@ def drafted(witness: Witness, family: str, mode: str, engine: EngineName, **opti
 @cache
 def undrafted(family: str, mode: str, engine: EngineName) -> tuple[list[int], Tensor]:
     """What an engine says without drafts, and its logits for each new token."""
-    witness = Witness(Nothing())
-    text = drafted(witness, family, mode, engine, rows=0)
-    return text, torch.cat([sight.logits for sight in witness.sights])
+    recorder = RecordingDrafter(Nothing())
+    text = drafted(recorder, family, mode, engine, num_draft_tokens=0)
+    return text, torch.cat([record.logits for record in recorder.records])
 
 
-def expect_own_logits(witness: Witness, logits: Tensor) -> None:
+def expect_own_logits(recorder: RecordingDrafter, logits: Tensor) -> None:
     """Every kept row has the logits that the same engine finds without drafts."""
-    for sight in witness.sights:
-        kept = sight.logits[[0, *(row + 1 for row in sight.accepted.path)]]
-        expect_close(kept, logits[sight.length - 40 :][: len(kept)])
+    for record in recorder.records:
+        kept = record.logits[[0, *(row + 1 for row in record.accepted.path)]]
+        expect_close(kept, logits[record.length - 40 :][: len(kept)])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -163,16 +163,16 @@ def expect_own_logits(witness: Witness, logits: Tensor) -> None:
 @pytest.mark.parametrize(("name", "engine"), CELLS)
 def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str, engine: EngineName) -> None:
     model, text = model_of(family), plain(family, mode)[0].tolist()
-    witness = Witness(drafter_of(name, text, model))
+    recorder = RecordingDrafter(drafter_of(name, text, model))
     references = [text[40:60], prompt_of(9)[0].tolist(), text[55:88]]
-    assert drafted(witness, family, mode, engine, rows=32, references=references) == text
-    expect_plain_logits(model, text, witness.sights)
+    assert drafted(recorder, family, mode, engine, num_draft_tokens=32, references=references) == text
+    expect_plain_logits(model, text, recorder.records)
     if engine != "torch":  # whose plain decoding is the text
         alone, logits = undrafted(family, mode, engine)
         assert alone == text
-        expect_own_logits(witness, logits)
+        expect_own_logits(recorder, logits)
     if name == "oracle":
-        assert len(witness.sights) == 1 + 8  # the prefill's token, then 47 tokens six at a time
+        assert len(recorder.records) == 1 + 8  # the prefill's token, then 47 tokens six at a time
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -181,14 +181,19 @@ def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str)
     """It is asked where there are no references."""
     model, expected = model_of("llama"), plain("llama", mode)
     text = expected[0].tolist()
-    witness = Witness(drafter_of(name, text, model))
+    recorder = RecordingDrafter(drafter_of(name, text, model))
     torch.manual_seed(3)
-    options: dict[str, Any] = {"rows": 32, "drafter": lambda: witness, "eos_token_id": None, "max_new_tokens": 48}
+    options: dict[str, Any] = {
+        "num_draft_tokens": 32,
+        "drafter": lambda: recorder,
+        "eos_token_id": None,
+        "max_new_tokens": 48,
+    }
     output = generate(model, prompt_of(3), **options, **MODES[mode])
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
-    expect_plain_logits(model, text, witness.sights)
-    probes = [sight.draft.tokens[sight.draft.candidates :] for sight in witness.sights]
+    expect_plain_logits(model, text, recorder.records)
+    probes = [record.draft.tokens[record.draft.num_candidates :] for record in recorder.records]
     assert sum(any(token >= 0 for token in asked) for asked in probes) > len(probes) / 2
     assert any(token < 0 for asked in probes for token in asked) == (name == "all together")
 
@@ -199,9 +204,9 @@ def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(
     name: str, family: str, engine: EngineName
 ) -> None:
     model, text = model_of(family), plain(family, "greedy")[0].tolist()
-    witness = Witness(drafter_of(name, text, model))
-    assert drafted(witness, family, "greedy", engine, references=[text[40:60]], cost=KINKED) == text
-    expect_plain_logits(model, text, witness.sights, every_row=1)
+    recorder = RecordingDrafter(drafter_of(name, text, model))
+    assert drafted(recorder, family, "greedy", engine, references=[text[40:60]], cost=KINKED) == text
+    expect_plain_logits(model, text, recorder.records, every_row=1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -210,27 +215,33 @@ def test_eager_attention_gives_the_same_text_as_plain_decoding(family: str) -> N
     assert traits_of(model).level == "tree"
     expected = model.generate(prompt_of(5), max_new_tokens=40, do_sample=False, eos_token_id=None)  # type: ignore[operator]
     text = expected[0].tolist()
-    witness = Witness(Thicket(text, 4, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 4, VOCABULARY))
     output = generate(
-        model, prompt_of(5), rows=32, drafter=lambda: witness, max_new_tokens=40, do_sample=False, eos_token_id=None
+        model,
+        prompt_of(5),
+        num_draft_tokens=32,
+        drafter=lambda: recorder,
+        max_new_tokens=40,
+        do_sample=False,
+        eos_token_id=None,
     )
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
-    expect_plain_logits(model, text, witness.sights)
+    expect_plain_logits(model, text, recorder.records)
 
 
 def test_the_thicket_branches_and_is_partly_accepted() -> None:
     text = plain("llama", "greedy")[0].tolist()
-    witness = Witness(Thicket(text, 1, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCABULARY))
     generate(
         tiny_model(),
         prompt_of(3),
-        rows=32,
-        drafter=lambda: witness,
+        num_draft_tokens=32,
+        drafter=lambda: recorder,
         max_new_tokens=48,
         do_sample=False,
         eos_token_id=None,
     )
-    assert any(len(set(sight.draft.parents)) < len(sight.draft) for sight in witness.sights)
-    assert any(0 < len(sight.accepted.path) < len(sight.draft) for sight in witness.sights)
-    assert any(sight.accepted.path != tuple(range(len(sight.accepted.path))) for sight in witness.sights)
+    assert any(len(set(record.draft.parents)) < len(record.draft) for record in recorder.records)
+    assert any(0 < len(record.accepted.path) < len(record.draft) for record in recorder.records)
+    assert any(record.accepted.path != tuple(range(len(record.accepted.path))) for record in recorder.records)

@@ -22,7 +22,9 @@ def copied(answer: list[int], references: tuple[tuple[int, ...], ...] = REFERENC
 def emitted(tie: Any) -> list[tuple[int, tuple[int, ...]]]:
     """Draft rows and emitted tokens of every step, the model saying X B C H K J and the end."""
     recording = Recording((), REFERENCES, (X, B, C, H, K, J, EOS))
-    return [(step.drafted, step.tokens) for step in replay_steps(recording, Copying(n=1, k=3, tie=tie), rows=32)]
+    return [
+        (step.drafted, step.tokens) for step in replay_steps(recording, Copying(n=1, k=3, tie=tie), num_draft_tokens=32)
+    ]
 
 
 def test_the_first_of_equal_matches_is_copied_step_by_step() -> None:

@@ -14,12 +14,12 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Nothing
-from antiphon.accel.drafting.tree import AttentionSpan, plant
+from antiphon.accel.drafting.tree import AttentionSpan, build_tree
 from antiphon.accel.engines.torch.attention import exact_attention, implementation_of
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.masks import mask
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.adversary import Curious, Liar, Oracle, Thicket, Witness
+from antiphon.accel.testing.drafters import ProbingDrafter, WrongDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
 
 CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
@@ -45,11 +45,11 @@ def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more
 
 def adversaries(text: list[int]) -> dict[str, DrafterFactory]:
     return {
-        "thicket": lambda: Thicket(text, 1, VOCABULARY),
-        "thicket 2": lambda: Thicket(text, 2, VOCABULARY),
-        "oracle": lambda: Oracle(text, 5),
-        "liar": lambda: Liar(text, 5),
-        "curious": lambda: Curious(Thicket(text, 3, VOCABULARY), text, 5, VOCABULARY),
+        "random trees": lambda: RandomTreeDrafter(text, 1, VOCABULARY),
+        "random trees 2": lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+        "oracle": lambda: OracleDrafter(text, 5),
+        "wrong": lambda: WrongDrafter(text, 5),
+        "probing": lambda: ProbingDrafter(RandomTreeDrafter(text, 3, VOCABULARY), text, 5, VOCABULARY),
     }
 
 
@@ -70,7 +70,7 @@ class Grouped(torch.nn.Module):
 
 @pytest.mark.parametrize("reach", [AttentionSpan(), AttentionSpan(window=6)])
 def test_each_row_is_one_query_over_exactly_what_it_sees(reach: AttentionSpan) -> None:
-    tree = plant(1, (-1, -1, 1, 0, 2), pads=2)
+    tree = build_tree(1, (-1, -1, 1, 0, 2), pads=2)
     sees = mask(tree, reach, length=20, offset=4, padding=7)
     random = torch.Generator().manual_seed(0)
     query, key, value = (
@@ -92,15 +92,15 @@ def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.d
     """Token equality alone would miss what rounding does where two logits are far apart; float32 shows all of it."""
     model, prompt = half(family, dtype), prompt_of(5)
     text = steady(model, prompt)
-    plain, drafted = Witness(Nothing()), Witness(Thicket(text, 4, VOCABULARY))
+    plain, drafted = RecordingDrafter(Nothing()), RecordingDrafter(RandomTreeDrafter(text, 4, VOCABULARY))
     steady(model, prompt, lambda: plain)
     steady(model, prompt, lambda: drafted)
-    truth = {sight.length: sight.logits[0] for sight in plain.sights}
-    assert any(len(sight.accepted.path) > 1 for sight in drafted.sights)
-    for sight in drafted.sights:
-        assert len(sight.logits) == 1 + len(sight.draft)
-        for depth, row in enumerate((-1, *sight.accepted.path)):
-            assert torch.equal(sight.logits[row + 1], truth[sight.length + depth])
+    truth = {record.length: record.logits[0] for record in plain.records}
+    assert any(len(record.accepted.path) > 1 for record in drafted.records)
+    for record in drafted.records:
+        assert len(record.logits) == 1 + len(record.draft)
+        for depth, row in enumerate((-1, *record.accepted.path)):
+            assert torch.equal(record.logits[row + 1], truth[record.length + depth])
 
 
 @contextmanager
@@ -118,10 +118,10 @@ def widths_of(model: Any) -> Iterator[list[int]]:
 
 def test_every_forward_after_the_prefill_has_the_same_number_of_rows() -> None:
     model, prompt = half("llama", torch.bfloat16), prompt_of(3)
-    text = steady(model, prompt, rows=20)  # the model is looked into once, before the first request
+    text = steady(model, prompt, num_draft_tokens=20)  # the model is looked into once, before the first request
     for drafter in (Nothing, *adversaries(text).values()):
         with widths_of(model) as widths:
-            steady(model, prompt, drafter, rows=20)
+            steady(model, prompt, drafter, num_draft_tokens=20)
         assert widths[0] == 40
         assert set(widths[1:]) == {24}
 
@@ -140,7 +140,7 @@ def test_sampling_draws_the_same_tokens_with_and_without_drafts() -> None:
 def test_in_float32_it_says_what_plain_decoding_says(family: str) -> None:
     model: Any = tiny_model(family)
     expected = model.generate(prompt_of(3), **OPTIONS)[0].tolist()
-    assert steady(model, prompt_of(3), lambda: Thicket(expected, 3, VOCABULARY)) == expected
+    assert steady(model, prompt_of(3), lambda: RandomTreeDrafter(expected, 3, VOCABULARY)) == expected
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
@@ -157,22 +157,22 @@ def test_learned_positions_are_used_up_to_the_last_one() -> None:
     model: Any = tiny_model("gpt2", max_position_embeddings=64).bfloat16()
     text = steady(model, prompt_of(3), max_new_tokens=25)
     assert len(text) == 65  # the last token is emitted after the last position, and not fed
-    assert steady(model, prompt_of(3), lambda: Oracle(text, 5), max_new_tokens=25) == text
+    assert steady(model, prompt_of(3), lambda: OracleDrafter(text, 5), max_new_tokens=25) == text
 
 
 def test_runs_with_different_rows_agree_where_the_bucket_is_given() -> None:
     model, prompt = half("llama", torch.bfloat16), prompt_of(3)
-    text = steady(model, prompt, deterministic=40, rows=32)
-    assert steady(model, prompt, lambda: Oracle(text, 5), deterministic=40, rows=3) == text
+    text = steady(model, prompt, deterministic=40, num_draft_tokens=32)
+    assert steady(model, prompt, lambda: OracleDrafter(text, 5), deterministic=40, num_draft_tokens=3) == text
 
 
 def test_a_bucket_holds_the_root_and_every_row() -> None:
-    always = [DecodingOptions(rows=rows, deterministic=True).fixed_rows for rows in (0, 7, 8, 32, 64)]
+    always = [DecodingOptions(num_draft_tokens=rows, deterministic=True).fixed_rows for rows in (0, 7, 8, 32, 64)]
     assert always == [8, 8, 16, 40, 72]
-    assert DecodingOptions(rows=32, deterministic=False).fixed_rows == 0
-    assert DecodingOptions(rows=32, deterministic=33).fixed_rows == 33
+    assert DecodingOptions(num_draft_tokens=32, deterministic=False).fixed_rows == 0
+    assert DecodingOptions(num_draft_tokens=32, deterministic=33).fixed_rows == 33
     with pytest.raises(ValueError, match="a forward with 32 draft rows has at least 33"):
-        DecodingOptions(rows=32, deterministic=32)
+        DecodingOptions(num_draft_tokens=32, deterministic=32)
 
 
 def test_the_model_has_its_own_attention_back_after_every_step() -> None:
@@ -195,13 +195,13 @@ def test_a_language_model_decodes_deterministically_and_leaves_its_model_as_it_w
     language_model = LanguageModel(model, byte_tokenizer(), deterministic=True)
     assert implementation_of(model) == "sdpa"
     plain = language_model.generate(prompt, drafter="nothing", max_new_tokens=60)
-    for options in ({"references": [prompt, plain.text]}, {"rows": 3}, {"drafter": "copying"}):
+    for options in ({"references": [prompt, plain.text]}, {"num_draft_tokens": 3}, {"drafter": "copying"}):
         drafted = language_model.generate(prompt, max_new_tokens=60, **options)
         assert drafted.tokens == plain.tokens
     assert implementation_of(model) == "sdpa"
     assert language_model.certify(prompt, plain).holds
     with pytest.raises(ValueError, match="has at least 51"):
-        language_model.generate(prompt, rows=50)
+        language_model.generate(prompt, num_draft_tokens=50)
 
 
 def other_model(family: str, **shape: Any) -> Any:

@@ -16,7 +16,7 @@ from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.adversary import Oracle, Thicket
+from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import longest_path
 
@@ -32,8 +32,8 @@ def plain(model: Any, **options: Any) -> list[int]:
 
 def ours(model: Any, text: list[int], depth: int = 7, **options: Any) -> tuple[list[int], list[Step]]:
     steps: list[Step] = []
-    settings = {"eos_token_id": None, "max_new_tokens": 40, "do_sample": False, "rows": 32} | options
-    output = generate(model, PROMPT, drafter=lambda: Oracle(text, depth), on_step=steps.append, **settings)
+    settings = {"eos_token_id": None, "max_new_tokens": 40, "do_sample": False, "num_draft_tokens": 32} | options
+    output = generate(model, PROMPT, drafter=lambda: OracleDrafter(text, depth), on_step=steps.append, **settings)
     assert isinstance(output, Tensor)
     return output[0].tolist(), steps
 
@@ -183,7 +183,7 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
     expected = model.generate(PROMPT, **options)  # type: ignore[operator]
     torch.manual_seed(1)
     text = expected.sequences[0].tolist()
-    output = generate(model, PROMPT, rows=32, drafter=lambda: Thicket(text, 1, VOCABULARY), **options)
+    output = generate(model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), **options)
     assert isinstance(output, GenerateDecoderOnlyOutput)
     assert output.sequences.tolist() == expected.sequences.tolist()
     for mine, theirs in [(output.scores, expected.scores), (output.logits, expected.logits)]:
@@ -196,7 +196,7 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
     model = tiny_model(family)
     text = plain(model)
-    thicket = Thicket(text, 7, VOCABULARY)
+    tree_drafter = RandomTreeDrafter(text, 7, VOCABULARY)
     cached = TorchSequence(model, traits_of(model))
     lengths: list[int] = []
     with torch.no_grad():
@@ -204,7 +204,7 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> N
         cached.keep(())
         while cached.length < LENGTH + 30:
             known = text[: cached.length + 1]
-            draft = thicket.propose(known, 16)
+            draft = tree_drafter.propose(known, 16)
             cached.forward(known[-1:], draft)
             cached.keep(longest_path(draft, text[len(known) :]))
             lengths.append(cached.length)
@@ -227,7 +227,7 @@ def test_custom_generate_is_generate_with_references() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
     steps: list[Step] = []
-    decoder = Decoder(rows=16, tokenizer=byte_tokenizer(), on_step=steps.append)
+    decoder = Decoder(num_draft_tokens=16, tokenizer=byte_tokenizer(), on_step=steps.append)
     output = model.generate(  # type: ignore[operator]
         PROMPT, custom_generate=decoder, references=[text[LENGTH:], "a text"], do_sample=False, max_new_tokens=40,
         eos_token_id=None,
@@ -249,7 +249,7 @@ def test_left_padding_is_seen_by_nobody(family: str) -> None:
     }
     expected = model.generate(padded, **options)  # type: ignore[operator]
     text = expected[0].tolist()
-    output = generate(model, padded, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **options)
+    output = generate(model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options)
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
 
@@ -260,15 +260,20 @@ def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) ->
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 20}
     text = plain(model, max_new_tokens=40)
     first = generate(
-        model, PROMPT, rows=32, drafter=lambda: Thicket(text, 3, VOCABULARY), return_dict_in_generate=True, **options
+        model,
+        PROMPT,
+        num_draft_tokens=32,
+        drafter=lambda: RandomTreeDrafter(text, 3, VOCABULARY),
+        return_dict_in_generate=True,
+        **options,
     )
     assert isinstance(first, GenerateDecoderOnlyOutput)
     second = generate(
         model,
         first.sequences,
         past_key_values=first.past_key_values,
-        rows=32,
-        drafter=lambda: Thicket(text, 4, VOCABULARY),
+        num_draft_tokens=32,
+        drafter=lambda: RandomTreeDrafter(text, 4, VOCABULARY),
         attention_mask=torch.ones_like(first.sequences),  # else a pad token in the text would count as padding
         **options,
     )
@@ -330,7 +335,9 @@ class Recurring:
 
 def test_no_draft_reaches_past_the_last_learned_position() -> None:
     model = tiny_model("gpt2", n_positions=64, max_position_embeddings=64)
-    output = generate(model, PROMPT, drafter=Recurring, rows=19, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    output = generate(
+        model, PROMPT, drafter=Recurring, num_draft_tokens=19, max_new_tokens=24, do_sample=False, eos_token_id=None
+    )
     assert isinstance(output, Tensor)
     assert output[0].tolist() == plain(model, max_new_tokens=24)
 
@@ -369,6 +376,6 @@ def test_rows_bound_every_draft_and_zero_rows_are_plain_decoding() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
     for rows in (0, 1, 5):
-        output, steps = ours(model, text, rows=rows)
+        output, steps = ours(model, text, num_draft_tokens=rows)
         assert output == text
         assert max(step.drafted for step in steps) == rows

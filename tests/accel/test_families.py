@@ -7,10 +7,10 @@ import torch
 
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
-from antiphon.accel.testing.trial import DRAFTERS, MODES, TOLERANCE, try_model
+from antiphon.accel.testing.family_check import DRAFTERS, MODES, TOLERANCE, check_model
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (
@@ -54,7 +54,7 @@ def test_the_next_token_depends_on_the_order_of_the_text(family: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", MORE_FAMILIES)
 def test_drafts_change_neither_text_nor_logits(family: str, mode: str) -> None:
-    trials = try_model(tiny_model(family), mode)
+    trials = check_model(tiny_model(family), mode)
     assert list(trials) == list(DRAFTERS)
     for name, trial in trials.items():
         assert trial.same, name
@@ -67,7 +67,7 @@ def test_drafts_change_neither_text_nor_logits(family: str, mode: str) -> None:
 def test_eager_attention_changes_neither_text_nor_logits(family: str) -> None:
     model = tiny_model(family, attn_implementation="eager")
     assert traits_of(model).level == "tree"
-    assert try_model(model, "greedy", ("thicket",))["thicket"].holds
+    assert check_model(model, "greedy", ("random trees",))["random trees"].holds
 
 
 @pytest.mark.parametrize("family", [family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree"])
@@ -80,7 +80,9 @@ def test_left_padding_is_seen_by_no_family(family: str) -> None:
         "max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True,
     }  # fmt: skip
     expected = model.generate(padded, **options)[0].tolist()
-    output: Any = generate(model, padded, rows=32, drafter=lambda: Thicket(expected, 2, VOCABULARY), **options)
+    output: Any = generate(
+        model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(expected, 2, VOCABULARY), **options
+    )
     assert output[0].tolist() == expected
 
 
@@ -93,7 +95,7 @@ def test_a_trial_shows_a_forward_that_is_wrong_for_drafts_alone() -> None:
             output.logits[:, -1] += 0.01
 
     model.register_forward_hook(disturb)
-    trial = try_model(model, "greedy", ("oracle",))["oracle"]
+    trial = check_model(model, "greedy", ("oracle",))["oracle"]
     assert trial.same
     assert 0.009 < trial.error < 0.011
     assert not trial.holds
@@ -108,7 +110,7 @@ def test_a_trial_shows_a_text_that_differs() -> None:
             output.logits[:, :, 7] += 100
 
     model.register_forward_hook(disturb)
-    trial = try_model(model, "greedy", ("oracle",))["oracle"]
+    trial = check_model(model, "greedy", ("oracle",))["oracle"]
     assert not trial.same
     assert not trial.holds
     assert trial.error == float("inf")

@@ -22,7 +22,9 @@ def language_model(family: str = "llama", **options: Any) -> LanguageModel:
     ids=["greedy", "sampled", "stops", "plain"],
 )
 def test_every_completion_is_the_one_that_the_prompt_gets_alone(parameters: Any, batch_size: int) -> None:
-    model = language_model(rows=32, recycling=False)  # the same drafts for a text, whatever was decoded before it
+    model = language_model(
+        num_draft_tokens=32, recycling=False
+    )  # the same drafts for a text, whatever was decoded before it
     alone = [
         model.generate(prompt, references=own, max_new_tokens=24, **parameters)
         for prompt, own in zip(PROMPTS, REFERENCES, strict=True)

@@ -26,7 +26,7 @@ from transformers.generation import logits_process
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -126,9 +126,9 @@ def ours(mode: str, text: list[int], prompt: Tensor = PROMPT, **options: Any) ->
     settings = {"max_new_tokens": 24, "eos_token_id": None} | MODES[mode] | options
     torch.manual_seed(5)
     if mode == "greedy":
-        return generate(model(), prompt, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), **settings)
+        return generate(model(), prompt, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **settings)
     return model().generate(
-        prompt, custom_generate=Decoder(drafter=lambda: Thicket(text, 2, VOCABULARY), rows=32), **settings
+        prompt, custom_generate=Decoder(drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), num_draft_tokens=32), **settings
     )
 
 
@@ -282,7 +282,12 @@ def test_stop_strings_end_the_text_wherever_they_are_set(
         options = settings
     torch.manual_seed(5)
     output: Any = generate(
-        model(), PROMPT, rows=32, drafter=lambda: Thicket(text, 2, VOCABULARY), tokenizer=tokenizer, **options
+        model(),
+        PROMPT,
+        num_draft_tokens=32,
+        drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+        tokenizer=tokenizer,
+        **options,
     )
     assert output.tolist() == expected.tolist()
 

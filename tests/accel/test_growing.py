@@ -247,7 +247,7 @@ def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have() -> No
     layers = model.config.num_hidden_layers
     memory = GrowingCache(model.config)
     memory.layers = [*growing_layers(layers, shared=layers * heads * size * 4 * (40 + ROOM + 1))]
-    output = generate(model, PROMPT, past_key_values=memory, rows=8, **options)
+    output = generate(model, PROMPT, past_key_values=memory, num_draft_tokens=8, **options)
     assert isinstance(output, Tensor)
     assert output.tolist() == expected
     assert not shared_buffers(memory.layers)

@@ -56,7 +56,7 @@ ROOM = {"flat": 41, "nested": 84, "list": 14}
 @cache
 def model(seed: int = 0) -> LanguageModel:
     tiny = tiny_model(seed=seed, max_position_embeddings=4096)
-    return LanguageModel(tiny, byte_tokenizer(), name="tiny", rows=32, recycling=False)
+    return LanguageModel(tiny, byte_tokenizer(), name="tiny", num_draft_tokens=32, recycling=False)
 
 
 def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
@@ -90,7 +90,7 @@ def test_every_answer_follows_the_schema(name: str) -> None:
             max_new_tokens=ROOM[name] + number,
             seed=number,
             temperature=number % 2,
-            rows=0,
+            num_draft_tokens=0,
         )
         assert follows(json.loads(completion.text), SCHEMAS[name], SCHEMAS[name]), completion.text
 
@@ -99,7 +99,7 @@ def test_every_answer_follows_the_schema(name: str) -> None:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_text_is_the_same_drafted_and_plain_and_batched(name: str, mode: str) -> None:
     asked: dict[str, Any] = {"json_schema": SCHEMAS[name], "max_new_tokens": 160, "seed": 3, **MODES[mode]}
-    plain = model().generate("Which bees?", rows=0, **asked)
+    plain = model().generate("Which bees?", num_draft_tokens=0, **asked)
     reference = plain.text.replace("a", "b", 1)
     drafted = model().generate("Which bees?", references=[reference, plain.text], **asked)
     assert drafted.text == plain.text
@@ -130,7 +130,7 @@ def test_a_room_that_one_more_item_would_overflow_gets_no_more_items() -> None:
 
 def test_an_answer_that_was_begun_in_the_prompt_goes_on_from_there() -> None:
     begun = '{"name": "Maya", "age": '
-    prompt = Conversation([{"role": "user", "content": "Which bee?"}], opening=f"Well: {begun}")
+    prompt = Conversation([{"role": "user", "content": "Which bee?"}], assistant_prefix=f"Well: {begun}")
     text = model().generate(prompt, json_schema=JsonSchema(FLAT, begun), max_new_tokens=60).text
     assert json.loads(begun + text)["name"] == "Maya"
     with pytest.raises(ValueError, match=r"No answer that begins with '\{\"other'"):

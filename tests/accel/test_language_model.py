@@ -37,7 +37,7 @@ def parrot(text: str, *, ends: bool = False) -> LanguageModel:
         said = [*text.encode(), EOS if ends else text.encode()[0]]
         for current, following in [*pairwise(said), (ord(":"), said[0])]:
             model.lm_head.weight[following, current] = 1
-    return LanguageModel(model, byte_tokenizer(), rows=32, name="parrot")
+    return LanguageModel(model, byte_tokenizer(), num_draft_tokens=32, name="parrot")
 
 
 @contextmanager

@@ -25,9 +25,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
-    loaded = LanguageModel.from_pretrained(checkpoint, device="cpu", dtype=torch.float32, drafter="copying", rows=8)
+    loaded = LanguageModel.from_pretrained(
+        checkpoint, device="cpu", dtype=torch.float32, drafter="copying", num_draft_tokens=8
+    )
     assert loaded.name == str(checkpoint)
-    assert loaded.options.rows == 8
+    assert loaded.options.num_draft_tokens == 8
     assert loaded.model.dtype == torch.float32
     assert not loaded.model.training
     assert isinstance(loaded.stream(MESSAGES), Stream)

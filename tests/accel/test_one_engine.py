@@ -78,7 +78,9 @@ def test_two_doors_to_one_model_leave_its_attention_as_it_was() -> None:
     texts: list[list[int]] = []
 
     def decode() -> None:
-        texts.append([token for step in stream(model, ids(PROMPTS[0]), rows=4, **SETTINGS) for token in step.tokens])
+        texts.append(
+            [token for step in stream(model, ids(PROMPTS[0]), num_draft_tokens=4, **SETTINGS) for token in step.tokens]
+        )
 
     for _ in range(4):
         with meeting(model):
@@ -123,7 +125,7 @@ def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of
 
     hook = model.model.layers[0].register_forward_pre_hook(meanwhile)
     try:
-        next(stream(model, prompt, rows=4, **SETTINGS))
+        next(stream(model, prompt, num_draft_tokens=4, **SETTINGS))
     finally:
         hook.remove()
     assert len(found) == 2
@@ -186,7 +188,7 @@ def test_the_engine_lets_its_model_go() -> None:
 def test_eight_threads_stream_at_once_and_every_text_is_that_of_a_single_run(family: str) -> None:
     language_model = LanguageModel(tiny_model(family, seed=27), byte_tokenizer())
     alone = [language_model.generate(prompt, max_new_tokens=24) for prompt in PROMPTS]
-    language_model.runners_up.clear()  # type: ignore[union-attr]
+    language_model.recycling_table.clear()  # type: ignore[union-attr]
 
     def read(number: int) -> tuple[int, ...]:
         with language_model.stream(PROMPTS[number], references=[PROMPTS[number - 1]], max_new_tokens=24) as pieces:
@@ -224,7 +226,11 @@ def test_requests_that_join_leave_and_fail_at_random_leave_the_others_their_text
                 list(stream(model, prompt, logits_processor=processors, **SETTINGS))
             return True
         steps = stream(
-            model, prompt, references=[truth[: own.randint(1, 24)]], rows=own.choice([None, 0, 8]), **SETTINGS
+            model,
+            prompt,
+            references=[truth[: own.randint(1, 24)]],
+            num_draft_tokens=own.choice([None, 0, 8]),
+            **SETTINGS,
         )
         if number % 4 == 1:
             spoken = [token for step, _ in zip(steps, range(own.randint(1, 6)), strict=False) for token in step.tokens]
@@ -234,7 +240,7 @@ def test_requests_that_join_leave_and_fail_at_random_leave_the_others_their_text
 
     with ThreadPoolExecutor(12) as pool:
         assert all(pool.map(decode, range(200)))
-    assert engine_of(model).lock.take(lambda: True)
+    assert engine_of(model).lock.run(lambda: True)
 
 
 def test_the_decoder_of_transformers_and_a_language_model_take_turns_on_one_model() -> None:

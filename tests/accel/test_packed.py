@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from antiphon.accel.drafting.drafters import Nothing
-from antiphon.accel.drafting.tree import depth_first
+from antiphon.accel.drafting.tree import reorder_depth_first
 from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch import packed
 from antiphon.accel.engines.torch.attention import implementation_of, lent
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.packed import MOST, PACKED, packed_attention, why_not_packed
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
@@ -145,7 +145,7 @@ def test_plain_steps_see_what_a_plain_forward_sees(family: str, dtype: torch.dty
     assert traits_of(model).packs
     options = OPTIONS | {"output_logits": True, "return_dict_in_generate": True}
     expected = model.generate(PROMPT, **options)
-    found: Any = generate(model, PROMPT, drafter=Nothing, rows=0, **options)
+    found: Any = generate(model, PROMPT, drafter=Nothing, num_draft_tokens=0, **options)
     if dtype == torch.float32:
         assert torch.equal(torch.cat(found.logits), torch.cat(expected.logits))
         return
@@ -167,16 +167,16 @@ def test_a_model_attends_packed_in_its_draft_steps_and_as_before_around_them() -
 
     handle = model.register_forward_pre_hook(note, with_kwargs=True)
     between: list[str] = []
-    witness = Witness(Thicket(text, 1, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCABULARY))
     output: Any = generate(
-        model, PROMPT, drafter=lambda: witness, on_step=lambda step: between.append(implementation_of(model)), **OPTIONS
+        model, PROMPT, drafter=lambda: recorder, on_step=lambda step: between.append(implementation_of(model)), **OPTIONS
     )
     handle.remove()
     assert output[0].tolist() == text
     assert seen == {"sdpa": {True}, PACKED: {False}}
     assert set(between) == {"sdpa"}
-    expect_plain_logits(model, text, witness.sights)
-    assert all(sight.draft == depth_first(sight.draft) for sight in witness.sights)
+    expect_plain_logits(model, text, recorder.records)
+    assert all(record.draft == reorder_depth_first(record.draft) for record in recorder.records)
 
 
 @pytest.mark.parametrize(("dtype", "packs"), [(torch.bfloat16, True), (torch.float32, False)])
@@ -190,7 +190,7 @@ def test_plain_steps_are_packed_in_half_precision_alone(dtype: torch.dtype, pack
         seen.append((implementation_of(model), named["attention_mask"] is None))
 
     model.register_forward_pre_hook(note, with_kwargs=True)
-    generate(model, PROMPT, drafter=Nothing, rows=0, **OPTIONS)
+    generate(model, PROMPT, drafter=Nothing, num_draft_tokens=0, **OPTIONS)
     assert set(seen[1:]) == {(PACKED if packs else "sdpa", True)}
     assert seen[0] == ("sdpa", True), "the prompt"
 
@@ -206,7 +206,7 @@ def test_the_model_has_its_own_attention_back_after_an_error() -> None:
 
     handle = model.register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
-        generate(model, PROMPT, drafter=lambda: Thicket(text, 1, VOCABULARY), **OPTIONS)
+        generate(model, PROMPT, drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), **OPTIONS)
     handle.remove()
     assert implementation_of(model) == "sdpa"
 

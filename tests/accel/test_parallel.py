@@ -52,7 +52,12 @@ def test_every_process_sees_the_same_windows_pools_and_text(seen: list[dict[str,
 def test_one_process_takes_the_steps_of_the_drafter(setting: tuple[int, int, int]) -> None:
     model, lookahead = tiny_model(seed=11), Lookahead(*setting, seed=3)
     steps: list[Step] = []
-    options: dict[str, Any] = {"max_new_tokens": 2 * LENGTH, "eos_token_id": None, "do_sample": False, "rows": 200}
+    options: dict[str, Any] = {
+        "max_new_tokens": 2 * LENGTH,
+        "eos_token_id": None,
+        "do_sample": False,
+        "num_draft_tokens": 200,
+    }
     generate(model, torch.tensor([PROMPT]), drafter=lambda: lookahead, on_step=steps.append, **options)
     together = list(decode_parallel(model, PROMPT, Lookahead(*setting, seed=3), max_new_tokens=LENGTH))[:-1]
     assert [step.tokens for step in together] == [step.tokens for step in steps[: len(together)]]

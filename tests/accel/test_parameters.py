@@ -33,7 +33,7 @@ def tiny() -> LanguageModel:
         ({"seed": -1}, "seed is -1"),
         ({"stop": ""}, "stop is ''"),
         ({"stop": ["a", ""]}, "at least one character"),
-        ({"rows": -1}, "rows is -1"),
+        ({"num_draft_tokens": -1}, "num_draft_tokens is -1"),
         ({"drafter": "psychic"}, "'psychic'.*blend"),
     ],
 )
@@ -48,8 +48,8 @@ def test_an_unknown_drafter_is_refused_before_a_model_is_loaded() -> None:
 
 
 def test_rows_out_of_range_are_refused_where_they_are_given() -> None:
-    with pytest.raises(ValueError, match="rows is -3"):
-        LanguageModel(tiny().model, tiny().tokenizer, rows=-3)
+    with pytest.raises(ValueError, match="num_draft_tokens is -3"):
+        LanguageModel(tiny().model, tiny().tokenizer, num_draft_tokens=-3)
 
 
 def test_a_reference_that_is_not_text_is_named() -> None:

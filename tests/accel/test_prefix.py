@@ -14,7 +14,7 @@ from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
@@ -46,13 +46,13 @@ def decoded(
     request = prepare(
         model, prompt, past_key_values=prefix.take(model, prompt), max_new_tokens=14, eos_token_id=None, do_sample=False
     )
-    witness = Witness(drafter or Thicket(plain(family, tuple(prompt)), seed=1, vocabulary=VOCABULARY))
-    options = DecodingOptions(drafter=lambda: witness, rows=32)
-    generation = engine_of(model).lock.take(lambda: TextGeneration(request, options=options))
+    recorder = RecordingDrafter(drafter or RandomTreeDrafter(plain(family, tuple(prompt)), seed=1, vocabulary=VOCABULARY))
+    options = DecodingOptions(drafter=lambda: recorder, num_draft_tokens=32)
+    generation = engine_of(model).lock.run(lambda: TextGeneration(request, options=options))
     summary = summarize(prefix.keeping(generation, generation.steps()))
     text = generation.transcript.tokens
     assert text == plain(family, tuple(prompt))
-    expect_plain_logits(model, text, witness.sights)
+    expect_plain_logits(model, text, recorder.records)
     return text, summary
 
 
@@ -127,7 +127,7 @@ def test_after_an_error_nothing_is_kept() -> None:
 
 
 def test_a_stream_that_is_closed_leaves_what_it_has_read() -> None:
-    tiny, prefix = LanguageModel(model_of("llama"), byte_tokenizer(), rows=8), PrefixCache()
+    tiny, prefix = LanguageModel(model_of("llama"), byte_tokenizer(), num_draft_tokens=8), PrefixCache()
     with tiny.stream("Hello there", prefix=prefix) as stream:
         next(stream)
     assert prefix.size >= len("Hello there")
@@ -137,6 +137,6 @@ def test_a_stream_that_is_closed_leaves_what_it_has_read() -> None:
 
 
 def test_a_batch_reads_every_prompt_whole() -> None:
-    tiny = LanguageModel(model_of("llama"), byte_tokenizer(), rows=8)
+    tiny = LanguageModel(model_of("llama"), byte_tokenizer(), num_draft_tokens=8)
     batch = tiny.generate_batch(["Hello", "Hello there"], max_new_tokens=5)
     assert [one.steps.prefill_tokens for one in batch] == [one.usage.prompt_tokens for one in batch]

@@ -18,7 +18,7 @@ from antiphon.accel.engines.protocol import Feed
 from antiphon.accel.engines.torch.engine import engine_of, prepack
 from antiphon.accel.engines.torch.prepacked import BLOCK, GRAIN, WORSE, Prepacked, Prepacking, Product
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Thicket, Witness
+from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
@@ -55,11 +55,11 @@ def prepack_as(model: Any, wanted: bool | None = None, prepacking: Prepacking = 
 def copies_of(model: Any) -> Prepacked:
     """The prepacked weights that a request would be given now."""
     engine = engine_of(model)
-    return engine.lock.take(lambda: engine.prepacked)
+    return engine.lock.run(lambda: engine.prepacked)
 
 
 def text_of(model: Any, **options: Any) -> list[int]:
-    output = generate(model, PROMPT, rows=8, **OPTIONS | options)
+    output = generate(model, PROMPT, num_draft_tokens=8, **OPTIONS | options)
     assert isinstance(output, Tensor)
     tokens: list[int] = output[0].tolist()
     return tokens
@@ -78,9 +78,9 @@ def hidden_layer(model: Any) -> Any:
 def test_text_and_logits_are_plain_decodings(family: str) -> None:
     model = prepacked_model(family)
     expected = plain_text_of(model)
-    witness = Witness(Thicket(expected, 1, VOCABULARY))
-    assert text_of(model, drafter=lambda: witness) == expected
-    expect_plain_logits(model, expected, witness.sights)
+    recorder = RecordingDrafter(RandomTreeDrafter(expected, 1, VOCABULARY))
+    assert text_of(model, drafter=lambda: recorder) == expected
+    expect_plain_logits(model, expected, recorder.records)
     assert len(copies_of(model)) > 0
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
-from antiphon.accel.drafting.drafters import Blend, Recycling, RunnersUp, SuffixMatch
+from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
 from antiphon.accel.engines.torch.bita_weights import untrained
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.adversary import Witness
+from antiphon.accel.testing.drafters import RecordingDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.accel.test_contract import plain, prompt_of
 from tests.accel.test_runners_up import logits_of, tensor_of
@@ -21,9 +21,9 @@ from tests.accel.test_runners_up import logits_of, tensor_of
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
 
 
-def knowing(*contexts: tuple[int, int, int]) -> RunnersUp:
+def knowing(*contexts: tuple[int, int, int]) -> RecyclingTable:
     """A table that knows one token to be the best after each pair."""
-    table = RunnersUp()
+    table = RecyclingTable()
     for before, last, follower in contexts:
         table.learn((before, last), EMPTY, logits_of({follower: 9.0}))
     return table
@@ -112,15 +112,17 @@ def test_versatile_tokens_take_what_the_table_leaves_open() -> None:
 
 @pytest.mark.parametrize("make", [Recycling, lambda table: Blend(recycling=table)], ids=["recycling", "blend"])
 def test_a_warm_table_saves_forwards_and_changes_no_text(make: Any) -> None:
-    table = RunnersUp()
-    witnesses = [Witness(make(table)) for _ in range(2)]
-    for witness in witnesses:
-        output = generate(tiny_model(), prompt_of(3), drafter=partial(forwarded, witness), rows=32, **GREEDY)
+    table = RecyclingTable()
+    recorders = [RecordingDrafter(make(table)) for _ in range(2)]
+    for recorder in recorders:
+        output = generate(
+            tiny_model(), prompt_of(3), drafter=partial(forwarded, recorder), num_draft_tokens=32, **GREEDY
+        )
         assert isinstance(output, Tensor)
         assert output.tolist() == plain("llama", "greedy").tolist()
-    cold, warm = (witness.sights for witness in witnesses)
+    cold, warm = (recorder.records for recorder in recorders)
     assert len(warm) < len(cold)
-    assert any(len(set(sight.draft.parents)) < len(sight.draft) for sight in warm), "some drafts branch"
+    assert any(len(set(record.draft.parents)) < len(record.draft) for record in warm), "some drafts branch"
 
 
 def forwarded(drafter: Drafter) -> Drafter:
@@ -133,12 +135,12 @@ def asked(language_model: LanguageModel, **settings: Any) -> int:
 
 
 def test_a_tenants_table_neither_learns_from_others_nor_serves_them() -> None:
-    language_model = LanguageModel(tiny_model(), byte_tokenizer(), rows=32)
-    assert language_model.runners_up is not None
-    ours, theirs = RunnersUp(), RunnersUp()
+    language_model = LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32)
+    assert language_model.recycling_table is not None
+    ours, theirs = RecyclingTable(), RecyclingTable()
     cold = asked(language_model, recycling=ours)
     assert asked(language_model, recycling=ours) < cold, "what ours learned serves ours"
-    assert language_model.runners_up.size == theirs.size == 0
+    assert language_model.recycling_table.size == theirs.size == 0
     size = ours.size
     assert asked(language_model, recycling=theirs) == cold
     assert asked(language_model) == cold
@@ -146,20 +148,22 @@ def test_a_tenants_table_neither_learns_from_others_nor_serves_them() -> None:
 
 
 def test_a_language_model_remembers_until_it_is_cleared() -> None:
-    language_model = LanguageModel(tiny_model(), byte_tokenizer(), rows=32)
-    assert language_model.runners_up is not None
+    language_model = LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32)
+    assert language_model.recycling_table is not None
     cold = asked(language_model)
     assert asked(language_model) < cold
-    language_model.runners_up.clear()
+    language_model.recycling_table.clear()
     assert asked(language_model) == cold
 
 
 def test_recycling_can_be_switched_off_for_a_request_and_for_all() -> None:
-    table = RunnersUp()
-    on, off = (LanguageModel(tiny_model(), byte_tokenizer(), rows=32, recycling=each) for each in (table, False))
+    table = RecyclingTable()
+    on, off = (
+        LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32, recycling=each) for each in (table, False)
+    )
     asked(on, recycling=False)
     assert table.size == 0
-    assert off.runners_up is None
+    assert off.recycling_table is None
     assert asked(off) == asked(off)
     asked(on, drafter="recycling")
     assert table.size > 0
@@ -167,20 +171,20 @@ def test_recycling_can_be_switched_off_for_a_request_and_for_all() -> None:
 
 def test_another_models_table_is_refused() -> None:
     with pytest.raises(ValueError, match="recycling is a table of runners-up of 'other', and this is 'llama'"):
-        LanguageModel(tiny_model(), byte_tokenizer(), recycling=RunnersUp("other"))
+        LanguageModel(tiny_model(), byte_tokenizer(), recycling=RecyclingTable("other"))
 
 
 def test_half_precision_logits_teach_the_same_order() -> None:
     logits = tensor_of({3: 9.0, 5: 8.0})
-    tables = [RunnersUp(), RunnersUp()]
+    tables = [RecyclingTable(), RecyclingTable()]
     for table, dtype in zip(tables, (torch.float32, torch.bfloat16), strict=True):
         table.learn((1, 2), EMPTY, TorchLogits(logits.to(dtype)))
     assert list(tables[0].after(1, 2))[:2] == list(tables[1].after(1, 2))[:2] == [3, 5]
 
 
 def test_beside_bita_the_same_table_is_used_and_switched_off() -> None:
-    table = RunnersUp()
-    on = LanguageModel(tiny_model(), byte_tokenizer(), rows=32, recycling=table)
+    table = RecyclingTable()
+    on = LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32, recycling=table)
     together = partial(Blend, untrained(on.model, prefix=2, masks=2))
     asked(on, drafter=together, recycling=False)
     assert table.size == 0

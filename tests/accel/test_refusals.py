@@ -107,8 +107,8 @@ def test_a_reference_that_is_no_text_is_named(references: Any, error: type[Excep
 
 @pytest.mark.parametrize("rows", [-1, 2.5, "many"])
 def test_rows_out_of_range_are_refused(rows: Any) -> None:
-    with pytest.raises(ValueError, match="rows is"):
-        Decoder(rows=rows)
+    with pytest.raises(ValueError, match="num_draft_tokens is"):
+        Decoder(num_draft_tokens=rows)
 
 
 def test_stop_strings_need_a_tokenizer() -> None:

@@ -15,9 +15,9 @@ from antiphon.accel import Conversation, RemoteLanguageModel
 from antiphon.accel.remote.errors import (
     AddressError,
     BrokenStreamError,
-    KeyRejectedError,
-    ModelMissingError,
-    RefusedError,
+    AuthenticationError,
+    ModelNotFoundError,
+    RequestRejectedError,
     ServerFailedError,
     TooManyRequestsError,
     UnreachableError,
@@ -127,7 +127,7 @@ def test_tools_are_offered_and_a_call_is_written_as_a_local_model_writes_it(spea
         {"index": 0, "function": {"arguments": '"Köln"}'}},
         {"index": 1, "id": "b", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}},
     )
-    said = asking(speaking).generate(Conversation(USER, [tool], choice="required"))
+    said = asking(speaking).generate(Conversation(USER, [tool], tool_choice="required"))
     assert said.text == (
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
@@ -136,7 +136,7 @@ def test_tools_are_offered_and_a_call_is_written_as_a_local_model_writes_it(spea
 
 
 def test_first_words_of_an_answer_go_to_servers_that_take_them(speaking: Speaking) -> None:
-    begun = Conversation(USER, opening="Bees ")
+    begun = Conversation(USER, assistant_prefix="Bees ")
     with pytest.raises(ValueError, match="ask without an opening"):
         asking(speaking).generate(begun)
     with serving(Speaking(owner="vllm")) as vllm:
@@ -155,7 +155,7 @@ def test_a_batch_comes_in_order_and_no_more_at_once_than_wanted(speaking: Speaki
 
 def test_a_batch_that_fails_begins_no_further_request(speaking: Speaking) -> None:
     speaking.refuse, speaking.pause = [400], 0.02
-    with pytest.raises(RefusedError):
+    with pytest.raises(RequestRejectedError):
         asking(speaking).generate_batch([USER] * 30, batch_size=2)
     assert len(speaking.asked) < 6
 
@@ -214,7 +214,7 @@ def test_an_address_where_nobody_listens_and_one_that_is_no_api(speaking: Speaki
 
 def test_a_wrong_key_and_the_right_one() -> None:
     with serving(Speaking(key="right")) as speaking:
-        with pytest.raises(KeyRejectedError, match="rejects the key"):
+        with pytest.raises(AuthenticationError, match="rejects the key"):
             asking(speaking).generate(USER)
         assert asking(speaking, api_key="right").generate(USER).text == ANSWER
 
@@ -222,14 +222,14 @@ def test_a_wrong_key_and_the_right_one() -> None:
 def test_the_key_is_read_from_the_environment_and_no_other_servers_key_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Speaking(key="right")) as speaking:
         monkeypatch.setenv("OPENAI_API_KEY", "right")
-        with pytest.raises(KeyRejectedError):
+        with pytest.raises(AuthenticationError):
             asking(speaking).generate(USER)
         monkeypatch.setenv("ANTIPHON_API_KEY", "right")
         assert asking(speaking).generate(USER).text == ANSWER
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are(speaking: Speaking) -> None:
-    with pytest.raises(ModelMissingError, match=r"has no model 'huge'; it has 'tiny'\."):
+    with pytest.raises(ModelNotFoundError, match=r"has no model 'huge'; it has 'tiny'\."):
         asking(speaking, "huge").generate(USER)
 
 
@@ -237,7 +237,7 @@ def test_a_model_that_has_gone_since(speaking: Speaking) -> None:
     model = asking(speaking)
     model.generate(USER)
     speaking.models = ("other",)
-    with pytest.raises(ModelMissingError, match="has no model 'tiny'"):
+    with pytest.raises(ModelNotFoundError, match="has no model 'tiny'"):
         model.generate(USER)
 
 
@@ -249,7 +249,7 @@ def test_too_many_requests_are_tried_again_and_then_told(speaking: Speaking) -> 
         asking(speaking, retries=1).generate(USER)
 
 
-@pytest.mark.parametrize(("status", "error"), [(400, RefusedError), (422, RefusedError), (500, ServerFailedError)])
+@pytest.mark.parametrize(("status", "error"), [(400, RequestRejectedError), (422, RequestRejectedError), (500, ServerFailedError)])
 def test_what_a_server_refuses_is_told_in_its_words(speaking: Speaking, status: int, error: type[Exception]) -> None:
     speaking.refuse = [status]
     with pytest.raises(error, match="not now"):
@@ -265,8 +265,8 @@ def test_a_server_that_does_not_answer_in_time(speaking: Speaking) -> None:
 
 
 def test_what_only_a_local_model_takes_is_refused(speaking: Speaking) -> None:
-    with pytest.raises(ValueError, match="rows is 4; on a server how to draft is the server's business"):
-        asking(speaking).generate(USER, rows=4)
+    with pytest.raises(ValueError, match="num_draft_tokens is 4; on a server how to draft is the server's business"):
+        asking(speaking).generate(USER, num_draft_tokens=4)
     with pytest.raises(TypeError, match=r"references is one text"):
         asking(speaking).generate(USER, references="text")
     with pytest.raises(ValueError, match="2, one for each prompt"):

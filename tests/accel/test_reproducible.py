@@ -11,7 +11,7 @@ import torch
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import RunnersUp
+from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.generate import stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
@@ -63,12 +63,12 @@ def test_requests_at_once_share_no_forward_and_say_what_each_says_alone() -> Non
 
 def test_what_other_requests_taught_is_not_drafted_from_and_not_kept() -> None:
     model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
-    asked: Any = {"max_new_tokens": TOKENS, "rows": 16}
+    asked: Any = {"max_new_tokens": TOKENS, "num_draft_tokens": 16}
     for drafter in ("blend", "recycling"):
         first = model.generate(QUESTIONS[0], drafter=drafter, **asked).origins
         assert model.generate(QUESTIONS[0], drafter=drafter, **asked).origins == first
-    assert model.runners_up is not None
-    assert model.runners_up.size == 0
+    assert model.recycling_table is not None
+    assert model.recycling_table.size == 0
     remembering = LanguageModel(tiny(), byte_tokenizer(), name="tiny")
     first = remembering.generate(QUESTIONS[0], **asked).origins
     assert remembering.generate(QUESTIONS[0], **asked).origins != first
@@ -76,7 +76,7 @@ def test_what_other_requests_taught_is_not_drafted_from_and_not_kept() -> None:
 
 def test_a_table_that_remembers_is_refused_where_nothing_may_be_remembered() -> None:
     with pytest.raises(ValueError, match="recycling is a table that remembers other requests"):
-        LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True, recycling=RunnersUp("tiny"))
+        LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True, recycling=RecyclingTable("tiny"))
     model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
     with pytest.raises(ValueError, match="recycling is a table that remembers other requests"):
-        model.generate("Who?", recycling=RunnersUp("tiny"))
+        model.generate("Who?", recycling=RecyclingTable("tiny"))

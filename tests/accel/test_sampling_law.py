@@ -14,12 +14,12 @@ from transformers import LogitsProcessorList, TopKLogitsWarper
 from antiphon.accel.decoding.sampling import Chooser
 from antiphon.accel.decoding.transcript import Transcript
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, chain, merge, trim
-from antiphon.accel.drafting.verify import walk
+from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from tests.accel.oracles import plain_logits, spelled
 from tests.chi_square import p_value
@@ -118,7 +118,7 @@ SHAPES: dict[str, Callable[[Text], Draft]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_drafts_of_any_shape_leave_the_law_of_a_toy_model_exactly_as_it_is(shape: str) -> None:
-    assert drafted_law(walk, SHAPES[shape]) == plain_law()
+    assert drafted_law(verify, SHAPES[shape]) == plain_law()
 
 
 def drawn_afresh(draft: Draft, choose: Choose, commit: Callable[[int], bool]) -> Accepted:
@@ -204,7 +204,7 @@ def test_four_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None
     law = exact_law(model, prompt, draft)
     assert abs(sum(law.values()) - 1) < 1e-9
     assert len(law) > 10
-    p = p_value(law, drawn(model, prompt, draft, walk))
+    p = p_value(law, drawn(model, prompt, draft, verify))
     assert p > ODDS, f"p is {p:.2g}; with another seed an engine that is right fails once in {1 / ODDS:,.0f} runs"
 
 
@@ -229,8 +229,8 @@ def test_the_same_seed_draws_the_same_text_with_and_without_drafts(temperature: 
     output = generate(
         model,
         PROMPT,
-        rows=32,
-        drafter=lambda: Thicket(text, 2, VOCABULARY),
+        num_draft_tokens=32,
+        drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY),
         on_step=lambda step: accepted.append(step.accepted),
         eos_token_id=None,
         **options,

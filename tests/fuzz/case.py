@@ -65,7 +65,7 @@ class Case:
     padding: int = 0
     chunk: int | None = None
     new_tokens: int = 8
-    rows: int | None = 32
+    num_draft_tokens: int | None = 32
     drafter: str = "script"
     scripts: tuple[Script, ...] = ()
     references: tuple[tuple[int, ...], ...] = ()
@@ -146,7 +146,7 @@ def cases(draw: st.DrawFn) -> Case:
         padding=draw(st.one_of(st.just(0), st.integers(0, 9))),
         chunk=draw(st.one_of(st.none(), st.integers(1, 20))),
         new_tokens=room,
-        rows=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
+        num_draft_tokens=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
         drafter=draw(st.sampled_from(["script", "script", "script", *sorted(FACTORIES)])),
         scripts=tuple(draw(st.lists(scripts(), min_size=1, max_size=4))),
         references=tuple(draw(st.lists(few.map(tuple), max_size=3))),

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits, Tokens
-from antiphon.accel.engines.selection import select
+from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from tests.fuzz.case import SIZES, TRUTH, Case, Script
 

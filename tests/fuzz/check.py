@@ -15,7 +15,7 @@ from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.adversary import Witness
+from antiphon.accel.testing.drafters import RecordingDrafter
 from antiphon.accel.testing.tiny import PAD
 from tests.accel.oracles import ATOL, KINKED, RTOL, expect_plain_logits
 from tests.fuzz.case import FACTORIES, Case
@@ -54,20 +54,20 @@ def check(case: Case) -> Verdict:
     except REFUSALS as error:
         expect_the_same_error(case, error)
         return "error"
-    witness = Witness(drafter_of(case, plain.text))
+    recorder = RecordingDrafter(drafter_of(case, plain.text))
     company = Company(case)
-    text, steps = decode(case, witness, company)
+    text, steps = decode(case, recorder, company)
     start = case.padding + len(case.prompt)
     assert [token for step in steps for token in step.tokens] == text[start:], "the steps do not add up to the text"
-    expect_whole_steps(case, steps, witness)
+    expect_whole_steps(case, steps, recorder)
     if not switches_rotation(case):
-        expect_plain_logits(model_for(case), text, witness.sights, every_row=0, padding=case.padding)
+        expect_plain_logits(model_for(case), text, recorder.records, every_row=0, padding=case.padding)
     if text != plain.text:
         expect_tie(case, plain, text)
         return "tie"
     assert company.record == plain.company.record, "processors or criteria were called on other texts"
     assert steps[-1].finish == finish_of(case, plain), f"it says it finished by {steps[-1].finish}"
-    expect_logits_of(plain, witness)
+    expect_logits_of(plain, recorder)
     return "same"
 
 
@@ -124,7 +124,12 @@ def decode(case: Case, drafter: Drafter, company: Company) -> tuple[list[int], l
     """The engine's text and steps, by the door that the case names."""
     model, prompt, given = model_for(case), prompt_of(case), arguments(case, company)
     steps: list[Step] = []
-    own: dict[str, Any] = {"rows": case.rows, "drafter": lambda: drafter, "cost": KINKED, "engine": engine_of(case)}
+    own: dict[str, Any] = {
+        "num_draft_tokens": case.num_draft_tokens,
+        "drafter": lambda: drafter,
+        "cost": KINKED,
+        "engine": engine_of(case),
+    }
     if case.door == "stream":
         generator = None if case.draw is None else torch.Generator().manual_seed(case.draw)
         steps += stream(model, prompt, references=case.references, generator=generator, **own, **given)
@@ -149,13 +154,13 @@ def expect_the_same_error(case: Case, error: Exception) -> None:
     assert (type(raised), str(raised)[:40]) == (type(error), str(error)[:40])
 
 
-def expect_whole_steps(case: Case, steps: Sequence[Step], witness: Witness) -> None:
+def expect_whole_steps(case: Case, steps: Sequence[Step], recorder: RecordingDrafter) -> None:
     assert all(step.finish is None for step in steps[:-1])
     assert all(len(step.tokens) == step.accepted + 1 for step in steps)
-    assert all(step.drafted <= (63 if case.rows is None else case.rows) for step in steps)
+    assert all(step.drafted <= (63 if case.num_draft_tokens is None else case.num_draft_tokens) for step in steps)
     assert steps[0].drafted == 0 or "lookahead" in str(case.drafter)  # which alone asks beside the prompt
     assert [(step.tokens, step.drafted) for step in steps] == [
-        (sight.accepted.tokens, len(sight.draft)) for sight in witness.sights
+        (record.accepted.tokens, len(record.draft)) for record in recorder.records
     ]
 
 
@@ -168,9 +173,9 @@ def finish_of(case: Case, plain: Plain) -> str:
     return "stop" if ended else "length"
 
 
-def expect_logits_of(plain: Plain, witness: Witness) -> None:
+def expect_logits_of(plain: Plain, recorder: RecordingDrafter) -> None:
     """Every emitted token was chosen from the logits that plain decoding chose it from."""
-    rows = [sight.logits[[0, *(row + 1 for row in sight.accepted.path)]] for sight in witness.sights]
+    rows = [record.logits[[0, *(row + 1 for row in record.accepted.path)]] for record in recorder.records]
     torch.testing.assert_close(torch.cat(rows).float(), torch.cat(plain.logits), atol=ATOL, rtol=RTOL)
 
 

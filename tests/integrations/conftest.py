@@ -26,6 +26,6 @@ def tiny() -> LanguageModel:
     It learns nothing from a request, so that the same text takes the same steps.
     """
     tiny = tiny_model(max_position_embeddings=4096)
-    model = LanguageModel(tiny, byte_tokenizer(), name="tiny", rows=32, recycling=False)
+    model = LanguageModel(tiny, byte_tokenizer(), name="tiny", num_draft_tokens=32, recycling=False)
     model.generate("What it can verify is probed once.", max_new_tokens=2)
     return model

@@ -42,11 +42,11 @@ def test_what_an_answer_was_asked_with_reaches_the_chat_model(
     passage = retriever.search(QUESTION)[0]
     prompt = reader_prompt(QUESTION, [passage]).content
     begins = "[1] Wax"
-    options = {"begins": begins}
+    options = {"response_prefix": begins}
     monkeypatch.setattr(retrieval_chain, "chosen_first", lambda model, question, passages, **_: (passages, 1, options))
     chat = ChatAntiphon(language_model=reader, max_tokens=12)
     found = chat.with_retriever(AntiphonRetriever(retriever=retriever)).invoke(QUESTION)
-    assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, begins=begins).text
+    assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, response_prefix=begins).text
     assert found["answer"].content != reader.generate(prompt, max_new_tokens=12).text
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from antiphon.accel.drafting.draft import Tokens
 from antiphon.accel.drafting.drafters import Blend
-from antiphon.accel.testing.adversary import Witness
+from antiphon.accel.testing.drafters import RecordingDrafter
 
 
-class Listening(Witness):
+class Listening(RecordingDrafter):
     """Drafts as the default does, and writes down prompt and references too."""
 
     def __init__(self) -> None:

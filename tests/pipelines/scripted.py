@@ -14,9 +14,9 @@ import torch
 from antiphon.accel import Completion, PrefixCache, Summary, Usage
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.drafting.draft import Accepted
-from antiphon.accel.drafting.weigher import Weigher
+from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.text.completion import Pieces
+from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
 
 OTHER = 0
@@ -32,7 +32,7 @@ class Words:
         return [self._ids[word] for word in text.split()]
 
 
-class Said(Pieces):
+class Said(TextStream):
     """A text that is known beforehand, and what is done before its first piece."""
 
     def __init__(self, text: str, first: Callable[[], None] = lambda: None) -> None:
@@ -61,9 +61,9 @@ class Scripted:
     streams: list[Said] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
 
-    def stream(self, prompt: PromptInput, **parameters: Any) -> Pieces:
+    def stream(self, prompt: PromptInput, **parameters: Any) -> TextStream:
         self.given.append(parameters)
-        return Said(parameters.get("begins", "") + " It is so.")
+        return Said(parameters.get("response_prefix", "") + " It is so.")
 
     def stream_batch(
         self,
@@ -78,9 +78,9 @@ class Scripted:
         self.streams = [Said("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
         return self.streams
 
-    def _verify(self, weigher: Weigher) -> None:
+    def _verify(self, scorer: ContinuationScorer) -> None:
         """The second token of each text is as likely as the text, all others are certain."""
-        draft = weigher.begin((), ())
+        draft = scorer.begin((), ())
         assert draft is not None
         scores = torch.full((1 + len(draft.tokens), 99), -1e9)
         scores[:, OTHER] = 0.0
@@ -96,4 +96,4 @@ class Scripted:
                 row = draft.children.get(row, {}).get(token, -1)
                 if row < 0:
                     break
-        weigher.observe(draft, Accepted((), (1,)), NumpyLogits(scores.numpy()))
+        scorer.observe(draft, Accepted((), (1,)), NumpyLogits(scores.numpy()))

@@ -51,7 +51,7 @@ def new_tokens(turn: Answer, before: Answer) -> int:
 
 def test_every_turn_reads_only_what_is_new_and_says_the_same(retriever: Retriever, typist: LanguageModel) -> None:
     rag = Rag(retriever, typist, k=2)
-    reused = asked(rag, reuse=True, rows=16)
+    reused = asked(rag, reuse=True, num_draft_tokens=16)
     again = asked(rag, reuse=False, drafter="nothing")
     assert [answer.text for answer in reused] == [answer.text for answer in again]
     assert [answer.usage for answer in reused] == [answer.usage for answer in again]
@@ -62,21 +62,21 @@ def test_every_turn_reads_only_what_is_new_and_says_the_same(retriever: Retrieve
 
 
 def test_the_logits_of_a_third_turn_are_a_plain_forwards(retriever: Retriever, typist: LanguageModel) -> None:
-    chat, witness = Chat(Rag(retriever, typist, k=1)), Listening()
+    chat, recorder = Chat(Rag(retriever, typist, k=1)), Listening()
     for question in QUESTIONS[:2]:
-        chat.ask(question, max_new_tokens=24, rows=16)
-    stream = chat.stream(QUESTIONS[2], max_new_tokens=24, rows=16, drafter=lambda: witness)
+        chat.ask(question, max_new_tokens=24, num_draft_tokens=16)
+    stream = chat.stream(QUESTIONS[2], max_new_tokens=24, num_draft_tokens=16, drafter=lambda: recorder)
     list(stream)
-    text = [*witness.prompt, *stream.completion.tokens]
-    assert stream.answer.steps.prefill_tokens < len(witness.prompt) / 2
-    expect_plain_logits(typist.model, text, witness.sights)
+    text = [*recorder.prompt, *stream.completion.tokens]
+    assert stream.answer.steps.prefill_tokens < len(recorder.prompt) / 2
+    expect_plain_logits(typist.model, text, recorder.records)
 
 
 def test_earlier_passages_and_answers_are_references(retriever: Retriever, typist: LanguageModel) -> None:
-    chat, witness = Chat(Rag(retriever, typist, k=1)), Listening()
+    chat, recorder = Chat(Rag(retriever, typist, k=1)), Listening()
     first = chat.ask(QUESTIONS[0], max_new_tokens=24)
-    now = chat.ask(QUESTIONS[1], max_new_tokens=24, drafter=lambda: witness)
-    texts = [typist.tokenizer.decode(reference) for reference in witness.references]
+    now = chat.ask(QUESTIONS[1], max_new_tokens=24, drafter=lambda: recorder)
+    texts = [typist.tokenizer.decode(reference) for reference in recorder.references]
     assert texts == [now.passages[0].text, first.passages[0].text, first.text]
 
 
@@ -196,7 +196,7 @@ def test_an_answer_that_says_nothing_is_no_turn(retriever: Retriever, typist: La
 def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist: LanguageModel, tmp_path: Any) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
     rag = Rag(retriever, typist, k=1, sessions=store)
-    options: dict[str, Any] = {"rows": 16, "recycling": False}
+    options: dict[str, Any] = {"num_draft_tokens": 16, "recycling": False}
     cold, warm, off = (
         asked(rag, reuse=True, **options),
         asked(rag, reuse=True, **options),

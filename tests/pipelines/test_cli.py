@@ -91,7 +91,7 @@ def test_an_answer_is_followed_by_its_citations_and_its_cost(index_folder: Path,
 
 
 def test_an_answer_is_shown_once_more_as_it_was_decoded(index_folder: Path, tiny_folder: Path) -> None:
-    shown = ask(index_folder, tiny_folder, "--drafting", "--rows", 8).stdout.splitlines()
+    shown = ask(index_folder, tiny_folder, "--drafting", "--num-draft-tokens", 8).stdout.splitlines()
     assert re.fullmatch(r"30 tokens in \d+ steps; drafts had guessed \d+ of them\.", shown[-1])
     assert not any("drafts had guessed" in line for line in ask(index_folder, tiny_folder).stdout.splitlines())
 
@@ -115,7 +115,7 @@ def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_fold
         (("ask", "?", "--index", "INDEX", "--model", "smolm2"), "did you mean 'smollm2'?"),
         (("ask", "?", "--index", "INDEX", "--model", "empty"), "is no model folder"),
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "0"), "k is 0"),
-        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--rows", "-1"), "rows is -1"),
+        (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--num-draft-tokens", "-1"), "num_draft_tokens is -1"),
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--max-new-tokens", "0"), "max_new_tokens is 0"),
         (("ask", " ", "--index", "INDEX", "--model", "MODEL"), "question is empty"),
         (

@@ -14,7 +14,7 @@ from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.families import ALL_FAMILIES
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.accel.testing.trial import FamilyTrial, OpenVINOTrial, Trial
+from antiphon.accel.testing.family_check import FamilyResult, OpenVINOResult, ComparisonResult
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.doctor_report import LEVELS, families_markdown, show_families, try_families
 
@@ -102,25 +102,25 @@ def test_the_families_named_are_tried_and_sorted_by_what_they_verify() -> None:
     found = json.loads(json.dumps(trials[0].as_dict()))
     assert (found["family"], found["level"], found["greedy"]["oracle"]["tokens"]) == ("llama", "tree", 48)
     if is_installed():
-        assert (found["openvino"]["reason"], found["openvino"]["sampled"]["thicket"]["same"]) == ("", True)
+        assert (found["openvino"]["reason"], found["openvino"]["sampled"]["random trees"]["same"]) == ("", True)
         assert "| 9 | no | " in families_markdown(trials[1:])
 
 
-STAYS = OpenVINOTrial({}, "it is another engine")
+STAYS = OpenVINOResult({}, "it is another engine")
 
 
-def trial_of(family: str, greedy: Trial, sampled: Trial, openvino: OpenVINOTrial = STAYS) -> FamilyTrial:
+def trial_of(family: str, greedy: ComparisonResult, sampled: ComparisonResult, openvino: OpenVINOResult = STAYS) -> FamilyResult:
     modes = {"greedy": {"oracle": greedy}, "sampled": {"oracle": sampled}}
-    return FamilyTrial(family, traits_of(tiny_model(family)), modes, openvino)
+    return FamilyResult(family, traits_of(tiny_model(family)), modes, openvino)
 
 
-GOOD = Trial(same=True, tokens=48, steps=9, error=3e-6)
+GOOD = ComparisonResult(same=True, tokens=48, steps=9, error=3e-6)
 
 
 def test_a_family_that_is_not_exact_stands_out(capsys: pytest.CaptureFixture[str]) -> None:
-    other = Trial(same=False, tokens=48, steps=12, error=float("inf"))
-    drifting = Trial(same=True, tokens=48, steps=9, error=0.02)
-    rows = [trial_of("llama", GOOD, other, OpenVINOTrial({"greedy": {"oracle": drifting}}))]
+    other = ComparisonResult(same=False, tokens=48, steps=12, error=float("inf"))
+    drifting = ComparisonResult(same=True, tokens=48, steps=9, error=0.02)
+    rows = [trial_of("llama", GOOD, other, OpenVINOResult({"greedy": {"oracle": drifting}}))]
     rows.append(trial_of("gemma3", drifting, GOOD))
     page = families_markdown(rows)
     assert "| llama | tree | full | same | differs | inf | 9 | differs |" in page
@@ -135,9 +135,9 @@ def test_the_page_of_families_is_what_its_command_prints_today() -> None:
     for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
         row = rf"^\| {family} \|.*\| (\d+) \| (no: |)([^|]*) \| [^|]* \|$"
         steps, refused, said = re.findall(row, PAGE, flags=re.MULTILINE)[0]
-        traits, trial = traits_of(tiny_model(family)), Trial(same=True, tokens=48, steps=int(steps), error=3e-6)
+        traits, trial = traits_of(tiny_model(family)), ComparisonResult(same=True, tokens=48, steps=int(steps), error=3e-6)
         reason = said if refused else "" if said.startswith("same") else traits.reason
         windows = [] if reason else [window for window in windows_of(traits) if window]
-        openvino = OpenVINOTrial({}, reason, None if reason else min(windows, default=None))
+        openvino = OpenVINOResult({}, reason, None if reason else min(windows, default=None))
         rows.append(trial_of(family, trial, trial, openvino))
     assert families_markdown(rows) == PAGE

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from antiphon.accel import LanguageModel, PrefixCache, Stream
-from antiphon.accel.drafting.weigher import Weigher
+from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.accel.text.messages import PromptInput
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
@@ -47,14 +47,14 @@ QUESTION = "How many eggs does a queen lay?"
 def test_of_lines_that_are_as_likely_the_one_that_answers_best_begins_the_answer() -> None:
     asked = asked_of(WAX, HONEY)
     chosen = chosen_of(asked, {WAX: -1.0, HONEY: -1.0}, Wax=0.6, Honey=2.8)
-    assert (chosen.asked, chosen.options) == (asked[1], {"begins": HONEY})
+    assert (chosen.asked, chosen.options) == (asked[1], {"response_prefix": HONEY})
     assert "".join(chosen.answer(Scripted({}), **chosen.options)) == f"{HONEY} It is so."
 
 
 def test_of_lines_that_answer_as_well_the_likelier_one_begins_the_answer() -> None:
     asked = asked_of(f"{WAX}\n{HONEY}", "[1] Bees fly.")
     chosen = chosen_of(asked, {WAX: -0.1, HONEY: -6.0, "[1] Bees fly.": -8.0})
-    assert (chosen.asked, chosen.options) == (asked[0], {"begins": WAX})
+    assert (chosen.asked, chosen.options) == (asked[0], {"response_prefix": WAX})
 
 
 @pytest.mark.parametrize(("stop", "stops"), [((), ["\n"]), ("!", ["!", "\n"]), (["!"], ["!", "\n"])])
@@ -65,7 +65,7 @@ def test_where_no_line_is_enough_the_passage_of_the_heaviest_declines_and_says_n
     asked = asked_of(WAX, HONEY)
     model = Scripted({WAX: likely, HONEY: likely, DECLINED: -0.01 if likely < -1 else -4.0})
     chosen = choose_passages(model, asked, measures_of({"Wax": fit - 0.1, "Honey": fit}, similar), stop=stop)
-    assert (chosen.asked, chosen.options) == (asked[1], {"begins": DECLINED, "stop": stops})
+    assert (chosen.asked, chosen.options) == (asked[1], {"response_prefix": DECLINED, "stop": stops})
 
 
 def test_what_the_model_would_rather_decline_weighs_less() -> None:
@@ -96,7 +96,7 @@ def test_lines_that_answer_least_are_not_weighed_and_their_passages_not_read() -
     model = Scripted({DECLINED: -9.0, **dict.fromkeys(lines.splitlines(), -1.0)})
     chosen = choose_passages(model, asked_of(WAX, lines), measures_of({"Wax": -0.1}))
     assert model.read == ["?1"]
-    assert chosen.options["begins"] in lines
+    assert chosen.options["response_prefix"] in lines
 
 
 def test_a_line_of_several_passages_is_weighed_once_in_the_first() -> None:
@@ -137,7 +137,7 @@ def test_the_heaviest_line_is_said_where_another_shows_that_there_is_an_answer_o
         lambda pairs: [0.1 if "Wax" in line else similar for _, line in pairs],
     )
     model = Scripted({WAX: -1.0, HONEY: -1.0, DECLINED: -2.0})
-    assert choose_passages(model, asked, measures).options == {"begins": WAX}
+    assert choose_passages(model, asked, measures).options == {"response_prefix": WAX}
 
 
 @pytest.mark.parametrize("asks", ["How long does honey keep?", '**"Who asks?"**', "蜂蜜能保存多久？", "How?!"])
@@ -155,7 +155,7 @@ def test_passages_without_a_line_are_answered_as_the_model_likes() -> None:
     assert (chosen.asked, chosen.options, model.read) == (asked[0], {"seed": 3}, [])
 
 
-@pytest.mark.parametrize("options", [{"begins": "So"}, {"json_schema": {"type": "object"}}])
+@pytest.mark.parametrize("options", [{"response_prefix": "So"}, {"json_schema": {"type": "object"}}])
 def test_an_answer_whose_form_was_asked_for_has_it(options: dict[str, Any]) -> None:
     asked = asked_of(WAX, HONEY)
     model = Scripted({WAX: -1.0, HONEY: -0.1, DECLINED: -9.0})
@@ -168,7 +168,7 @@ def test_what_was_read_is_what_the_answer_goes_on_from() -> None:
     chosen = choose_passages(model, asked_of(WAX), measures_of({}), prefixes, seed=3)
     chosen.answer(model, **chosen.options)
     [given] = model.given
-    assert (given["seed"], given["begins"]) == (3, WAX)
+    assert (given["seed"], given["response_prefix"]) == (3, WAX)
     assert given["prefix"] is prefixes[0]
 
 
@@ -178,7 +178,7 @@ def test_lines_and_the_refusal_fit_into_one_compiled_step() -> None:
 
 def test_an_error_frees_all_of_them() -> None:
     class Broken(Scripted):
-        def _verify(self, weigher: Weigher) -> None:
+        def _verify(self, scorer: ContinuationScorer) -> None:
             raise RuntimeError("out of memory")
 
     model = Broken({})
@@ -207,7 +207,7 @@ def test_one_tree_of_lines_says_what_plain_forwards_say(reader: LanguageModel) -
 def test_a_model_that_verifies_no_tree_is_asked_for_each_line(reader: LanguageModel) -> None:
     class Plain(LanguageModel):
         def stream_batch(self, prompts: Sequence[PromptInput], **parameters: Any) -> list[Stream]:
-            return super().stream_batch(prompts, **{**parameters, "rows": 1})
+            return super().stream_batch(prompts, **{**parameters, "num_draft_tokens": 1})
 
     [asked] = asked_of(f"{WAX}\n{HONEY}")
     plain = Plain(reader.model, reader.tokenizer, name="tiny-reader")
@@ -254,7 +254,7 @@ def test_the_answer_begins_with_the_heaviest_line_and_goes_on_as_the_model_likes
     assert max(weights) > 2
     rag = Rag(retriever, reader, k=3)
     answer = rag.ask(QUESTION, max_new_tokens=120)
-    assert answer.text == reader.generate(prompts[best].content, max_new_tokens=120, begins=line).text
+    assert answer.text == reader.generate(prompts[best].content, max_new_tokens=120, response_prefix=line).text
     assert answer.text.startswith(line)
     assert answer.passages[0] == found[best]
     assert set(answer.passages) == set(found)
@@ -278,7 +278,10 @@ def test_lines_of_two_passages_that_weigh_nearly_the_same_begin_one_answer(
     assert {passage.text for passage in said} == set(wanted)
     assert set(answer.passages) == set(found)
     begins = "\n".join(f"[{number}] {wanted[passage.text]}" for number, passage in enumerate(said, start=1))
-    assert answer.text == reader.generate(reader_prompt(QUESTION, said).content, max_new_tokens=300, begins=begins).text
+    assert (
+        answer.text
+        == reader.generate(reader_prompt(QUESTION, said).content, max_new_tokens=300, response_prefix=begins).text
+    )
     assert answer.text.startswith(begins)
     assert {each.passage for each in answer.citations} >= {1, 2}
     chain = ChatAntiphon(language_model=reader, max_tokens=300).with_retriever(

@@ -20,7 +20,9 @@ FOLLOW_UPS = ("How long does honey keep?", "How many bees live in a colony?")
 
 @pytest.fixture(scope="module")
 def reader(reader_folder: Path) -> LanguageModel:
-    return LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch", rows=32, recycling=False)
+    return LanguageModel.from_pretrained(
+        reader_folder, dtype=torch.float32, engine="torch", num_draft_tokens=32, recycling=False
+    )
 
 
 def test_the_answer_to_a_paraphrased_question_saves_steps_and_changes_no_word(

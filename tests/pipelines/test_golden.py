@@ -95,14 +95,16 @@ class Triggers(Copying):
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         tail = context[max(self._start, len(context) - self.max_n) :]
-        self.count += len(self._occurrences.after(tail, self.max_n)) >= self.n
+        self.count += len(self._index.after(tail, self.max_n)) >= self.n
         return super().propose(context, budget)
 
 
 def summary_of(recordings: list[Recording], n: int, k: int) -> tuple[Summary, int]:
     """The summary of all answers, and the steps with a match."""
     drafters = [Triggers(n, k) for _ in recordings]
-    runs = [replay_steps(each, drafter, rows=64) for each, drafter in zip(recordings, drafters, strict=True)]
+    runs = [
+        replay_steps(each, drafter, num_draft_tokens=64) for each, drafter in zip(recordings, drafters, strict=True)
+    ]
     return summarize(chain.from_iterable(runs)), sum(drafter.count for drafter in drafters)
 
 
@@ -134,7 +136,7 @@ def test_copying_takes_the_steps_of_llma_on_summaries() -> None:
 def test_the_default_drafter_keeps_what_it_reaches_on_retrieved_passages(name: str, least: float) -> None:
     samples = samples_of(name, task="rag")
     tokenizer: Any = AutoTokenizer.from_pretrained(DATA / "llama_tokenizer")
-    summary = replay_samples(samples, tokenizer, Blend, rows=32)
+    summary = replay_samples(samples, tokenizer, Blend, num_draft_tokens=32)
     assert summary.tokens_per_step >= least
     assert summary.rows_per_step <= 32
 
@@ -142,6 +144,7 @@ def test_the_default_drafter_keeps_what_it_reaches_on_retrieved_passages(name: s
 def test_trees_save_more_steps_than_chains_and_the_blend_most() -> None:
     recordings = rag()
     trie, blend = (
-        summarize(step for each in recordings for step in replay_steps(each, make(), rows=32)) for make in (Trie, Blend)
+        summarize(step for each in recordings for step in replay_steps(each, make(), num_draft_tokens=32))
+        for make in (Trie, Blend)
     )
     assert summary_of(recordings, n=1, k=18)[0].steps > trie.steps > blend.steps

@@ -47,8 +47,8 @@ def test_a_model_whose_layers_are_prepacked_is_exported_all_the_same() -> None:
     language_model = LanguageModel(model, byte_tokenizer(), name="packed")
     engine = engine_of(model)
     engine.prepacking = Prepacking(seconds=lambda multiply, input: 1.0)  # whatever the clock says
-    engine.lock.take(engine.own)
-    assert len(engine.lock.take(lambda: engine.prepacked)) > 0
+    engine.lock.run(engine.own)
+    assert len(engine.lock.run(lambda: engine.prepacked)) > 0
     greedy, genai = methods_named([GENAI], None)
     plain, found = (each(language_model, Job(PROMPT), 8) for each in (greedy, genai))
     assert found.tokens == plain.tokens

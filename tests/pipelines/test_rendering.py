@@ -147,7 +147,7 @@ def test_drafting_tells_drafted_tokens_from_the_models_own() -> None:
 def test_an_answers_drafting_is_what_its_steps_counted(
     retriever: Retriever, tiny: LanguageModel, max_new_tokens: int
 ) -> None:
-    shown = Rag(retriever, tiny).ask("How many?", max_new_tokens=max_new_tokens, rows=16)
+    shown = Rag(retriever, tiny).ask("How many?", max_new_tokens=max_new_tokens, num_draft_tokens=16)
     assert shown.drafting.steps == shown.steps.steps
     assert shown.drafting.drafted == shown.steps.accepted
     assert "".join(part.drafted + part.own for part in shown.drafting.parts) == shown.text

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Copying, Nothing
-from antiphon.accel.testing.adversary import Liar, Oracle
+from antiphon.accel.testing.drafters import WrongDrafter, OracleDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.pipelines.benchmark.drafting import import_seconds, measure_drafting, own_seconds, synthetic_recording
 from antiphon.pipelines.benchmark.replay import Recording, recording_of, replay_samples, replay_steps
@@ -78,7 +78,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_steps_spell_the_answer(name: str) -> None:
     recording = recording_of(SAMPLE, TOKENIZER)
-    steps = list(replay_steps(recording, DRAFTERS[name](), rows=8))
+    steps = list(replay_steps(recording, DRAFTERS[name](), num_draft_tokens=8))
     assert sum((step.tokens for step in steps), ()) == recording.answer
     assert (steps[0].drafted, len(steps[0].tokens)) == (0, 1), "the first step ends the prefill"
     assert all(step.drafted <= 8 and len(step.tokens) <= step.accepted + 1 for step in steps)
@@ -89,15 +89,15 @@ def test_every_forward_counts() -> None:
     recording = recording_of(SAMPLE, TOKENIZER)
     size = len(recording.answer)
     text = recording.prompt + recording.answer
-    assert len(list(replay_steps(recording, Nothing(), rows=32))) == size
-    assert len(list(replay_steps(recording, Liar(text, 4), rows=32))) == size
-    assert len(list(replay_steps(recording, Oracle(text, 3), rows=32))) == 1 + -(-(size - 1) // 4)
+    assert len(list(replay_steps(recording, Nothing(), num_draft_tokens=32))) == size
+    assert len(list(replay_steps(recording, WrongDrafter(text, 4), num_draft_tokens=32))) == size
+    assert len(list(replay_steps(recording, OracleDrafter(text, 3), num_draft_tokens=32))) == 1 + -(-(size - 1) // 4)
 
 
 def test_the_drafter_lives_as_in_decoding() -> None:
     recording = Recording((1, 2), ((3, 4),), (5, 6, 7, 5, 6, 9))
     diary = Diary((6, 7))
-    list(replay_steps(recording, diary, rows=2))
+    list(replay_steps(recording, diary, num_draft_tokens=2))
     assert diary.begun == [((1, 2), ((3, 4),))]
     assert diary.contexts == [(1, 2, 5), (1, 2, 5, 6, 7, 5)]
     assert [(len(draft), accepted.tokens) for draft, accepted, _ in diary.seen] == [
@@ -109,20 +109,20 @@ def test_the_drafter_lives_as_in_decoding() -> None:
 
 
 def test_the_last_step_is_cut_at_the_end_of_the_answer() -> None:
-    steps = list(replay_steps(Recording((1,), (), (5, 6, 7)), Diary((6, 7, 8, 9)), rows=9))
+    steps = list(replay_steps(Recording((1,), (), (5, 6, 7)), Diary((6, 7, 8, 9)), num_draft_tokens=9))
     assert [step.tokens for step in steps] == [(5,), (6, 7)]
 
 
 def test_a_draft_over_the_budget_is_trimmed() -> None:
-    steps = list(replay_steps(Recording((1,), (), (5, 6, 7, 8, 9)), Diary((6, 7, 8, 9)), rows=2))
+    steps = list(replay_steps(Recording((1,), (), (5, 6, 7, 8, 9)), Diary((6, 7, 8, 9)), num_draft_tokens=2))
     assert [(step.drafted, step.tokens) for step in steps] == [(0, (5,)), (2, (6, 7, 8)), (2, (9,))]
 
 
 def test_no_rows_is_plain_decoding() -> None:
     recording = recording_of(SAMPLE, TOKENIZER)
-    assert len(list(replay_steps(recording, Blend(), rows=0))) == len(recording.answer)
-    with pytest.raises(ValueError, match="rows is -1"):
-        list(replay_steps(recording, Blend(), rows=-1))
+    assert len(list(replay_steps(recording, Blend(), num_draft_tokens=0))) == len(recording.answer)
+    with pytest.raises(ValueError, match="num_draft_tokens is -1"):
+        list(replay_steps(recording, Blend(), num_draft_tokens=-1))
 
 
 def test_samples_add_up_as_all_tokens_over_all_steps() -> None:
@@ -180,7 +180,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_the_last_line_is_one_json_object(files: tuple[str, str]) -> None:
     file, tokenizer = files
-    arguments = ["replay", file, "--tokenizer", tokenizer, "--drafter", "copying", "--rows", "16", "--json"]
+    arguments = ["replay", file, "--tokenizer", tokenizer, "--drafter", "copying", "--num-draft-tokens", "16", "--json"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     figures = json.loads(result.stdout.splitlines()[-1])
     summary = replay_samples(load_samples(file), TOKENIZER, Copying, 16)
@@ -207,7 +207,7 @@ def test_every_drafter_is_replayed_unless_one_is_named(files: tuple[str, str]) -
     [
         ({"--drafter": "bushel"}, "There is no drafter named 'bushel'"),
         ({"--task": "chat"}, "no samples of task 'chat'"),
-        ({"--rows": "-1"}, "rows is -1"),
+        ({"--num-draft-tokens": "-1"}, "num_draft_tokens is -1"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(files: tuple[str, str], changed: dict[str, str], message: str) -> None:
@@ -237,7 +237,7 @@ def test_the_texts_that_drafting_is_measured_on_are_quoted_and_always_the_same()
     recording = synthetic_recording(1000)
     assert recording == synthetic_recording(1000)
     assert sum(map(len, recording.references)) == 1000
-    summary = sum(1 for _ in replay_steps(recording, Blend(), rows=32))
+    summary = sum(1 for _ in replay_steps(recording, Blend(), num_draft_tokens=32))
     assert len(recording.answer) > 2 * summary
 
 

@@ -265,22 +265,22 @@ def test_an_earlier_answer_is_drafted_from_and_changes_no_word(
 ) -> None:
     store = opened(tmp_path)
     rag = Rag(retriever, typist, k=1, sessions=store)
-    options: dict[str, Any] = {"max_new_tokens": 40, "rows": 32, "recycling": False}
+    options: dict[str, Any] = {"max_new_tokens": 40, "num_draft_tokens": 32, "recycling": False}
     without = rag.ask(EGGS, sessions=False, **options)
     assert len(store) == 0
     empty = rag.ask(EGGS, **options)
-    witness = Listening()
-    stream = rag.stream(PARAPHRASE, drafter=lambda: witness, **options)
+    recorder = Listening()
+    stream = rag.stream(PARAPHRASE, drafter=lambda: recorder, **options)
     warm = rag.ask(EGGS, **options)
     assert without.text == empty.text == warm.text
     assert without.steps.steps == empty.steps.steps > 2 * warm.steps.steps
     list(stream)
-    text = [*witness.prompt, *stream.completion.tokens]
+    text = [*recorder.prompt, *stream.completion.tokens]
     plain = rag.ask(PARAPHRASE, drafter="nothing", sessions=False, max_new_tokens=40)
     assert stream.answer.text == plain.text
-    expect_plain_logits(typist.model, text, witness.sights)
+    expect_plain_logits(typist.model, text, recorder.records)
     said = typist.tokenizer.encode(empty.text + "<eos>", add_special_tokens=False)
-    assert witness.references[1:] == [[*witness.prompt[-OPENING:], *said]]  # after those of the passages
+    assert recorder.references[1:] == [[*recorder.prompt[-OPENING:], *said]]  # after those of the passages
 
 
 def test_an_answer_that_was_cancelled_is_not_kept(retriever: Retriever, tiny: LanguageModel, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
 
     def spy(*given: Any, **options: Any) -> Any:
         seen.append(options["rows"])
-        return generate(*given, **(options | {"rows": 4}))
+        return generate(*given, **(options | {"num_draft_tokens": 4}))
 
     monkeypatch.setattr(seam, "generate", spy)
     job = replace(replayed(follower_model)[0], answer=None)

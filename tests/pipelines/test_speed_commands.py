@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.text.messages import prompt_tokens
+from antiphon.accel.text.messages import encode_prompt
 from antiphon.pipelines.benchmark import chart as charts
 from antiphon.pipelines.benchmark import speed as rooms
 from antiphon.pipelines.benchmark.floor import COPIED
@@ -38,7 +38,7 @@ def test_recorded_samples_read_back_with_the_prompt_that_was_given(
     assert one.references[0] in one.prompt
     (job,) = jobs_of(tiny, [one], limit=5)
     found = retriever.search("How many eggs?", 2)
-    assert list(job.prompt) == prompt_tokens(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
+    assert list(job.prompt) == encode_prompt(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -59,7 +59,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: Path, tmp_path: Path) -> None:
     png, svg = tmp_path / "chart.png", tmp_path / "chart.svg"
-    options = ("--rows", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
+    options = ("--num-draft-tokens", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
     shown = antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--chart", png, "--chart", svg)
     assert shown.exit_code == 0, shown.stderr
     lines = shown.stdout.splitlines()
@@ -77,7 +77,7 @@ def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: P
 
 def test_other_texts_in_float32_end_in_an_error(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "_identical", lambda one, other: 0.5)
-    options = ("--rows", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1, "--method", "nothing")
+    options = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1, "--method", "nothing")
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
 
@@ -90,7 +90,18 @@ def small_shape(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> tuple[obj
 
 
 def test_a_shape_replays_what_was_recorded(file: Path, small_shape: tuple[object, ...]) -> None:
-    options = ("--rows", 8, "--max-new-tokens", 60, "--rounds", 1, "--method", "blend", "--method", "blend:2")
+    options = (
+        "--num-draft-tokens",
+        8,
+        "--max-new-tokens",
+        60,
+        "--rounds",
+        1,
+        "--method",
+        "blend",
+        "--method",
+        "blend:2",
+    )
     shown = antiphon("bench", "speed", file, *small_shape, *options, "--dtype", "bfloat16")
     assert shown.exit_code == 0, shown.stderr
     facts = json.loads(shown.stdout.splitlines()[-1])
@@ -115,12 +126,15 @@ def test_the_floor_is_shown_beside_every_number_of_rows(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--chart", "chart.pdf", "--rows", 8), "its name needs to end in .png or .svg"),
-        (("--rows", "many"), "rows is 'many'"),
-        (("--model", "smollm2", "--tokenizer", "smollm2", "--rows", 8), "smollm2 has a tokenizer of its own"),
-        (("--method", "bushel", "--rows", 8), "There is no method 'bushel'"),
+        (("--chart", "chart.pdf", "--num-draft-tokens", 8), "its name needs to end in .png or .svg"),
+        (("--num-draft-tokens", "many"), "num_draft_tokens is 'many'"),
         (
-            ("--model", "llama-2-7b", "--tokenizer", "./nowhere", "--rows", 8),
+            ("--model", "smollm2", "--tokenizer", "smollm2", "--num-draft-tokens", 8),
+            "smollm2 has a tokenizer of its own",
+        ),
+        (("--method", "bushel", "--num-draft-tokens", 8), "There is no method 'bushel'"),
+        (
+            ("--model", "llama-2-7b", "--tokenizer", "./nowhere", "--num-draft-tokens", 8),
             "No tokenizer can be loaded from ./nowhere",
         ),
     ],

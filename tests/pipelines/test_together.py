@@ -21,7 +21,7 @@ def test_the_answer_is_plain_decodings_and_its_cost_is_said(
     shown = CliRunner().invoke(app, ["lookahead", "How many eggs?", "--model", str(tiny_folder), *MORE, "--json"])
     told = json.loads(shown.stdout)
     asked = [{"role": "user", "content": "How many eggs?"}]
-    assert told["text"] == tiny.generate(asked, max_new_tokens=20, rows=0).text
+    assert told["text"] == tiny.generate(asked, max_new_tokens=20, num_draft_tokens=0).text
     assert (told["devices"], told["steps"] <= told["tokens"] <= 20) == (1, True)
     card = CliRunner().invoke(app, ["lookahead", "How many eggs?", "--model", str(tiny_folder), *MORE])
     assert told["text"] in card.stdout

@@ -21,18 +21,18 @@ from antiphon.accel.decoding.remembered import own_table, with_table
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.text_generation import TextGeneration, steps_of
-from antiphon.accel.drafting.drafters import RunnersUp
-from antiphon.accel.engines.selection import Selected, select
+from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.engines.selection import SelectedEngine, select_engine
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import check_causal, load_pretrained
 from antiphon.accel.text.completion import Completion, Stream, Usage
-from antiphon.accel.text.messages import Conversation, Message, PromptInput, TokenizedPrompt, prompt_tokens, tokenize
-from antiphon.accel.text.parameters import Parameters, Settings, check, texts
+from antiphon.accel.text.messages import Conversation, Message, PromptInput, TokenizedPrompt, encode_prompt, tokenize_prompt
+from antiphon.accel.text.parameters import Parameters, Settings, check, check_texts
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-    from antiphon.accel.engines.openvino.opening import Report
+    from antiphon.accel.engines.openvino.loader import Report
     from antiphon.accel.engines.protocol import ModelEngine
 
 __all__ = ["Certificate", "Completion", "Conversation", "LanguageModel", "Message", "Stream", "Usage"]
@@ -44,11 +44,11 @@ class LanguageModel:
     What is drafted never changes the text, only the number of forwards. Any number of requests may run at once, from
     any threads: where that is faster they share forwards, and each says what it says alone.
 
-    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``rows``, ``deterministic``, ``compiled``,
+    The keyword arguments are those of `DecodingOptions`: ``drafter``, ``num_draft_tokens``, ``deterministic``, ``compiled``,
     ``cost``, ``reproducible``, ``engine``, ``weights``.
 
     The default drafter also guesses what the model itself found likely before. With ``recycling=True`` it remembers
-    that from all requests, in the table ``runners_up``, which can be cleared and saved; a table of your own is used
+    that from all requests, in the table ``recycling_table``, which can be cleared and saved; a table of your own is used
     instead, and False remembers nothing. Texts never show what was remembered, but how fast they come may: so give
     tenants that must not learn of each other tables of their own, here or with each request. With a table goes what
     an engine with memory for all texts (OpenVINO's) has read: prompts that begin alike are read once for each table.
@@ -63,7 +63,7 @@ class LanguageModel:
         tokenizer: PreTrainedTokenizerBase,
         *,
         name: str | None = None,
-        recycling: bool | RunnersUp = True,
+        recycling: bool | RecyclingTable = True,
         memory: int | None = None,
         report: Report | None = None,
         **options: Unpack[DecodingKeywords],
@@ -74,14 +74,14 @@ class LanguageModel:
         check_causal(model, self.name)
         self.options = DecodingOptions(**options)
         check_drafter(self.options.drafter)
-        select(model, self.options.runs_on, memory=memory, report=report)
-        self.runners_up = RunnersUp(self.name) if recycling is True else self._table(recycling)
+        select_engine(model, self.options.runs_on, memory=memory, report=report)
+        self.recycling_table = RecyclingTable(self.name) if recycling is True else self._table(recycling)
         end = self._ends()["eos_token_id"]
         self.vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
         self._json = JsonGrammar(tokenizer, self.vocabulary, end[0] if isinstance(end, list) else end)
         if self.options.fixed_rows:
             engine = engine_of(model)
-            engine.lock.take(lambda: engine.deterministic_traits(self.options.fixed_rows))
+            engine.lock.run(lambda: engine.deterministic_traits(self.options.fixed_rows))
 
     @classmethod
     def from_pretrained(
@@ -91,7 +91,7 @@ class LanguageModel:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
         device_map: Any = None,
-        recycling: bool | RunnersUp = True,
+        recycling: bool | RecyclingTable = True,
         memory: int | None = None,
         report: Report | None = None,
         **arguments: Any,
@@ -120,9 +120,9 @@ class LanguageModel:
         return cls(model, tokenizer, name=str(name_or_path), **more)
 
     @property
-    def selected(self) -> Selected:
+    def selected(self) -> SelectedEngine:
         """The engine, and why it is this one."""
-        return select(self.model, self.options.runs_on)
+        return select_engine(self.model, self.options.runs_on)
 
     @property
     def engine(self) -> ModelEngine:
@@ -220,7 +220,7 @@ class LanguageModel:
         def begin() -> list[TextGeneration]:
             return [self._generation(*one) for one in zip(prompts, shares, settings, kept, strict=True)]
 
-        generations = self.engine.lock.take(begin)
+        generations = self.engine.lock.run(begin)
         running = steps_of(generations, batch_size)
         if is_weighed:
             for generation in generations:
@@ -248,15 +248,15 @@ class LanguageModel:
             TypeError: a reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
-        generation = self.engine.lock.take(lambda: self._generation(prompt, references, settings, prefix))
+        generation = self.engine.lock.run(lambda: self._generation(prompt, references, settings, prefix))
         return self._stream(generation, generation.steps(), settings, prefix)
 
     def _generation(
         self, prompt: PromptInput, references: Sequence[str], settings: Settings, prefix: PrefixCache | None = None
     ) -> TextGeneration:
         """One request, ready to be decoded."""
-        read, begun = tokenize(prompt, self.tokenizer), self._begun(settings.begins)
-        tokens, sources = read.tokens, [read.tokens_of(each) or each for each in texts("references", references)]
+        read, begun = tokenize(prompt, self.tokenizer), self._begun(settings.response_prefix)
+        tokens, sources = read.tokens, [read.tokens_of(each) or each for each in check_texts("references", references)]
         room = min(settings.max_new_tokens, self._room(len(tokens)))
         request = prepare(
             self.model,
@@ -264,13 +264,15 @@ class LanguageModel:
             past_key_values=None if prefix is None else prefix.take(self.model, tokens),
             max_new_tokens=room,
             logits_processor=self._processors(settings, len(tokens), room),
-            **settings.arguments,
+            **settings.generate_kwargs,
             **self._ends(),
         )
-        options = self.options.with_rows(settings.rows)
+        options = self.options.with_num_draft_tokens(settings.num_draft_tokens)
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         table = self._table(settings.recycling)
-        own = RunnersUp(self.name) if table is not None and options.reproducible else table  # what it teaches itself
+        own = (
+            RecyclingTable(self.name) if table is not None and options.reproducible else table
+        )  # what it teaches itself
         options = replace(options, drafter=with_table(factory_of(options, self.engine), own))
         tenant = own if prefix is None else prefix.tenant
         generator = self._generator(settings.seed) if settings.is_sampled else None
@@ -278,23 +280,27 @@ class LanguageModel:
             request, [*sources, begun] if begun else sources, self.tokenizer, generator, options, tenant
         )
 
-    def _table(self, given: bool | RunnersUp | None) -> RunnersUp | None:
+    def _table(self, given: bool | RecyclingTable | None) -> RecyclingTable | None:
         """The runners-up that a request may use."""
         if given is None or given is True:
-            return self.runners_up
+            return self.recycling_table
         return own_table(given, self.name, reproducible=self.options.reproducible)
 
     def _processors(self, settings: Settings, prompt_tokens: int, room: int) -> LogitsProcessorList:
         """What changes the model's scores, beside what transformers has for it: the schema has the last word."""
         taken = (settings.presence_penalty, settings.frequency_penalty, settings.logit_bias)
         changed = penalties(*taken, prompt_tokens, self.vocabulary)
-        changed += beginning(self._begun(settings.begins), prompt_tokens)
+        changed += beginning(self._begun(settings.response_prefix), prompt_tokens)
         changed += self._json.processors(settings.json_schema, prompt_tokens, room)
         return changed
 
-    def _begun(self, begins: str) -> list[int]:
+    def _begun(self, response_prefix: str) -> list[int]:
         """The tokens that a text begins with; what would be a special token is text."""
-        return self.tokenizer.encode(begins, add_special_tokens=False, split_special_tokens=True) if begins else []
+        return (
+            self.tokenizer.encode(response_prefix, add_special_tokens=False, split_special_tokens=True)
+            if response_prefix
+            else []
+        )
 
     def _stream(
         self,
@@ -311,12 +317,12 @@ class LanguageModel:
             steps if prefix is None else prefix.keeping(generation, steps),
             self.tokenizer,
             prompt_tokens=generation.request.input_ids.shape[1],
-            stop=settings.stops,
+            stop=settings.stop_strings,
             chosen=(settings.temperature, settings.repetition_penalty),
             likelihood=lambda: chooser.log_probability,
             logprobs=found,
             weights=self.options.weights or "",
-            begins=settings.begins,
+            response_prefix=settings.response_prefix,
         )
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt:
@@ -333,12 +339,12 @@ class LanguageModel:
         completion: Completion | Sequence[int] | str,
         *,
         repetition_penalty: float = 1.0,
-        begins: str = "",
+        response_prefix: str = "",
         ulps: float | None = None,
     ) -> Certificate:
         """Prove that a greedy completion of this prompt is the model's own, whoever made it; see `certify.certify`.
 
-        A completion knows its ``repetition_penalty`` and what it ``begins`` with, of which nothing is proven; for ids
+        A completion knows its ``repetition_penalty`` and its ``response_prefix``, of which nothing is proven; for ids
         or a text they are what is given here. Of a text the ids are guessed, by the tokenizer: where the certificate
         holds it is proven all the same, where it does not, the answer may have been emitted in other tokens.
 
@@ -352,23 +358,23 @@ class LanguageModel:
                     f"The completion was sampled, at temperature {completion.temperature:g}: its tokens were drawn and "
                     "need not be the best. Certify a greedy one, at temperature 0."
                 )
-            repetition_penalty, begins = completion.repetition_penalty, completion.begins
+            repetition_penalty, response_prefix = completion.repetition_penalty, completion.response_prefix
         emitted = emitted_ids(completion, self.tokenizer)
 
         def prove() -> Certificate:
-            tokens = prompt_tokens(prompt, self.tokenizer)
+            tokens = encode_prompt(prompt, self.tokenizer)
             request = prepare(
                 self.model,
                 **self._inputs(tokens),
                 max_new_tokens=max(len(emitted), 1),
-                logits_processor=beginning(self._begun(begins), len(tokens)),
-                **Settings(repetition_penalty=repetition_penalty).arguments,
+                logits_processor=beginning(self._begun(response_prefix), len(tokens)),
+                **Settings(repetition_penalty=repetition_penalty).generate_kwargs,
                 **self._ends(),
             )
             processors = request.processors
             return certify_output(self.model, [*tokens, *emitted], len(tokens), logits_processor=processors, ulps=ulps)
 
-        return self.engine.lock.take(prove)
+        return self.engine.lock.run(prove)
 
     def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
         """The prompt as tensors; the mask says that a pad token in it is text."""

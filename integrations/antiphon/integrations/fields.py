@@ -39,10 +39,10 @@ PARAMETERS = (
     "repetition_penalty",
     "seed",
     "drafter",
-    "rows",
+    "num_draft_tokens",
 )
 
-IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "begins", "json_schema", "timeout")
+IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
 """What one call alone may be told, beside all others."""
 
 MODEL = "ANTIPHON_MODEL"
@@ -76,7 +76,7 @@ class GenerationFields(BaseModel):
     repetition_penalty: float | None = None
     seed: int | None = None
     drafter: Any = None
-    rows: int | None = None
+    num_draft_tokens: int | None = None
     stop: list[str] | None = None
     timeout: float | None = None
     max_retries: int | None = None

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.drafting.weigher import Weigher
-from antiphon.accel.text.completion import Pieces
+from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
+from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines.prompt import DECLINED, Prompt, prompt_format, reader_prompt
 from antiphon.pipelines.quotes import Quote, quotes_of
@@ -98,7 +98,7 @@ class WeighingModel(Protocol):
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
         **parameters: Any,
-    ) -> Pieces:
+    ) -> TextStream:
         """See `LanguageModel.stream`."""
 
     def stream_batch(
@@ -108,7 +108,7 @@ class WeighingModel(Protocol):
         references: Sequence[Sequence[str]] = (),
         prefixes: Sequence[PrefixCache] = (),
         **parameters: Any,
-    ) -> Sequence[Pieces]:
+    ) -> Sequence[TextStream]:
         """See `LanguageModel.stream_batch`."""
 
 
@@ -144,7 +144,7 @@ class Chosen:
     prefix: PrefixCache
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def answer(self, language_model: WeighingModel, **generation: Any) -> Pieces:
+    def answer(self, language_model: WeighingModel, **generation: Any) -> TextStream:
         """The answer while it grows; ``generation`` goes to `LanguageModel.stream`."""
         references, prefix = self.asked.references, self.prefix
         return language_model.stream(self.asked.tokenized, references=references, prefix=prefix, **generation)
@@ -205,15 +205,15 @@ def choose_passages(
         return Chosen(asked[0], kept[0], generation)
     best, *others = sorted(lines, key=lambda one: -one.weight)
     chosen, prefix = asked[best.line.place], kept[best.line.place]
-    if generation.get("json_schema") is not None or generation.get("begins"):
+    if generation.get("json_schema") is not None or generation.get("response_prefix"):
         return Chosen(chosen, prefix, generation)
     if not _is_answered(asked, lines, best.weight, measures.similarity):
-        return Chosen(chosen, prefix, {**generation, "begins": DECLINED, "stop": _with_line_break(generation)})
+        return Chosen(chosen, prefix, {**generation, "response_prefix": DECLINED, "stop": _with_line_break(generation)})
     heavy = [one.line for one in others[: QUOTES - 1] if one.weight >= best.weight - _NEARLY]
     room = generation.get("max_new_tokens", sys.maxsize)
     said = _within(language_model, _with_led_to([best.line, *heavy], asked), room)
     chosen, begins = _said_together(asked, said, join)
-    return Chosen(chosen, prefix, {**generation, "begins": "\n".join(begins)})
+    return Chosen(chosen, prefix, {**generation, "response_prefix": "\n".join(begins)})
 
 
 def _is_answered(
@@ -325,32 +325,30 @@ def log_probabilities(
 ) -> list[list[float]]:
     """For each passage how likely, in nats, its answer begins with each of its ``texts``, by their first tokens."""
     encode = language_model.tokenizer.encode
-    weighers = [Weigher([encode(text, add_special_tokens=False)[:FIRST] for text in own]) for own in texts]
+    scorers = [ContinuationScorer([encode(text, add_special_tokens=False)[:FIRST] for text in own]) for own in texts]
     if not language_model.options.fixed_rows:  # forwards of a fixed shape hold no tree beside a prompt
-        _read(language_model, asked, weighers, prefixes)
+        _read(language_model, asked, scorers, prefixes)
     return [
-        _one_by_one(language_model, one, own, prefix)
-        if weigher.log_probabilities is None
-        else weigher.log_probabilities
-        for weigher, one, own, prefix in zip(weighers, asked, texts, prefixes, strict=True)
+        _one_by_one(language_model, one, own, prefix) if scorer.log_probabilities is None else scorer.log_probabilities
+        for scorer, one, own, prefix in zip(scorers, asked, texts, prefixes, strict=True)
     ]
 
 
 def _read(
     language_model: WeighingModel,
     asked: Sequence[AskedPassages],
-    weighers: Sequence[Weigher],
+    scorers: Sequence[ContinuationScorer],
     prefixes: Sequence[PrefixCache],
 ) -> None:
     """Read each passage's prompt, with its texts as the draft of the first forward."""
-    made = iter(weighers)  # one for each prompt, in their order
-    rows = max((weigher.rows for weigher in weighers), default=0)
+    made = iter(scorers)  # one for each prompt, in their order
+    rows = max((scorer.num_rows for scorer in scorers), default=0)
     with ExitStack() as streams:
         for stream in language_model.stream_batch(
             [one.tokenized for one in asked],
             prefixes=prefixes,
             drafter=lambda: next(made),
-            rows=rows,
+            num_draft_tokens=rows,
             max_new_tokens=rows + 2,
         ):
             next(streams.enter_context(stream), None)
@@ -366,7 +364,7 @@ def _one_by_one(
     weights = []
     for text in texts:
         count = len(language_model.tokenizer.encode(text, add_special_tokens=False))
-        options = {"begins": text, "logprobs": 0, "max_new_tokens": min(count, FIRST)}
+        options = {"response_prefix": text, "logprobs": 0, "max_new_tokens": min(count, FIRST)}
         said = language_model.stream(asked.tokenized, references=(text,), prefix=prefix, **options).to_end()
         weights.append(sum(token.logprob for token in said.completion.logprobs))
     return weights

@@ -8,16 +8,16 @@ import torch
 from transformers import DynamicCache
 
 from antiphon.accel import LanguageModel, PrefixCache
-from antiphon.accel.drafting.drafters import RunnersUp
+from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from tests.accel.openvino.making import model_of, text_of
+from tests.accel.openvino.builders import model_of, text_of
 
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
 REFERENCES = ["Bees live in colonies of up to sixty thousand.", "Honey keeps for years."]
@@ -56,7 +56,7 @@ def test_a_request_is_decoded_by_the_engine_that_was_asked_for_and_not_by_torch(
         {"repetition_penalty": 1.3},
         {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.2},
         {"json_schema": SCHEMA},
-        {"rows": 5},
+        {"num_draft_tokens": 5},
     ],
     ids=str,
 )
@@ -65,8 +65,8 @@ def test_drafted_texts_are_those_of_plain_decoding_on_this_engine_and_on_torch(
 ) -> None:
     asked: dict[str, Any] = {"references": REFERENCES, "max_new_tokens": NEW, **settings}
     drafted = paged.generate(PROMPT, **asked)
-    alone = paged.generate(PROMPT, drafter="nothing", **{**asked, "rows": None})
-    truth = plain.generate(PROMPT, **{**asked, "rows": None})
+    alone = paged.generate(PROMPT, drafter="nothing", **{**asked, "num_draft_tokens": None})
+    truth = plain.generate(PROMPT, **{**asked, "num_draft_tokens": None})
     assert drafted.tokens == alone.tokens == truth.tokens
     assert drafted.text == truth.text
 
@@ -80,8 +80,8 @@ def test_branching_drafts_leave_the_logits_of_every_token_those_of_a_plain_forwa
         model,
         prompt,
         engine="openvino",
-        drafter=lambda: Thicket(truth, 5, VOCABULARY),
-        rows=12,
+        drafter=lambda: RandomTreeDrafter(truth, 5, VOCABULARY),
+        num_draft_tokens=12,
         return_dict_in_generate=True,
         output_logits=True,
         **settings,
@@ -144,7 +144,7 @@ def test_a_conversation_is_read_from_where_it_goes_on(paged: LanguageModel, plai
 
 
 def test_tenants_share_what_was_read_with_themselves_alone(paged: LanguageModel) -> None:
-    one, other = RunnersUp(), RunnersUp()
+    one, other = RecyclingTable(), RecyclingTable()
     prompt = "What was read before is not read again. " * 4
     size = len(paged.tokenize(prompt).tokens)
     assert [prefilled(paged, prompt, recycling=table) for table in (one, other)] == [size, size]

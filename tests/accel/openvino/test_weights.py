@@ -7,16 +7,16 @@ import torch
 
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.engines.selection import select
-from antiphon.accel.testing.diagnosis import diagnose
+from antiphon.accel.engines.selection import select_engine
+from antiphon.accel.testing.model_report import inspect_model
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino import compression
-from antiphon.accel.engines.openvino.opening import open_engine
+from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.store import WEIGHTS, fingerprint, folder_of, keep
-from tests.accel.openvino.making import graph_of, in_precision, model_of
+from tests.accel.openvino.builders import graph_of, in_precision, model_of
 
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
 ASKED: dict[str, Any] = {"references": ["Bees live in colonies.", PROMPT], "max_new_tokens": 40}
@@ -30,12 +30,12 @@ def few_bits(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 @with_nncf
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "seed": 3}, {"rows": 5}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "seed": 3}, {"num_draft_tokens": 5}], ids=str)
 def test_drafted_texts_are_those_of_plain_decoding_of_that_model(
     few_bits: LanguageModel, settings: dict[str, Any]
 ) -> None:
-    drafted = few_bits.generate(PROMPT, **ASKED, **({"rows": 8} | settings))
-    alone = few_bits.generate(PROMPT, **ASKED, **(settings | {"drafter": "nothing", "rows": None}))
+    drafted = few_bits.generate(PROMPT, **ASKED, **({"num_draft_tokens": 8} | settings))
+    alone = few_bits.generate(PROMPT, **ASKED, **(settings | {"drafter": "nothing", "num_draft_tokens": None}))
     assert drafted.tokens == alone.tokens
     assert drafted.steps.drafted > alone.steps.drafted == 0
 
@@ -54,7 +54,7 @@ def test_that_it_is_another_model_is_said_wherever_it_speaks(few_bits: LanguageM
     said = few_bits.generate(PROMPT, max_new_tokens=3)
     assert said.steps.weights == said.steps.as_dict()["weights"] == weights
     assert f"weights of {weights}, as was asked for: another model" in few_bits.selected.reason
-    assert f"weights of {weights}" in diagnose(few_bits.model, engine=few_bits.options.runs_on).engine
+    assert f"weights of {weights}" in inspect_model(few_bits.model, engine=few_bits.options.runs_on).engine
     with pytest.raises(ValueError, match=f"weights is '{weights}': another model than the one that was loaded"):
         few_bits.certify(PROMPT, said)
 
@@ -77,7 +77,7 @@ def test_a_graph_that_is_not_the_models_is_refused_with_few_bits_too() -> None:
     with pytest.raises(
         ValueError, match=r"weights is 'int8', .*does not say what this model says; the prefill of a sh"
     ):
-        select(model, "openvino-int8")
+        select_engine(model, "openvino-int8")
 
 
 @with_nncf
@@ -87,7 +87,7 @@ def test_a_graph_that_is_not_the_models_is_refused_with_few_bits_too() -> None:
 )
 def test_other_families_and_half_precision_agree_with_themselves(family: str, dtype: torch.dtype) -> None:
     model = in_precision(tiny_model(family, seed=9), dtype)
-    opened = open_engine(model, weights="int8", memory=2**22)
+    opened = load_engine(model, weights="int8", memory=2**22)
     assert opened.engine is not None, opened.reason
 
 

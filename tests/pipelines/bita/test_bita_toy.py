@@ -92,7 +92,7 @@ def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learne
     for answer in answers(4, 30)[:3]:
         taken: list[Step] = []
         output: Any = generate(
-            speaker(), [*answer.prompt], drafter=lambda: drafter, rows=60, on_step=taken.append,
+            speaker(), [*answer.prompt], drafter=lambda: drafter, num_draft_tokens=60, on_step=taken.append,
             max_new_tokens=LENGTH + 12, do_sample=False,
         )  # fmt: skip
         assert tuple(output[0, START : START + LENGTH].tolist()) == answer.answer

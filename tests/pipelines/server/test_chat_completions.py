@@ -128,7 +128,7 @@ def test_predictions_are_drafted_from_and_counted(client: TestClient, typist: La
 def test_an_answer_goes_on_from_its_first_words(client: TestClient, typist: LanguageModel) -> None:
     from antiphon.accel import Conversation
 
-    own = typist.generate(Conversation(MESSAGES, opening="Bees"), max_new_tokens=12).text
+    own = typist.generate(Conversation(MESSAGES, assistant_prefix="Bees"), max_new_tokens=12).text
     begun = [*MESSAGES, {"role": "assistant", "content": "Bees"}]
     told = chat(client, messages=begun, add_generation_prompt=False, continue_final_message=True)
     assert told["choices"][0]["message"]["content"] == own

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.draft import Draft, Tokens
-from antiphon.accel.drafting.drafters import Blend, RunnersUp
+from antiphon.accel.drafting.drafters import Blend, RecyclingTable
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.tenants import ServerTenant
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
@@ -137,7 +137,7 @@ def test_forty_uploads_at_once_are_each_whole(client: TestClient) -> None:
 
 
 def test_an_engine_that_holds_prompts_by_itself_finds_them_for_their_tenant_alone() -> None:
-    one, other = (ServerTenant(name, RunnersUp("typist", entries=8)) for name in ("one", "other"))
+    one, other = (ServerTenant(name, RecyclingTable("typist", entries=8)) for name in ("one", "other"))
     first = one.take([1, 2, 3])
     one.keep([1, 2, 3], first)
     assert one.take([7, 8]).tenant is first.tenant

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict, cast
 
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.selection import EngineChoice, EngineName, WeightsName, engine_named, weights_named
+from antiphon.accel.drafting.cost_model import StepCost
+from antiphon.accel.engines.selection import EngineChoice, EngineName, WeightsName, parse_engine_name, parse_weights_name
 
 GRAIN = 8
 """Forwards of a fixed number of rows have a multiple of so many."""
@@ -20,7 +20,7 @@ class DecodingKeywords(TypedDict, total=False):
     """The fields of `DecodingOptions` as keyword arguments."""
 
     drafter: str | DrafterFactory
-    rows: int | None
+    num_draft_tokens: int | None
     deterministic: bool | int
     compiled: bool | None
     cost: StepCost | None
@@ -36,14 +36,14 @@ class DecodingOptions:
     ``drafter`` is a drafter's name, what makes a fresh one for each request, or "auto": the one that suits the model
     where it runs (see `choose_drafter`).
 
-    ``rows`` fixes how many rows of a draft are verified at most. With None each step verifies those that pay, by what
+    ``num_draft_tokens`` fixes how many rows of a draft are verified at most. With None each step verifies those that pay, by what
     forwards of this model cost and by what drafts have been worth: the model is measured once, in under two seconds,
     and the figures are kept in the user's cache. So is its word after each frequent token alone, which drafts use where
     nothing better is known, and for which it is asked once, for some three seconds.
 
     In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
     them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the
-    same number of rows, 1 + ``rows`` (32) rounded up to a multiple of 8 (or the number that it is), and attends to
+    same number of rows, 1 + ``num_draft_tokens`` (32) rounded up to a multiple of 8 (or the number that it is), and attends to
     each of them by itself, which costs time. The model is given that attention for each forward alone.
 
     ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, where they have
@@ -59,7 +59,7 @@ class DecodingOptions:
     and drafts are calibrated anew for each request.
 
     The ``engine`` runs the forwards: "torch", "openvino", or with "auto" the faster of the two where both say the same
-    (see `antiphon.accel.engines.selection.select`). What OpenVINO does not offer runs on torch all the same: prompts
+    (see `antiphon.accel.engines.selection.select_engine`). What OpenVINO does not offer runs on torch all the same: prompts
     with left padding, a cache of the caller's, ``deterministic`` forwards, compiled steps, and BiTA.
 
     With ``weights`` ("int8" or "int4", extra `int8`) OpenVINO runs another model: that of so many bits to a weight. It
@@ -67,12 +67,12 @@ class DecodingOptions:
     what OpenVINO does not offer is refused. It is never chosen by itself.
 
     Raises:
-        ValueError: ``rows`` is negative, or with so many a draft does not fit into a deterministic forward; there is no
+        ValueError: ``num_draft_tokens`` is negative, or with so many a draft does not fit into a deterministic forward; there is no
             such engine, or there are no such weights; or weights are asked for beside what only torch has.
     """
 
     drafter: str | DrafterFactory = "blend"
-    rows: int | None = None
+    num_draft_tokens: int | None = None
     deterministic: bool | int = False
     compiled: bool | None = None
     cost: StepCost | None = None
@@ -81,30 +81,38 @@ class DecodingOptions:
     weights: WeightsName | None = None
 
     def __post_init__(self) -> None:
-        engine_named(self.engine)
-        if self.weights is not None and (weights_named(self.weights), self.own_engine) != (self.weights, "openvino"):
+        parse_engine_name(self.engine)
+        if self.weights is not None and (parse_weights_name(self.weights), self.own_engine) != (self.weights, "openvino"):
             raise ValueError(
                 f"weights is {self.weights!r}, which OpenVINO alone has; leave out what only torch does "
                 "(deterministic, compiled), and take engine='openvino' or 'auto'."
             )
-        if self.rows is not None and (not isinstance(self.rows, int) or self.rows < 0):
-            raise ValueError(f"rows is {self.rows!r}; a draft has 0 rows (plain decoding) or more, or None: what pays.")
-        if self.rows is not None and not isinstance(self.deterministic, bool) and 0 < self.deterministic <= self.rows:
+        if self.num_draft_tokens is not None and (
+            not isinstance(self.num_draft_tokens, int) or self.num_draft_tokens < 0
+        ):
             raise ValueError(
-                f"deterministic is {self.deterministic}; a forward with {self.rows} draft rows has at least "
-                f"{self.rows + 1}."
+                f"num_draft_tokens is {self.num_draft_tokens!r}; a draft has 0 rows (plain decoding) or more, or None: what pays."
+            )
+        if (
+            self.num_draft_tokens is not None
+            and not isinstance(self.deterministic, bool)
+            and 0 < self.deterministic <= self.num_draft_tokens
+        ):
+            raise ValueError(
+                f"deterministic is {self.deterministic}; a forward with {self.num_draft_tokens} draft rows has at least "
+                f"{self.num_draft_tokens + 1}."
             )
 
     @property
     def fixed_rows(self) -> int:
         """How many rows every forward after the prefill has; 0 where that is left to the draft.
 
-        ``True`` gives 1 + ``rows`` (32 where that is None), rounded up to a multiple of 8, a number gives itself: runs
-        with different ``rows`` are then comparable too.
+        ``True`` gives 1 + ``num_draft_tokens`` (32 where that is None), rounded up to a multiple of 8, a number gives itself: runs
+        with different ``num_draft_tokens`` are then comparable too.
         """
         if not isinstance(self.deterministic, bool):
             return self.deterministic
-        largest = DETERMINISTIC_ROWS if self.rows is None else self.rows
+        largest = DETERMINISTIC_ROWS if self.num_draft_tokens is None else self.num_draft_tokens
         return -(-(1 + largest) // GRAIN) * GRAIN if self.deterministic else 0
 
     @property
@@ -135,16 +143,20 @@ class DecodingOptions:
     def draft_rows(self) -> int | None:
         """How many rows a draft has at most; None: those that pay."""
         fixed = self.fixed_rows
-        return min(DETERMINISTIC_ROWS, fixed - 1) if fixed and self.rows is None else self.rows
+        return min(DETERMINISTIC_ROWS, fixed - 1) if fixed and self.num_draft_tokens is None else self.num_draft_tokens
 
     @property
     def keywords(self) -> DecodingKeywords:
         """The same as keyword arguments."""
         return cast(DecodingKeywords, {field.name: getattr(self, field.name) for field in fields(self)})
 
-    def with_rows(self, rows: int | None) -> DecodingOptions:
+    def with_num_draft_tokens(self, num_draft_tokens: int | None) -> DecodingOptions:
         """The same with another number of rows, unless None is given."""
-        return self if rows is None else replace(self, rows=rows, deterministic=self.fixed_rows or False)
+        return (
+            self
+            if num_draft_tokens is None
+            else replace(self, num_draft_tokens=num_draft_tokens, deterministic=self.fixed_rows or False)
+        )
 
 
 def take_options(arguments: dict[str, Any]) -> DecodingOptions:

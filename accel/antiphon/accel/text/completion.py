@@ -17,7 +17,7 @@ from antiphon.accel.text.stop_strings import StopStrings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "Pieces", "Stream", "Usage"]
+__all__ = ["Completion", "Origin", "TextStream", "Stream", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Completion:
 
     ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
     the model emitted, up to the one that ended the text, and ``origins`` how each of them came to be; ``temperature``
-    and ``repetition_penalty`` are what they were chosen with, and ``begins`` is what the text was told to begin with.
+    and ``repetition_penalty`` are what they were chosen with, and ``response_prefix`` is what the text was told to begin with.
     ``logprobs`` has one for each token, where asked for.
     """
 
@@ -67,10 +67,10 @@ class Completion:
     repetition_penalty: float = 1.0
     origins: tuple[Origin, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
-    begins: str = ""
+    response_prefix: str = ""
 
 
-class Pieces(Iterator[str]):
+class TextStream(Iterator[str]):
     """A text piece by piece; `with` closes it at its end."""
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class Pieces(Iterator[str]):
         return self
 
 
-class Stream(Pieces):
+class Stream(TextStream):
     """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
 
     Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
@@ -106,7 +106,7 @@ class Stream(Pieces):
     ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say;
     ``likelihood`` says the log-probability of what was chosen, where somebody counts it.
     ``logprobs`` is filled by the steps, one for each token. ``weights`` are those of few bits that were asked for, and
-    ``begins`` what the text was told to begin with.
+    ``response_prefix`` what the text was told to begin with.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Stream(Pieces):
         likelihood: Callable[[], float | None] = lambda: None,
         logprobs: Sequence[TokenLogprob] = (),
         weights: str = "",
-        begins: str = "",
+        response_prefix: str = "",
     ) -> None:
         self._running = steps
         self._likelihood = likelihood
@@ -130,7 +130,7 @@ class Stream(Pieces):
         self.prompt_tokens = prompt_tokens
         self._logprobs = logprobs
         self._weights = weights
-        self._begins = begins
+        self._response_prefix = response_prefix
         self._lock = FairLock()  # for closing while somebody else reads
         self._steps: list[Step] = []
         self._pieces: list[str] = []
@@ -141,7 +141,7 @@ class Stream(Pieces):
 
     def __next__(self) -> str:
         try:
-            while (piece := self._lock.take(self._advance)) == "":
+            while (piece := self._lock.run(self._advance)) == "":
                 pass
         except BaseException:
             self._is_closed = True  # a piece may be lost to Ctrl-C; the next one would leave a gap
@@ -172,7 +172,7 @@ class Stream(Pieces):
             repetition_penalty=repetition_penalty,
             origins=_origins(self._steps, self._ends, len(text)),
             logprobs=tuple(self._logprobs[: len(tokens)]),
-            begins=self._begins,
+            response_prefix=self._response_prefix,
         )
 
     @property
@@ -205,7 +205,7 @@ class Stream(Pieces):
     def close(self) -> None:
         """Stop generating and free what generation held; the completion is what was said until now."""
         self._is_closed = True  # seen by whoever is reading, before its next forward
-        self._lock.take(partial(self._end, "cancelled"))
+        self._lock.run(partial(self._end, "cancelled"))
 
     def _advance(self) -> str | None:
         """The text of one more forward, or None at the end. Others take their turns between two of them."""

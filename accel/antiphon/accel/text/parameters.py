@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.drafting.draft import DrafterFactory
-from antiphon.accel.drafting.drafters.runners_up import RunnersUp
+from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 
 MOST_LOGPROBS = 20
 """How many of the most probable tokens can be told for each token, as in OpenAI's API."""
@@ -28,14 +28,14 @@ class Parameters(TypedDict, total=False):
     stop: str | Sequence[str]
     seed: int | None
     drafter: str | DrafterFactory | None
-    rows: int | None
-    recycling: bool | RunnersUp | None
+    num_draft_tokens: int | None
+    recycling: bool | RecyclingTable | None
     json_schema: Mapping[str, Any] | JsonSchema | None
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float] | None
     logprobs: int | None
-    begins: str
+    response_prefix: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class Settings:
     ``temperature`` 0 is greedy; above it the next token is drawn after ``top_k`` (0: all), ``top_p`` and ``min_p`` have
     cut the distribution, from a random state of this request's own: the same ``seed`` gives the same text, with and
     without drafts, and torch's global state is never touched. The text ends before the first ``stop`` string.
-    ``drafter``, ``rows`` and ``recycling`` (False: none; a table: this one) replace the language model's own.
+    ``drafter``, ``num_draft_tokens`` and ``recycling`` (False: none; a table: this one) replace the language model's own.
     With a ``json_schema`` the text is JSON that follows it, whole before ``max_new_tokens`` are spent.
 
     Once the text has a token, ``presence_penalty`` is taken from its score, and ``frequency_penalty`` as often as the
     text has it; ``logit_bias`` is added to the scores of the tokens that it names (as OpenAI's API defines the three).
     With ``logprobs`` each token comes with the logarithm of its probability, and with so many of the most probable
     ones: those of the model's own scores, before anything here has changed them.
-    A text that ``begins`` so says this first, whatever the model would have said, and goes on as it likes.
+    The text starts with ``response_prefix``, whatever the model would have generated, and continues freely.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -68,14 +68,14 @@ class Settings:
     stop: str | Sequence[str] = ()
     seed: int | None = None
     drafter: str | DrafterFactory | None = None
-    rows: int | None = None
-    recycling: bool | RunnersUp | None = None
+    num_draft_tokens: int | None = None
+    recycling: bool | RecyclingTable | None = None
     json_schema: Mapping[str, Any] | JsonSchema | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
-    begins: str = ""
+    response_prefix: str = ""
 
     def __post_init__(self) -> None:
         tokens, top_k, seed = self.max_new_tokens, self.top_k, self.seed
@@ -90,12 +90,17 @@ class Settings:
         check("seed", seed, is_seed, "None, or from 0 to 2**63 - 1")
         schema = self.json_schema
         check("json_schema", schema, schema is None or isinstance(schema, Mapping | JsonSchema), "a mapping, or None")
-        check("stop", self.stop, all(self.stops), "texts of at least one character")
+        check("stop", self.stop, all(self.stop_strings), "texts of at least one character")
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             check(name, value, -2 <= value <= 2, "from -2 to 2; 0 is off")
-        is_free = not self.begins or schema is None
-        check("begins", self.begins, isinstance(self.begins, str) and is_free, "a text, and empty beside a json_schema")
+        is_free = not self.response_prefix or schema is None
+        check(
+            "response_prefix",
+            self.response_prefix,
+            isinstance(self.response_prefix, str) and is_free,
+            "a text, and empty beside a json_schema",
+        )
         bias = self.logit_bias or {}
         check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
         count = self.logprobs

@@ -18,7 +18,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.forced_tool_calls import offered
+from antiphon.accel.text.forced_tool_calls import prepare_tools
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.langchain.answers import last_chunk, message
 from antiphon.integrations.langchain.cache_keys import keyed
@@ -39,7 +39,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
     (``response_format="content_and_artifact"``). The answer's citations say where it repeats these verbatim.
 
     Per call it takes ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``,
-    ``repetition_penalty``, ``seed``, ``drafter``, ``rows``, ``timeout``, and ``model``: another one by its name, loaded
+    ``repetition_penalty``, ``seed``, ``drafter``, ``num_draft_tokens``, ``timeout``, and ``model``: another one by its name, loaded
     when it is first asked for and kept. A parameter of another name is an error.
     """
 
@@ -180,12 +180,12 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         model = given.pop("model", self.model)
         language_model = self.named(model)
         self.check_prompt(str(each.text) for each in messages)
-        offer = offered(language_model.tokenizer, chat_messages(messages), wanted, choice)
+        offer = prepare_tools(language_model.tokenizer, chat_messages(messages), wanted, choice)
         parameters, timeout = self.parameters(stop, given)
         if offer.schema is not None:
             parameters["json_schema"] = offer.schema
-        prompt = Conversation(offer.messages, offer.tools, offer.opening, offer.choice)
-        return Call(language_model, model, prompt, passages, parameters, timeout, offer.names, offer.opening)
+        prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
+        return Call(language_model, model, prompt, passages, parameters, timeout, offer.names, offer.assistant_prefix)
 
 
 def _result(answer: AIMessage) -> ChatResult:

@@ -25,10 +25,10 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.forced_tool_calls import offered
+from antiphon.accel.text.forced_tool_calls import prepare_tools
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
-from antiphon.accel.text.tool_calls import FREE, NONE, writes_tools
+from antiphon.accel.text.tool_calls import FREE, NONE, supports_tools
 from antiphon.integrations.call import Call, Showing
 from antiphon.integrations.fields import GenerationFields
 from antiphon.integrations.llama_index.answers import (
@@ -68,7 +68,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
             **known,
             num_output=self.max_tokens or Settings().max_new_tokens,
             is_chat_model=self._takes_messages,
-            is_function_calling_model=writes_tools(self.language_model.tokenizer),
+            is_function_calling_model=supports_tools(self.language_model.tokenizer),
             model_name=self.model,
         )
 
@@ -244,11 +244,11 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self._takes_messages:
             return str(self.messages_to_prompt(messages))  # type: ignore[misc]  # a validator has set it
-        offer = offered(self.language_model.tokenizer, chat_messages(messages), wanted, choice)
+        offer = prepare_tools(self.language_model.tokenizer, chat_messages(messages), wanted, choice)
         given["tools"] = offer.names
         if offer.schema is not None:
             given["json_schema"] = offer.schema
-        return Conversation(offer.messages, offer.tools, offer.opening, offer.choice)
+        return Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
 
     def _text(self, prompt: str, formatted: bool) -> PromptInput:
         """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
@@ -262,7 +262,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         stop = given.get("stop")
         kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools")}
         parameters, timeout = self.parameters(stop, kept)
-        opening = prompt.opening if isinstance(prompt, Conversation) else ""
+        opening = prompt.assistant_prefix if isinstance(prompt, Conversation) else ""
         tools = given.get("tools", frozenset())
         return Call(self.language_model, self.model, prompt, passages, parameters, timeout, tools, opening)
 
@@ -348,5 +348,5 @@ class AntiphonLLM(_Hiding, _Answering):
     citation blocks; ``raw`` has usage, finish reason and the summary of steps.
 
     Per call it takes ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``,
-    ``repetition_penalty``, ``seed``, ``drafter``, ``rows`` and ``timeout``; a parameter of another name is an error.
+    ``repetition_penalty``, ``seed``, ``drafter``, ``num_draft_tokens`` and ``timeout``; a parameter of another name is an error.
     """

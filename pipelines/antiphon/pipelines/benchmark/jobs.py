@@ -60,10 +60,10 @@ def _shuffled(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
 
 
 def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
-    from antiphon.accel.text.messages import prompt_tokens
+    from antiphon.accel.text.messages import encode_prompt
 
     case = case_of(language_model, sample, passages)
-    return Job(tuple(prompt_tokens(case.prompt, language_model.tokenizer)), case.references)
+    return Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references)
 
 
 def _tokenizer(language_model: LanguageModel) -> Any:

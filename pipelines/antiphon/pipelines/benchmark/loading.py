@@ -66,5 +66,5 @@ def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> Langua
         dtype = torch.bfloat16 if chosen == "auto" else chosen
     language_model = LanguageModel(shaped(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)
     engine = engine_of(language_model.model)
-    engine.lock.take(engine.own)  # nobody else has this model
+    engine.lock.run(engine.own)  # nobody else has this model
     return language_model

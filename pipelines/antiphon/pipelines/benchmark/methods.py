@@ -13,8 +13,8 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RunnersUp, make_drafter
-from antiphon.accel.engines.selection import EngineName, engine_named
+from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend, Lookahead, RecyclingTable, make_drafter
+from antiphon.accel.engines.selection import EngineName, parse_engine_name
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.openvino_genai import (
     GENAI,
@@ -104,7 +104,11 @@ class Ours:
         inputs = _inputs(model, job, limit)
         factory = choose_drafter(model, engine=self.engine).drafter if self.drafter == "auto" else self.drafter
         drafter = factory if job.answer is None else lambda: _WithoutLogits(factory())
-        options: dict[str, Any] = {"drafter": drafter, "rows": self.rows, "tokenizer": language_model.tokenizer}
+        options: dict[str, Any] = {
+            "drafter": drafter,
+            "num_draft_tokens": self.rows,
+            "tokenizer": language_model.tokenizer,
+        }
         options["engine"] = self.engine
         is_watched = self.engine == "torch" and model.device.type == "cpu"
         with _Watch(model) if is_watched else nullcontext() as watch:
@@ -139,7 +143,7 @@ class Warm:
 
     def __init__(self, name: str, rows: int | None, engine: EngineName = "torch") -> None:
         self.name = name
-        self._table = RunnersUp()
+        self._table = RecyclingTable()
         self._ours = Ours(name, partial(Blend, recycling=self._table), rows, engine)
         self._met: set[Job] = set()
 
@@ -200,7 +204,7 @@ def rows_named(rows: str) -> int | None:
     if rows == "auto":
         return None
     if not rows.isdigit():
-        raise ValueError(f"rows is {rows!r}; give a number, or auto for as many as pay.")
+        raise ValueError(f"num_draft_tokens is {rows!r}; give a number, or auto for as many as pay.")
     return int(rows)
 
 
@@ -213,7 +217,7 @@ def _method(name: str, rows: int | None, pipelines: GenAIPipelines) -> Method:
     if head == GENAI_LOOKUP:
         return OpenVINOGenAI(name, guessed_tokens(own), pipelines)
     base, _, asked = head.partition("@")
-    engine = engine_named(asked or "torch")
+    engine = parse_engine_name(asked or "torch")
     own_rows = rows_named(own) if own else rows
     if base == WARM:
         return Warm(name, own_rows, engine)

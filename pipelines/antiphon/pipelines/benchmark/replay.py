@@ -9,7 +9,7 @@ from typing import Protocol
 
 from antiphon.accel.decoding.stats import Step, Summary, summarize
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, DrafterFactory, trim
-from antiphon.accel.drafting.verify import walk
+from antiphon.accel.drafting.verify import verify
 from antiphon.pipelines.benchmark.samples import RecordedSample
 
 
@@ -49,29 +49,31 @@ def recording_of(sample: RecordedSample, tokenizer: Tokenizer) -> Recording:
 
 
 def replay_samples(
-    samples: Iterable[RecordedSample], tokenizer: Tokenizer, factory: DrafterFactory, rows: int
+    samples: Iterable[RecordedSample], tokenizer: Tokenizer, factory: DrafterFactory, num_draft_tokens: int
 ) -> Summary:
-    """Replay the samples with a fresh drafter each, at most ``rows`` draft rows a step, and add everything up.
+    """Replay the samples with a fresh drafter each, at most ``num_draft_tokens`` draft rows a step, and add everything up.
 
     Tokens per step are all tokens over all steps, the one that ends each prefill included: LLMA's Algorithm 2
     (Yang et al. 2023), for any drafter.
 
     Raises:
-        ValueError: ``rows`` is negative.
+        ValueError: ``num_draft_tokens`` is negative.
     """
     recordings = (recording_of(sample, tokenizer) for sample in samples)
-    return summarize([step for recording in recordings for step in replay_steps(recording, factory(), rows)])
+    return summarize(
+        [step for recording in recordings for step in replay_steps(recording, factory(), num_draft_tokens)]
+    )
 
 
-def replay_steps(recording: Recording, drafter: Drafter, rows: int) -> Iterator[Step]:
+def replay_steps(recording: Recording, drafter: Drafter, num_draft_tokens: int) -> Iterator[Step]:
     """The steps that decoding would have taken, had the model said exactly what was recorded.
 
     The first one ends the prefill: it has no draft and emits one token. A step that reaches the end of the answer is
     cut there. ``seconds`` holds drafting alone, and in the first step that includes reading the prompt and the
     references. There are no logits: a drafter that learns from them learns nothing here.
     """
-    if rows < 0:
-        raise ValueError(f"rows is {rows}; a draft has 0 rows or more.")
+    if num_draft_tokens < 0:
+        raise ValueError(f"num_draft_tokens is {num_draft_tokens}; give 0 or more.")
     context, end = list(recording.prompt), len(recording.prompt) + len(recording.answer)
     started = perf_counter()
     drafter.begin(recording.prompt, recording.references)
@@ -93,7 +95,7 @@ def replay_steps(recording: Recording, drafter: Drafter, rows: int) -> Iterator[
         if len(context) == end:
             return
         started = perf_counter()
-        draft = trim(drafter.propose(context, rows), rows, rows)
+        draft = trim(drafter.propose(context, num_draft_tokens), num_draft_tokens, num_draft_tokens)
 
 
 def _follow(draft: Draft, recording: Recording, context: list[int]) -> Accepted:
@@ -106,4 +108,4 @@ def _follow(draft: Draft, recording: Recording, context: list[int]) -> Accepted:
         context.append(token)
         return len(context) == len(recording.prompt) + len(recording.answer)
 
-    return walk(draft, recorded, commit)
+    return verify(draft, recorded, commit)

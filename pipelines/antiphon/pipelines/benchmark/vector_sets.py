@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from antiphon.accel.files import write
+from antiphon.accel.files import write_file
 from antiphon.pipelines.progress import Progress
 from antiphon.retrieval.vectors import Vectors, normalized
 
@@ -39,7 +39,7 @@ def load_vectors(
 
     made = embedded_lines(texts, resolve(embedder), report=report)
     if file is not None:
-        write(file, lambda out: np.save(out, made, allow_pickle=False), is_needed=True, is_private=False)
+        write_file(file, lambda out: np.save(out, made, allow_pickle=False), mode=None)
     return made
 
 

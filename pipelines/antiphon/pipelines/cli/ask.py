@@ -17,7 +17,7 @@ from antiphon.pipelines.cli.options import (
     FewBits,
     Index,
     MaxNewTokens,
-    Rows,
+    NumDraftTokens,
     Sessions,
     Window,
 )
@@ -35,7 +35,7 @@ def ask(
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     bita: Bita = None,
     window: Window = None,
-    rows: Rows = None,
+    num_draft_tokens: NumDraftTokens = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
     temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
@@ -75,7 +75,7 @@ def ask(
         temperature=temperature,
         stop=stop or STOPS.get(model, ()),
         seed=seed,
-        rows=rows,
+        num_draft_tokens=num_draft_tokens,
     )
     if as_json:
         typer.echo(visible_json(stream.to_end().answer.as_dict()))

@@ -52,7 +52,7 @@ def replay(
     ],
     tokenizer: Annotated[str, typer.Option(help="The tokenizer's folder, or its name on the hub.")],
     drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; by default each of them.")] = None,
-    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    num_draft_tokens: Annotated[int, typer.Option(help="Maximum number of draft tokens to verify per step.")] = 32,
     task: Task = None,
     limit: Limit = None,
     as_json: AsJson = False,
@@ -62,15 +62,15 @@ def replay(
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_tokenizer(tokenizer)
     figures = [
-        {"drafter": name, "rows": rows, "samples": len(samples)}
-        | replay_samples(samples, loaded, factory, rows).as_dict()
+        {"drafter": name, "rows": num_draft_tokens, "samples": len(samples)}
+        | replay_samples(samples, loaded, factory, num_draft_tokens).as_dict()
         for name, factory in factories.items()
     ]
     if as_json:
-        facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": rows}
+        facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": num_draft_tokens}
         typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
         return
-    console.out.print(figure_table(f"{len(samples)} answers, at most {rows} rows", REPLAY, figures))
+    console.out.print(figure_table(f"{len(samples)} answers, at most {num_draft_tokens} draft tokens", REPLAY, figures))
 
 
 @app.command()
@@ -97,7 +97,7 @@ def exactness(
         list[str] | None, typer.Option(help="May be repeated.", show_default="float32 and bfloat16")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 64,
-    rows: Annotated[int, typer.Option(help="Draft rows that are verified in one step, at most.")] = 32,
+    num_draft_tokens: Annotated[int, typer.Option(help="Maximum number of draft tokens to verify per step.")] = 32,
     task: Task = None,
     limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
     passages: Annotated[
@@ -119,15 +119,19 @@ def exactness(
     The exit code is 1 where a promise is broken: other tokens than without drafts in float32, a regret that rounding
     does not explain, or a draft that changed a deterministic output.
     """
-    from antiphon.accel.engines.selection import engine_named
+    from antiphon.accel.engines.selection import parse_engine_name
     from antiphon.pipelines.benchmark.cases import load_cases
     from antiphon.pipelines.benchmark.exactness import measure_exactness
     from antiphon.pipelines.cli.preparation import STAGES, dtype_named, load_language_model
 
     console.quiet_libraries()
     dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "rows": rows, "deterministic": deterministic}
-    options["engine"] = engine_named(engine)
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "num_draft_tokens": num_draft_tokens,
+        "deterministic": deterministic,
+    }
+    options["engine"] = parse_engine_name(engine)
     results = []
     for each in dtypes:
         language_model = load_language_model(model, device=device, dtype=each)
@@ -136,7 +140,9 @@ def exactness(
             results.append(measure_exactness(language_model, cases, report=report, **options))
     figures = [result.as_dict() for result in results]
     if as_json:
-        typer.echo(json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": rows, "dtypes": figures}))
+        typer.echo(
+            json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "dtypes": figures})
+        )
     else:
         console.out.print(exactness_table(model, figures))
         for figure in figures:

@@ -55,7 +55,9 @@ def speed(
     lookahead: Windows = None,
     unread: Unread = False,
     dtype: Precision = "auto",
-    rows: Annotated[str, typer.Option(help="Draft rows in one step, at most; auto: as many as pay.")] = "auto",
+    num_draft_tokens: Annotated[
+        str, typer.Option(help="Maximum number of draft tokens per step; auto: chosen by cost.")
+    ] = "auto",
     task: Task = None,
     limit: Limit = None,
     max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 256,
@@ -86,7 +88,7 @@ def speed(
     console.quiet_libraries()
     for path in chart or ():
         check_chart(path)
-    methods = compared(method, rows, lookahead or (), unread=unread)
+    methods = compared(method, num_draft_tokens, lookahead or (), unread=unread)
     samples = load_samples(file, task=task, limit=limit)
     place: dict[str, Any] = {"device": device, "dtype": dtype_named(dtype)}
     loaded = load_model_or_shape(model, load_language_model, tokenizer=tokenizer, **place)
@@ -98,7 +100,12 @@ def speed(
         )
     facts = facts_of("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
     facts |= asked | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1)}
-    facts |= {"max_new_tokens": max_new_tokens, "rows": rows, "rounds": rounds, "methods": measured.as_dict()}
+    facts |= {
+        "max_new_tokens": max_new_tokens,
+        "rows": num_draft_tokens,
+        "rounds": rounds,
+        "methods": measured.as_dict(),
+    }
     _show_speed(facts)
     for path in chart or ():
         draw(facts["methods"], path, title(facts))
@@ -150,7 +157,7 @@ def record(
     device: Device = None,
 ) -> None:
     """Ask the forty questions about the demo's documents, and write prompts, passages and answers as samples."""
-    from antiphon.accel.files import write
+    from antiphon.accel.files import write_file
     from antiphon.pipelines.benchmark.recording import as_line, recorded
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model, open_demo
     from antiphon.pipelines.data.demo import demo_questions
@@ -162,7 +169,7 @@ def record(
     questions = [each.question for each in demo_questions()]
     with console.progress_bars() as report:
         lines = [as_line(sample) for sample in recorded(rag, questions, name=out.stem, report=report)]
-    write(out, "".join(f"{line}\n" for line in lines).encode(), is_needed=True, is_private=False)
+    write_file(out, "".join(f"{line}\n" for line in lines).encode(), mode=None)
 
 
 def page(

@@ -18,7 +18,7 @@ from antiphon.pipelines.cli.options import (
     Device,
     MaxNewTokens,
     Precision,
-    Rows,
+    NumDraftTokens,
     Window,
 )
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
@@ -46,7 +46,7 @@ def certify(
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     bita: Bita = None,
     window: Window = None,
-    rows: Rows = None,
+    num_draft_tokens: NumDraftTokens = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
     ] = False,
@@ -66,7 +66,12 @@ def certify(
     console.quiet_libraries()
     factory = resolve_drafter(drafter, bita=bita, window=window_size(window) if window else None)
     retriever = None if index is None else Retriever.open(index, device=device)
-    settings = {"dtype": dtype_named(dtype), "rows": rows, "drafter": factory, "deterministic": deterministic}
+    settings = {
+        "dtype": dtype_named(dtype),
+        "num_draft_tokens": num_draft_tokens,
+        "drafter": factory,
+        "deterministic": deterministic,
+    }
     language_model = load_language_model(model, device=device, **settings)
     if factory == "auto":
         console.show_choice(language_model)

@@ -31,12 +31,12 @@ def doctor(
         return
     if markdown:
         raise ValueError("--markdown is the table of families; give --families as well.")
-    from antiphon.accel.testing.diagnosis import diagnose
+    from antiphon.accel.testing.model_report import inspect_model
     from antiphon.pipelines.cli.doctor_report import show_diagnosis
 
     loaded = load_language_model(model, device=device, engine=engine, weights=weights)
     with console.err.status("Examining"):
-        diagnosis = diagnose(loaded.model, engine=loaded.options.runs_on)
+        diagnosis = inspect_model(loaded.model, engine=loaded.options.runs_on)
     if as_json:
         typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
         return

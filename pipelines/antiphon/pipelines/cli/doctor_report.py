@@ -14,8 +14,8 @@ from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.torch.traits import RopeSwitch
-    from antiphon.accel.testing.diagnosis import Diagnosis
-    from antiphon.accel.testing.trial import FamilyTrial
+    from antiphon.accel.testing.model_report import ModelReport
+    from antiphon.accel.testing.family_check import FamilyResult
 
 COMMAND = "antiphon doctor --families --markdown"
 LEVELS = {
@@ -26,7 +26,7 @@ LEVELS = {
 }
 
 
-def show_diagnosis(name: str, diagnosis: Diagnosis) -> None:
+def show_diagnosis(name: str, diagnosis: ModelReport) -> None:
     """The card of one model: facts, measured costs, advice."""
     console.out.print(fact_card(visible(name), diagnosis_facts(diagnosis)))
     console.out.print(cost_table(diagnosis.cost.seconds))
@@ -34,7 +34,7 @@ def show_diagnosis(name: str, diagnosis: Diagnosis) -> None:
         console.out.print(f"→ {advice}", markup=False)
 
 
-def diagnosis_facts(diagnosis: Diagnosis) -> dict[str, str]:
+def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
     """What was found out about a model, by the name of each fact, in words."""
     positions, groups = diagnosis.positions, diagnosis.groups
     return {
@@ -84,31 +84,31 @@ def cost_table(measured: Mapping[int, Mapping[int, float]]) -> FigureTable:
     return figure_table(f"One forward after {contexts} tokens", columns, figures, is_open=True, caption=caption)
 
 
-def try_families(names: Sequence[str] = ()) -> list[FamilyTrial]:
+def try_families(names: Sequence[str] = ()) -> list[FamilyResult]:
     """Every family of the table (or those named) on trial, with a bar; sorted by what they can verify.
 
     Raises:
         ValueError: a family is not in the table.
     """
     from antiphon.accel.testing.families import ALL_FAMILIES
-    from antiphon.accel.testing.trial import try_family
+    from antiphon.accel.testing.family_check import check_family
 
     chosen = list(names or ALL_FAMILIES)
     trials = []
     with console.progress_bars() as report:
         for done, family in enumerate(chosen):
             report("Trying families", done, len(chosen))
-            trials.append(try_family(family))
+            trials.append(check_family(family))
         report("Trying families", len(chosen), len(chosen))
     return sorted(trials, key=lambda trial: list(LEVELS).index(trial.traits.level))
 
 
-def show_families(trials: Sequence[FamilyTrial]) -> None:
+def show_families(trials: Sequence[FamilyResult]) -> None:
     """Print the table of families."""
     console.out.print(family_table(trials))
 
 
-def family_table(trials: Sequence[FamilyTrial]) -> FigureTable:
+def family_table(trials: Sequence[FamilyResult]) -> FigureTable:
     """The table of families for the terminal, with the largest difference of a logit that was seen."""
     names = ("family", "level", "greedy", "sampled", "logits", "steps", "openvino", "because")
     figures = [
@@ -127,9 +127,9 @@ def family_table(trials: Sequence[FamilyTrial]) -> FigureTable:
     return figure_table("", {name: name for name in names}, figures, is_open=True)
 
 
-def families_markdown(trials: Sequence[FamilyTrial]) -> str:
+def families_markdown(trials: Sequence[FamilyResult]) -> str:
     """The table of families for the docs: nothing in it differs from one machine to the next while all is well."""
-    from antiphon.accel.testing.trial import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
+    from antiphon.accel.testing.family_check import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
 
     lines = [
         HEAD.format(
@@ -172,8 +172,8 @@ A real model may have kinds of layers that its tiny one has not. `antiphon docto
 """
 
 
-def _row(trial: FamilyTrial) -> str:
-    from antiphon.accel.testing.trial import TOLERANCE
+def _row(trial: FamilyResult) -> str:
+    from antiphon.accel.testing.family_check import TOLERANCE
 
     bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
     kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")
@@ -182,7 +182,7 @@ def _row(trial: FamilyTrial) -> str:
     return f"| {' | '.join([*cells, trial.traits.reason])} |"
 
 
-def _on_openvino(trial: FamilyTrial) -> str:
+def _on_openvino(trial: FamilyResult) -> str:
     """What OpenVINO makes of a family, or why it stays on torch."""
     found = trial.openvino
     if found.reason:
@@ -191,9 +191,9 @@ def _on_openvino(trial: FamilyTrial) -> str:
     return f"same{beyond}" if found.holds else "differs"
 
 
-def _held(trial: FamilyTrial, mode: str) -> str:
+def _held(trial: FamilyResult, mode: str) -> str:
     return "same" if trial.holds(mode) else "differs"
 
 
-def _oracle_steps(trial: FamilyTrial) -> int:
+def _oracle_steps(trial: FamilyResult) -> int:
     return trial.trials["greedy"]["oracle"].steps

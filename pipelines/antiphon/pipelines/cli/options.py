@@ -43,7 +43,7 @@ Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `ant
 Limit = Annotated[int | None, typer.Option(help="Only so many samples.")]
 MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
 Precision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Rows = Annotated[
+NumDraftTokens = Annotated[
     int | None, typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay")
 ]
 Sessions = Annotated[
