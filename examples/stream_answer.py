@@ -1,0 +1,33 @@
+"""Stream an answer from an index piece by piece, with the citations at the end.
+
+antiphon index docs/ --out my-index
+python examples/stream_answer.py my-index "What does lossless mean?"
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from antiphon.accel import LanguageModel
+from antiphon.pipelines import Rag, resolve_model
+from antiphon.retrieval import Retriever
+
+
+def main() -> None:
+    """Open the index and print each piece of the answer as soon as it is generated."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("index")
+    parser.add_argument("question")
+    parser.add_argument("--model", default="reader", help="reader, smollm2, a folder, or a name on the hub")
+    arguments = parser.parse_args()
+
+    rag = Rag(Retriever.open(arguments.index), LanguageModel.from_pretrained(resolve_model(arguments.model)))
+    with rag.stream(arguments.question, max_new_tokens=100) as stream:
+        for piece in stream:
+            print(piece, end="", flush=True)
+    print("\n")
+    print(stream.answer.to_markdown())
+
+
+if __name__ == "__main__":
+    main()
