@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import call_opening, prompt_tokens
+from antiphon.accel.text.messages import tool_call_prefix, encode_prompt
 
 MESSAGES = [{"role": "user", "content": "Count to 3"}]
 TOOL = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": {}}}
@@ -32,7 +32,7 @@ def tokenizer_of(written: str) -> Any:
 
 
 def text_of(conversation: Conversation, tokenizer: Any) -> str:
-    return str(tokenizer.decode(prompt_tokens(conversation, tokenizer)))
+    return str(tokenizer.decode(encode_prompt(conversation, tokenizer)))
 
 
 def test_a_conversation_is_written_with_its_tools_and_the_beginning_of_the_answer() -> None:
@@ -40,12 +40,12 @@ def test_a_conversation_is_written_with_its_tools_and_the_beginning_of_the_answe
     written = text_of(Conversation(MESSAGES, [TOOL], "Well, "), tokenizer)
     assert '"name": "count"' in written
     assert written.endswith("<user>Count to 3<assistant>Well, ")
-    assert prompt_tokens(Conversation(MESSAGES), tokenizer) == prompt_tokens(MESSAGES, tokenizer)
+    assert encode_prompt(Conversation(MESSAGES), tokenizer) == encode_prompt(MESSAGES, tokenizer)
 
 
 def test_tools_are_refused_where_the_template_writes_none() -> None:
     with pytest.raises(ValueError, match="does not write tools"):
-        prompt_tokens(Conversation(MESSAGES, [TOOL]), byte_tokenizer())
+        encode_prompt(Conversation(MESSAGES, [TOOL]), byte_tokenizer())
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_tools_are_refused_where_the_template_writes_none() -> None:
 )
 def test_how_a_call_begins_is_read_off_the_chat_template(written: str, any_of_them: str, this_one: str) -> None:
     tokenizer = tokenizer_of(written)
-    assert call_opening(tokenizer, [TOOL]) == any_of_them
-    assert call_opening(tokenizer, [TOOL], "count") == this_one
+    assert tool_call_prefix(tokenizer, [TOOL]) == any_of_them
+    assert tool_call_prefix(tokenizer, [TOOL], "count") == this_one
 
 
 def test_a_completion_goes_on_from_the_beginning_of_the_answer() -> None:
     model = LanguageModel(tiny_model(), byte_tokenizer())
-    begun = Conversation(MESSAGES, opening="Well, ")
+    begun = Conversation(MESSAGES, assistant_prefix="Well, ")
     text = text_of(begun, model.tokenizer).removeprefix("<bos>")
     assert model.generate(begun, max_new_tokens=20).tokens == model.generate(text, max_new_tokens=20).tokens
     assert model.generate(begun, max_new_tokens=20).tokens != model.generate(MESSAGES, max_new_tokens=20).tokens

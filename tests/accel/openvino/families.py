@@ -11,10 +11,10 @@ import torch
 from rich.progress import track
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
-from antiphon.accel.drafting.tree import depth_first
-from antiphon.accel.drafting.verify import walk
-from antiphon.accel.engines.torch.traits import declared
-from antiphon.accel.testing.adversary import Thicket
+from antiphon.accel.drafting.tree import reorder_depth_first
+from antiphon.accel.drafting.verify import verify
+from antiphon.accel.engines.torch.traits import declared_traits
+from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.families import ALL_FAMILIES
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
@@ -22,7 +22,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from tests.accel.openvino.making import engine_of, expect_plain, model_of, step, text_of
+from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of
 
 STAY = {
     "gptj": "does not go through",
@@ -47,8 +47,8 @@ PROMPT, NEW = 30, 24
 
 
 def decoded(engine: Any, prompt: list[int], truth: list[int]) -> tuple[list[int], int]:
-    """The text with drafts from a thicket around the truth, and the steps that it took; all logits of rows checked."""
-    drafter, text, draft, steps = Thicket(truth, 5, VOCABULARY), list(prompt), EMPTY, 0
+    """The text with drafts from a tree_drafter around the truth, and the steps that it took; all logits of rows checked."""
+    drafter, text, draft, steps = RandomTreeDrafter(truth, 5, VOCABULARY), list(prompt), EMPTY, 0
     sequence = engine.sequence(tenant=object())
     logits = step(engine, sequence, text)
     while True:
@@ -58,11 +58,11 @@ def decoded(engine: Any, prompt: list[int], truth: list[int]) -> tuple[list[int]
             text.append(token)
             return len(text) == len(truth)
 
-        accepted = walk(draft, logits.best, commit)
+        accepted = verify(draft, logits.argmax, commit)
         sequence.keep(accepted.path)
         if len(text) == len(truth):
             return text, steps
-        draft = depth_first(sequence.fit(drafter.propose(text, 12), 12, len(truth) - len(text) - 1))
+        draft = reorder_depth_first(sequence.fit(drafter.propose(text, 12), 12, len(truth) - len(text) - 1))
         logits = step(engine, sequence, text, draft)
 
 
@@ -111,7 +111,7 @@ def expect_reason(family: str) -> None:
     """What cannot be converted says why."""
     model = tiny_model(family)
     with pytest.raises(Unconvertible, match=STAY[family]):
-        paged_model(model, declared(model))
+        paged_model(model, declared_traits(model))
 
 
 def expect_exact(family: str) -> None:

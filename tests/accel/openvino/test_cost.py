@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel.drafting.draft import Logits
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.cost_model import StepCost
 
 # after `making`, which skips these tests where OpenVINO is not installed
 from antiphon.accel.engines.openvino import cost
 from antiphon.accel.engines.openvino.cost import DRAFTING, ROWS, measure
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.cost_store import load, save
-from tests.accel.openvino.making import engine_of, model_of
+from tests.accel.openvino.builders import engine_of, model_of
 
 
 class Counting(OpenVINOEngine):
@@ -23,7 +23,7 @@ class Counting(OpenVINOEngine):
 
     forwards: Counter[tuple[int, int]]
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
         self.forwards[feeds[0].sequence.length, 1 + len(feeds[0].draft)] += 1
         return super().forward(feeds)
 
@@ -47,7 +47,7 @@ def test_a_change_of_rows_is_measured_apart_from_what_rows_cost(monkeypatch: pyt
 
     monkeypatch.setattr(cost, "_time", took)
     found = cost.measure(engine_of(model_of()), contexts=(64, 128), seconds=1.0)
-    assert found.change == pytest.approx(5.0)
+    assert found.shape_change == pytest.approx(5.0)
     assert found.seconds[64] == pytest.approx({rows: 1.0 + 0.1 * rows for rows in sorted(ROWS)})
 
 
@@ -66,9 +66,9 @@ def test_packing_is_what_drafts_cost_more_after_a_long_context(monkeypatch: pyte
 @pytest.mark.parametrize("number", ["0.25", "0.125"])
 def test_what_changes_and_packing_cost_is_kept_with_the_rest(tmp_path: Path, number: str) -> None:
     path, key = tmp_path / "cost.json", {"engine": "openvino"}
-    save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, change=0.25, packing=0.125))
+    save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, shape_change=0.25, packing=0.125))
     kept = load(path, key)
     assert kept is not None
-    assert (kept.seconds, kept.change, kept.packing) == ({64: {1: 1.0, 4: 1.5}}, 0.25, 0.125)
+    assert (kept.seconds, kept.shape_change, kept.packing) == ({64: {1: 1.0, 4: 1.5}}, 0.25, 0.125)
     path.write_text(path.read_text().replace(number, "-1"))
     assert load(path, key) is None

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.conversion import paged_model
-from antiphon.accel.engines.openvino.opening import open_engine
+from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import computes_in
 from antiphon.accel.engines.openvino.self_test import findings
 from tests.accel.openvino.families import (
@@ -20,7 +20,7 @@ from tests.accel.openvino.families import (
     expect_text_of_torch,
     paged,
 )
-from tests.accel.openvino.making import engine_of, in_precision, model_of
+from tests.accel.openvino.builders import engine_of, in_precision, model_of
 
 
 @pytest.mark.parametrize("family", TAKEN)
@@ -64,14 +64,14 @@ def test_a_model_in_bfloat16_is_within_its_own_noise() -> None:
 
 @pytest.mark.skipif(computes_in("bf16"), reason="OpenVINO computes in bfloat16 on this processor")
 def test_a_model_in_bfloat16_stays_where_the_processor_has_no_units_for_it() -> None:
-    opened = open_engine(in_precision(tiny_model("llama"), torch.bfloat16), if_faster=True)
+    opened = load_engine(in_precision(tiny_model("llama"), torch.bfloat16), if_faster=True)
     assert (opened.engine, opened.reason) == (None, "This CPU does not compute in bfloat16 under OpenVINO.")
 
 
 def test_the_model_is_left_as_it_was() -> None:
     model = in_precision(tiny_model("mixtral"), torch.bfloat16)
     settings, weights = model.config.to_json_string(), [each.data_ptr() for each in model.parameters()]
-    paged_model(model, declared(model))
+    paged_model(model, declared_traits(model))
     assert model.config.to_json_string() == settings
     assert [each.data_ptr() for each in model.parameters()] == weights
     assert model.dtype == torch.bfloat16

@@ -129,7 +129,7 @@ def may_mount(tmp_path_factory: pytest.TempPathFactory) -> bool:
 @pytest.fixture(scope="module")
 def starter(may_mount: bool) -> Iterator[subprocess.Popen[str]]:
     """The process that all starts are forked off; what they mount nobody else sees."""
-    command = [*(PRIVATE if may_mount else ()), sys.executable, "-W", "ignore", "-m", f"{__package__}.starting"]
+    command = [*(PRIVATE if may_mount else ()), sys.executable, "-W", "ignore", "-m", f"{__package__}.start_process"]
     paths = os.pathsep.join([*(str(ROOT / room) for room in ROOMS), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:

@@ -8,13 +8,13 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer
-from tests.accel.openvino.making import model_of
+from tests.accel.openvino.builders import model_of
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.blocks import OutOfBlocks
+from antiphon.accel.engines.openvino.block_pool import OutOfBlocks
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.openvino.memory import bytes_of_block
+from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 
 NEW = 40
@@ -29,7 +29,7 @@ def language_model(blocks: int, seed: int = 0, **options: Any) -> LanguageModel:
     """A model whose engine's memory has so many blocks."""
     model, tokenizer = model_of("llama", seed), byte_tokenizer()
     big = LanguageModel(model, tokenizer, engine="openvino", memory=2**22)
-    each = bytes_of_block(engine_of(big).graph.heads, "f32")
+    each = block_bytes(engine_of(big).graph.heads, "f32")
     return LanguageModel(model, tokenizer, engine="openvino", memory=blocks * each, **options)
 
 

@@ -6,18 +6,18 @@ from functools import cache
 import pytest
 import torch
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, merge, padded, path_to
-from antiphon.accel.engines.protocol import Feed, Tenant
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, merge, pad, path_to
+from antiphon.accel.engines.protocol import SequenceInput, Tenant
 from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.blocks import OutOfBlocks
+from antiphon.accel.engines.openvino.block_pool import OutOfBlocks
 from antiphon.accel.engines.openvino.engine import BESIDE, OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.memory import bytes_of_block
+from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
-from tests.accel.openvino.making import engine_of, expect_plain, model_of, step, text_of, tree_of
+from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
 MODEL = model_of()
 
@@ -36,7 +36,7 @@ def compiled() -> PagedGraph:
 def small(blocks: int) -> OpenVINOEngine:
     """An engine with memory for so many blocks."""
     graph = compiled()
-    return OpenVINOEngine(graph, memory=blocks * bytes_of_block(graph.heads, "f32"))
+    return OpenVINOEngine(graph, memory=blocks * block_bytes(graph.heads, "f32"))
 
 
 def test_texts_of_different_lengths_with_a_tree_a_chain_no_draft_and_a_prompt_share_a_forward(
@@ -45,10 +45,10 @@ def test_texts_of_different_lengths_with_a_tree_a_chain_no_draft_and_a_prompt_sh
     texts = [text_of(size, seed=size) for size in (70, 9, 33, 50)]
     drafts = [tree_of(texts[1]), chain(texts[2][:3]), EMPTY, EMPTY]
     sequences = [shared.sequence(tenant=object()) for _ in texts]
-    shared.forward([Feed(s, text[:-1]) for s, text in zip(sequences[:3], texts, strict=False)])
+    shared.forward([SequenceInput(s, text[:-1]) for s, text in zip(sequences[:3], texts, strict=False)])
     for sequence in sequences:
         sequence.keep(())
-    feeds = [Feed(s, text[s.length :], draft) for s, text, draft in zip(sequences, texts, drafts, strict=True)]
+    feeds = [SequenceInput(s, text[s.length :], draft) for s, text, draft in zip(sequences, texts, drafts, strict=True)]
     for text, draft, logits in zip(texts, drafts, shared.forward(feeds), strict=True):
         expect_plain(MODEL, text, draft, logits)
 
@@ -56,7 +56,7 @@ def test_texts_of_different_lengths_with_a_tree_a_chain_no_draft_and_a_prompt_sh
 def test_a_prompt_read_in_chunks_says_what_it_says_at_once(shared: OpenVINOEngine) -> None:
     text = text_of(100, seed=2)
     sequences = [shared.sequence(tenant=object()) for _ in range(2)]
-    feeds = [Feed(sequences[0], text, chunk=7), Feed(sequences[1], text[:40], chunk=16)]
+    feeds = [SequenceInput(sequences[0], text, chunk=7), SequenceInput(sequences[1], text[:40], chunk=16)]
     for logits, own in zip(shared.forward(feeds), (text, text[:40]), strict=True):
         expect_plain(MODEL, own, EMPTY, logits)
 
@@ -64,7 +64,7 @@ def test_a_prompt_read_in_chunks_says_what_it_says_at_once(shared: OpenVINOEngin
 def test_a_draft_beside_a_long_prompt_is_verified(shared: OpenVINOEngine) -> None:
     text = text_of(3 * BESIDE, seed=3)
     sequence = shared.sequence(tenant=object())
-    assert sequence.can_open(text)
+    assert sequence.can_draft_at_prefill(text)
     draft = tree_of(text)
     expect_plain(MODEL, text, draft, step(shared, sequence, text, draft))
 
@@ -143,20 +143,20 @@ def test_where_memory_is_short_the_text_that_was_used_least_recently_has_to_be_r
     for sequence, text in zip(sequences, texts, strict=True):
         step(engine, sequence, text)
         sequence.keep(())
-    assert [sequence.is_void(text) for sequence, text in zip(sequences, texts, strict=True)] == [True, *[False] * 3]
+    assert [sequence.is_evicted(text) for sequence, text in zip(sequences, texts, strict=True)] == [True, *[False] * 3]
     sequences[0].keep(())
-    sequences[0].restart()
-    assert not sequences[0].is_void(texts[0])
+    sequences[0].reset()
+    assert not sequences[0].is_evicted(texts[0])
     expect_plain(MODEL, texts[0], EMPTY, step(engine, sequences[0], texts[0]))
-    assert sequences[1].is_void(texts[1])
+    assert sequences[1].is_evicted(texts[1])
 
 
 def test_a_text_that_does_not_fit_is_refused_in_a_sentence_and_others_go_on() -> None:
     engine = small(3)
     sequence = engine.sequence()
     with pytest.raises(OutOfBlocks, match="of 97 tokens together are in one forward, and the engine's memory holds 96"):
-        engine.forward([Feed(sequence, text_of(97))])
-    sequence.restart()
+        engine.forward([SequenceInput(sequence, text_of(97))])
+    sequence.reset()
     expect_plain(MODEL, text_of(90), EMPTY, step(engine, sequence, text_of(90)))
 
 
@@ -206,7 +206,7 @@ def test_mask_tokens_are_left_out_and_other_probes_are_not(shared: OpenVINOEngin
     sequence = shared.sequence()
     masks = merge(chain([5, 6]), Draft((-1,), (ROOT,), (0.5,), 1))
     assert sequence.fit(masks, 9, 9) == chain([5, 6])
-    assert len(sequence.fit(padded(chain([5, 6]), 7, 2), 9, 9)) == 4
+    assert len(sequence.fit(pad(chain([5, 6]), 7, 2), 9, 9)) == 4
 
 
 def test_logits_are_nobody_elses_memory(shared: OpenVINOEngine) -> None:
@@ -222,8 +222,8 @@ def test_logits_name_the_best_tokens(shared: OpenVINOEngine) -> None:
     sequence = shared.sequence(tenant=object())
     logits = step(shared, sequence, text_of(12, seed=1), tree_of(text_of(5)))
     for row in (ROOT, 0, 4):
-        assert logits.best(row) == int(logits.tensor()[row + 1].argmax())
-    tokens, shares = logits.top([ROOT, 4], 3)
+        assert logits.argmax(row) == int(logits.tensor()[row + 1].argmax())
+    tokens, shares = logits.top_k([ROOT, 4], 3)
     expected = logits.tensor()[[0, 5]].topk(3).indices
     assert tokens.tolist() == expected.tolist()
     assert shares.shape == (2, 3)

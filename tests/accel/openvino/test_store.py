@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.opening import obstacle_of, open_engine
+from antiphon.accel.engines.openvino.loader import obstacle_of, load_engine
 from antiphon.accel.engines.openvino.store import (
     GRAPH,
     RECEIPT,
@@ -35,7 +35,7 @@ from antiphon.accel.engines.openvino.store import (
     read,
     stored,
 )
-from tests.accel.openvino.making import in_precision, model_of
+from tests.accel.openvino.builders import in_precision, model_of
 
 MODEL = model_of()
 CONVERTING = """
@@ -43,18 +43,18 @@ import sys, torch
 from pathlib import Path
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.store import stored
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 model = tiny_model()
 print("begun", flush=True)
-stored(Path(sys.argv[1]), lambda: paged_model(model, declared(model)))
+stored(Path(sys.argv[1]), lambda: paged_model(model, declared_traits(model)))
 print("done", flush=True)
 """
 
 
 @cache
 def converted(model: Any) -> Any:
-    return paged_model(model, declared(model))
+    return paged_model(model, declared_traits(model))
 
 
 class Converter:
@@ -204,17 +204,17 @@ def test_weights_that_are_bfloat16_numbers_are_kept_in_half_the_bytes_and_exactl
 
 
 def test_an_engine_is_opened_from_what_was_kept() -> None:
-    opened = open_engine(MODEL, memory=2**22)
+    opened = load_engine(MODEL, memory=2**22)
     assert opened.engine is not None
     assert "agrees with torch" in opened.reason
-    assert opened.engine.shared_cost is not None
-    assert np.isfinite(opened.engine.shared_cost.seconds(64, 16)).all()
+    assert opened.engine.batch_cost is not None
+    assert np.isfinite(opened.engine.batch_cost.seconds(64, 16)).all()
     assert read(folder_of(fingerprint(MODEL))) is not None
 
 
 @pytest.mark.parametrize("family", ["bloom", "mamba2"])
 def test_a_family_that_stays_on_torch_says_why(family: str) -> None:
-    opened = open_engine(tiny_model(family))
+    opened = load_engine(tiny_model(family))
     assert opened.engine is None
     assert opened.reason.startswith("OpenVINO cannot run this model: ")
 

@@ -22,11 +22,11 @@ class FairLock:
         self._holder = 0
 
     @property
-    def is_mine(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the calling thread holds it."""
         return self._holder == get_ident()
 
-    def take(self, act: Callable[[], Result]) -> Result:
+    def run(self, act: Callable[[], Result]) -> Result:
         """What ``act`` returns, called when this thread holds the lock."""
         thread = get_ident()
         if self._holder == thread:

@@ -36,15 +36,15 @@ class NumpyLogits:
         return len(self._array)
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """The size of a row."""
         return int(self._array.shape[1])
 
-    def best(self, row: int) -> int:
+    def argmax(self, row: int) -> int:
         """The likeliest token after this row (-1: the root), of equal ones the first."""
         return int(self._numbers([row])[0].argmax())
 
-    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The ``k`` likeliest tokens after each of these rows, best first, and about how likely they are; (rows, k)."""
         return _likeliest(self._numbers(rows), k)
 
@@ -76,7 +76,7 @@ def _likeliest(numbers: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64],
 
     A row is laid out as strips below each other. The k greatest numbers stand in the k columns whose maxima are the
     greatest, so no more than those are sorted; and probabilities are relative to the columns' maxima alone, therefore a
-    little too large, as those of `antiphon.accel.engines.torch.best.best` are.
+    little too large, as those of `antiphon.accel.engines.torch.argmax.top_k` are.
     """
     rows, vocabulary = numbers.shape
     strips = gcd(vocabulary, STRIPS) if vocabulary >= STRIPS * k else 1

@@ -15,9 +15,9 @@ from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 if TYPE_CHECKING:
     from antiphon.accel.drafting.budget import Budget
     from antiphon.accel.drafting.draft import Drafter
-    from antiphon.accel.drafting.drafters.runners_up import Bigrams
-    from antiphon.accel.drafting.running_cost import Cost
-    from antiphon.accel.drafting.step_cost import StepCost
+    from antiphon.accel.drafting.drafters.recycling_table import Bigrams
+    from antiphon.accel.drafting.cost_model import CostModel
+    from antiphon.accel.drafting.cost_model import StepCost
     from antiphon.accel.engines.fair_lock import FairLock
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
@@ -40,14 +40,14 @@ class CachedSequence(Protocol):
         """What a forward may verify of this text."""
 
     @property
-    def is_open(self) -> bool:
+    def is_prefilled(self) -> bool:
         """Whether the beginning of the text has been read; the first forward then reads what is not held yet."""
 
     @property
-    def is_shareable(self) -> bool:
+    def can_batch(self) -> bool:
         """Whether this text may be one of several in a forward."""
 
-    def can_open(self, context: Tokens) -> bool:
+    def can_draft_at_prefill(self, context: Tokens) -> bool:
         """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
@@ -62,18 +62,18 @@ class CachedSequence(Protocol):
         Tokens of the path that are not held afterwards are fed again, as pending ones of the next forward.
         """
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Forget everything that was read: after a forward that failed half-way, or where the memory has become void.
 
         The next forward is fed the whole text.
         """
 
-    def is_void(self, context: Tokens) -> bool:
+    def is_evicted(self, context: Tokens) -> bool:
         """Whether the memory has to be restarted before ``context`` goes on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class SequenceInput:
     """What one sequence feeds into a forward: its pending tokens, and a draft that hangs from the last of them.
 
     ``pending`` are the confirmed tokens that the sequence does not hold yet, at least one. ``chunk`` bounds how many
@@ -97,18 +97,18 @@ class Engine(Protocol):
     def lock(self) -> FairLock:
         """Held during every forward, and by whoever changes what the engine knows."""
 
-    loop: object | None
+    scheduler: object | None
     """The loop that decodes on this engine; None before the first text."""
 
     @property
-    def shared_cost(self) -> Cost | None:
+    def batch_cost(self) -> CostModel | None:
         """Seconds of forwards over several texts by the rows of all; None where texts do not share them."""
 
     @property
-    def reading(self) -> int:
+    def prefill_batch_tokens(self) -> int:
         """How many tokens of several prompts are read sooner in one forward than in one for each; 0 where none are."""
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
         """One forward over all of these sequences, of which several are shareable; a single text is a batch of one.
 
         For each of them the logits after its last pending token and after every row of its draft.
@@ -126,7 +126,7 @@ class ModelEngine(Engine, Protocol):
     def bigrams(self) -> Bigrams | None:
         """The model's best tokens after each frequent token; None where it cannot be asked."""
 
-    def step_cost(self, *, anew: bool = False) -> StepCost:
+    def step_cost(self, *, remeasure: bool = False) -> StepCost:
         """What a forward costs by its rows, as it was measured once, or ``anew``."""
 
     def budget(

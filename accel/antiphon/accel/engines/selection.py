@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
 from transformers import PreTrainedModel
 
-from antiphon.accel.engines.openvino.opening import Report, open_engine
+from antiphon.accel.engines.openvino.loader import Report, load_engine
 from antiphon.accel.engines.protocol import ModelEngine
 from antiphon.accel.engines.torch.engine import engine_of
 
@@ -28,7 +28,7 @@ Weights: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectedEngine:
     """The engine of a model, and in a sentence why it is this one."""
 
     engine: ModelEngine
@@ -44,11 +44,11 @@ class _Kept:
     weights: Weights
     memory: int | None
 
-    def of(self, model: PreTrainedModel) -> Selected:
-        return Selected(self.engine or engine_of(model), self.reason)
+    def of(self, model: PreTrainedModel) -> SelectedEngine:
+        return SelectedEngine(self.engine or engine_of(model), self.reason)
 
 
-def engine_named(name: str) -> EngineName:
+def parse_engine_name(name: str) -> EngineName:
     """The engine that a user called ``name``.
 
     Raises:
@@ -59,7 +59,7 @@ def engine_named(name: str) -> EngineName:
     return cast(EngineName, name)
 
 
-def weights_named(name: str) -> WeightsName:
+def parse_weights_name(name: str) -> WeightsName:
     """The weights that a user called ``name``.
 
     Raises:
@@ -70,9 +70,9 @@ def weights_named(name: str) -> WeightsName:
     return cast(WeightsName, name)
 
 
-def select(
+def select_engine(
     model: PreTrainedModel, asked: EngineChoice = "auto", *, memory: int | None = None, report: Report | None = None
-) -> Selected:
+) -> SelectedEngine:
     """The engine that runs this model's requests, found once, and again when the model has got other weights.
 
     On OpenVINO keys and values of all texts take ``memory`` bytes at most. The first time a model is seen on a machine
@@ -83,18 +83,18 @@ def select(
         ValueError: there is no engine of that name; or OpenVINO was asked for and cannot run the model, and why.
     """
     name, _, weights_asked = asked.partition("-")
-    engine_named(name)
+    parse_engine_name(name)
     if weights_asked:
-        weights_named(weights_asked)
+        parse_weights_name(weights_asked)
     if asked == "torch":
-        return Selected(engine_of(model), "It was asked for.")
+        return SelectedEngine(engine_of(model), "It was asked for.")
     chosen: dict[str, Any] = engine_of(model).selected
     weights = _weights(model)
 
     def is_current(kept: _Kept | None) -> TypeGuard[_Kept]:
         return kept is not None and kept.weights == weights and memory in (None, kept.memory)
 
-    def find() -> Selected:
+    def find() -> SelectedEngine:
         kept: _Kept | None = chosen.get(asked)
         if not is_current(kept):  # another thread may have been faster
             size = kept.memory if memory is None and kept is not None else memory
@@ -102,7 +102,7 @@ def select(
         return kept.of(model)
 
     kept: _Kept | None = chosen.get(asked)
-    return kept.of(model) if is_current(kept) else engine_of(model).lock.take(find)
+    return kept.of(model) if is_current(kept) else engine_of(model).lock.run(find)
 
 
 def _found(
@@ -112,7 +112,7 @@ def _found(
     size, is_free = model.num_parameters(), asked == "auto"
     if is_free and size < SMALL:
         return None, f"Converting a model of {size:,} parameters takes longer than it saves."
-    opened = open_engine(model, weights=weights, memory=memory, if_faster=is_free, report=report)
+    opened = load_engine(model, weights=weights, memory=memory, if_faster=is_free, report=report)
     if opened.engine is None and not is_free:
         asking = f"weights is {weights!r}, with which OpenVINO" if weights else "engine is 'openvino', which"
         raise ValueError(f"{asking} cannot run this {type(model).__name__}: {opened.reason}")

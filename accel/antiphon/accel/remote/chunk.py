@@ -32,7 +32,7 @@ class Chunk:
     verified: int | None = None
 
 
-def read_chunk(event: Mapping[str, Any]) -> Chunk:
+def parse_chunk(event: Mapping[str, Any]) -> Chunk:
     """The event of either endpoint: chat completions (``delta``) or completions (``text``)."""
     choice: Mapping[str, Any] = next(iter(event.get("choices") or ()), {})
     delta = choice.get("delta") or {}
@@ -53,7 +53,7 @@ def read_chunk(event: Mapping[str, Any]) -> Chunk:
 
 
 @dataclass(slots=True)
-class Calls:
+class ToolCallParts:
     """The tools that an answer calls, put together from their parts."""
 
     _parts: dict[int, dict[str, str]] = field(default_factory=dict)

@@ -10,9 +10,9 @@ from weakref import finalize
 
 from antiphon.accel.remote.errors import (
     AddressError,
-    KeyRejectedError,
-    ModelMissingError,
-    RefusedError,
+    AuthenticationError,
+    ModelNotFoundError,
+    RequestRejectedError,
     RemoteError,
     ServerFailedError,
     TooManyRequestsError,
@@ -119,19 +119,19 @@ class Client:
                     f"The connection to {self.base_url} broke ({said}); is the server still running?"
                 )
             case openai.AuthenticationError() | openai.PermissionDeniedError():
-                return KeyRejectedError(f"{self.base_url} rejects the key ({said}); give its own: api_key=...")
+                return AuthenticationError(f"{self.base_url} rejects the key ({said}); give its own: api_key=...")
             case openai.NotFoundError() if model is not None and str(model) in said:
-                return ModelMissingError(f"{self.base_url} has no model {model!r} ({said}).")
+                return ModelNotFoundError(f"{self.base_url} has no model {model!r} ({said}).")
             case openai.NotFoundError():
                 return AddressError(self._no_protocol())
             case openai.RateLimitError():
                 return TooManyRequestsError(f"{self.base_url} takes no more requests now ({said}); try again later.")
             case openai.APIStatusError() if error.status_code < 500:
-                return RefusedError(f"{self.base_url} refuses the request ({error.status_code}): {said}")
+                return RequestRejectedError(f"{self.base_url} refuses the request ({error.status_code}): {said}")
             case openai.APIStatusError():
                 return ServerFailedError(f"{self.base_url} failed ({error.status_code}): {said}")
             case openai.APIError() if _code(error) < 500:  # an event of a stream that had begun already
-                return RefusedError(f"{self.base_url} refuses the request ({_code(error)}): {said}")
+                return RequestRejectedError(f"{self.base_url} refuses the request ({_code(error)}): {said}")
         return ServerFailedError(f"{self.base_url} failed: {said}")
 
     def _no_protocol(self) -> str:

@@ -20,11 +20,11 @@ class AddressError(RemoteError):
     """Somebody answered, who does not speak OpenAI's protocol there."""
 
 
-class KeyRejectedError(RemoteError):
+class AuthenticationError(RemoteError):
     """The server wants another key."""
 
 
-class ModelMissingError(RemoteError):
+class ModelNotFoundError(RemoteError):
     """The server has no model of that name."""
 
 
@@ -32,7 +32,7 @@ class TooManyRequestsError(RemoteError):
     """The server takes no further request now, after all retries."""
 
 
-class RefusedError(RemoteError):
+class RequestRejectedError(RemoteError):
     """The server refuses the request as it is."""
 
 

@@ -9,15 +9,15 @@ from time import perf_counter
 from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.remote.chunk import Calls, Chunk, read_chunk
+from antiphon.accel.remote.chunk import ToolCallParts, Chunk, parse_chunk
 from antiphon.accel.remote.client import BROKEN, Client
 from antiphon.accel.remote.errors import BrokenStreamError
-from antiphon.accel.text.completion import Completion, Pieces, Usage
+from antiphon.accel.text.completion import Completion, TextStream, Usage
 
 __all__ = ["RemoteStream"]
 
 
-class RemoteStream(Pieces):
+class RemoteStream(TextStream):
     """Text as a server generates it: iterate over its pieces, whose concatenation is the completion's text.
 
     The server is asked when the first piece is; from then on it generates by itself, until the text ends or the stream
@@ -33,7 +33,7 @@ class RemoteStream(Pieces):
         self._chosen = chosen
         self._response: Any = None
         self._events: Any = None
-        self._calls = Calls()
+        self._calls = ToolCallParts()
         self._told = Chunk()
         self._pieces: list[str] = []
         self._tokens: list[int] = []
@@ -94,7 +94,7 @@ class RemoteStream(Pieces):
         except BROKEN as error:
             return self._broke_off(error)
         if event is not None:
-            return self._read(read_chunk(event.to_dict()))
+            return self._read(parse_chunk(event.to_dict()))
         if self._ending is None:
             return self._broke_off(None)
         self._end(self._ending)

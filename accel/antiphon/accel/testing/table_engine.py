@@ -10,23 +10,23 @@ import numpy as np
 
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
-from antiphon.accel.drafting.running_cost import Cost
+from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.protocol import CachedSequence, Feed, Level
+from antiphon.accel.engines.protocol import CachedSequence, SequenceInput, Level
 
-__all__ = ["Greedy", "TableEnding", "TableEngine", "TableSequence"]
+__all__ = ["GreedySampler", "TableOutput", "TableEngine", "TableSequence"]
 
 
 class TableSequence:
     """The tokens of one text that were read; rows of a draft are held until ``keep``, as in a cache."""
 
     level: Level = "tree"
-    is_shareable = True
+    can_batch = True
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.is_open = False
+        self.is_prefilled = False
         self._fed: tuple[Tokens, Draft] | None = None
 
     @property
@@ -34,7 +34,7 @@ class TableSequence:
         """How many tokens are held."""
         return len(self.tokens)
 
-    def can_open(self, context: Tokens) -> bool:
+    def can_draft_at_prefill(self, context: Tokens) -> bool:
         """Wherever there is a token to read before the last one."""
         return len(context) > self.length + 1
 
@@ -50,7 +50,7 @@ class TableSequence:
         """
         if self._fed is not None:
             raise RuntimeError("A forward began before the rows of the last one were kept or forgotten.")
-        self.is_open = True
+        self.is_prefilled = True
         self._fed = (tuple(pending), draft)
 
     def keep(self, path: Sequence[int]) -> None:
@@ -59,11 +59,11 @@ class TableSequence:
         self.tokens += [*pending, *(draft.tokens[row] for row in path)]
         self._fed = None
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Forget everything."""
-        self.tokens, self.is_open, self._fed = [], False, None
+        self.tokens, self.is_prefilled, self._fed = [], False, None
 
-    def is_void(self, context: Tokens) -> bool:
+    def is_evicted(self, context: Tokens) -> bool:
         """Never."""
         return False
 
@@ -80,26 +80,26 @@ class TableEngine:
         follows: Callable[[Tokens], int],
         vocabulary: int,
         *,
-        shared_cost: Cost | None = None,
-        reading: int = 0,
-        watch: Callable[[Sequence[Feed]], None] = lambda feeds: None,
+        batch_cost: CostModel | None = None,
+        prefill_batch_tokens: int = 0,
+        watch: Callable[[Sequence[SequenceInput]], None] = lambda feeds: None,
     ) -> None:
         self.follows = follows
         self.vocabulary = vocabulary
-        self.shared_cost = shared_cost
-        self.reading = reading
+        self.batch_cost = batch_cost
+        self.prefill_batch_tokens = prefill_batch_tokens
         self.watch = watch
         self.lock = FairLock()
-        self.loop: object | None = None
+        self.scheduler: object | None = None
         self.forwards: list[list[CachedSequence]] = []
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
         """The logits of each text: one for the token that follows, and zero for all others.
 
         Raises:
             RuntimeError: whoever calls does not hold the lock.
         """
-        if not self.lock.is_mine:
+        if not self.lock.is_held:
             raise RuntimeError("A forward has to be run by whoever holds the engine's lock.")
         self.forwards.append([feed.sequence for feed in feeds])
         for feed in feeds:
@@ -107,7 +107,7 @@ class TableEngine:
         self.watch(feeds)
         return [self._logits(feed) for feed in feeds]
 
-    def _logits(self, feed: Feed) -> Logits:
+    def _logits(self, feed: SequenceInput) -> Logits:
         held = [*cast(TableSequence, feed.sequence).tokens, *feed.pending]
         rows = np.zeros((1 + len(feed.draft), self.vocabulary), dtype=np.float32)
         for row in range(-1, len(feed.draft)):
@@ -116,7 +116,7 @@ class TableEngine:
         return NumpyLogits(rows)
 
 
-class TableEnding:
+class TableOutput:
     """A text that grows from a prompt until it has so many new tokens, or one of ``ends``."""
 
     def __init__(self, prompt: Tokens, new_tokens: int, ends: Sequence[int] = ()) -> None:
@@ -140,9 +140,9 @@ class TableEnding:
         return self.finish is not None
 
 
-class Greedy:
+class GreedySampler:
     """Chooses the likeliest token after every row."""
 
     def over(self, logits: Logits) -> Callable[[int], int]:
-        """See `antiphon.accel.decoding.running_text.TokenChooser`."""
-        return logits.best
+        """See `antiphon.accel.decoding.running_request.TokenSampler`."""
+        return logits.argmax

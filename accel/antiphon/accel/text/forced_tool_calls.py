@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.text.messages import Message
-from antiphon.accel.text.tool_calls import FREE, MUST, NONE, Tool, names, offer, writes_tools
+from antiphon.accel.text.tool_calls import OPTIONAL, REQUIRED, NONE, Tool, choose_tools, supports_tools, tool_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTools:
+class PreparedTools:
     """What a model is told of tools: the messages, those that its template writes, its first words, and a schema.
 
     ``names`` are those of all tools that it may call; ``schema`` is what its answer follows where it has to call one.
@@ -25,15 +25,15 @@ class OfferedTools:
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
-    opening: str = ""
+    assistant_prefix: str = ""
     names: frozenset[str] = frozenset()
     schema: JsonSchema | None = None
-    choice: Any = None
+    tool_choice: Any = None
 
 
-def offered(
+def prepare_tools(
     tokenizer: PreTrainedTokenizerBase | None, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
-) -> OfferedTools:
+) -> PreparedTools:
     """The offer of tools with a choice among them; a model whose template writes none is told of them in a message.
 
     Raises:
@@ -41,29 +41,29 @@ def offered(
             none of them has to be called.
     """
     wanted = choice["function"]["name"] if isinstance(choice, Mapping) else choice
-    is_forced = bool(tools) and wanted not in FREE and wanted != NONE
+    is_forced = bool(tools) and wanted not in OPTIONAL and wanted != NONE
     if tokenizer is None:
         heard = () if wanted == NONE else tools
-        return OfferedTools(messages, heard, "", names(heard), choice=_chosen(wanted, heard) if is_forced else None)
-    if is_forced and not writes_tools(tokenizer):
+        return PreparedTools(messages, heard, "", tool_names(heard), tool_choice=_chosen(wanted, heard) if is_forced else None)
+    if is_forced and not supports_tools(tokenizer):
         chosen = [tool for tool in tools if wanted in (True, "any", "required", tool["function"]["name"])]
         if not chosen:
             raise ValueError(f"tool_choice is {wanted!r}, which is no tool's name; nor is it auto, none or any.")
         told = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         asked = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{told}'
-        return OfferedTools(asking(messages, asked), (), "", names(chosen), calls_schema(chosen, ""))
-    heard, opening = offer(tokenizer, tools, choice)
+        return PreparedTools(asking(messages, asked), (), "", tool_names(chosen), calls_schema(chosen, ""))
+    heard, opening = choose_tools(tokenizer, tools, choice)
     if not is_forced:
-        return OfferedTools(messages, heard, opening, names(heard))
+        return PreparedTools(messages, heard, opening, tool_names(heard))
     opening = opening if "{" in opening else ""
-    return OfferedTools(messages, heard, opening, names(heard), calls_schema(heard, opening))
+    return PreparedTools(messages, heard, opening, tool_names(heard), calls_schema(heard, opening))
 
 
 def _chosen(wanted: Any, tools: Sequence[Tool]) -> Any:
     """The choice in OpenAI's words: that some tool has to be called, or which."""
-    if wanted in MUST:
+    if wanted in REQUIRED:
         return "required"
-    if wanted not in names(tools):
+    if wanted not in tool_names(tools):
         raise ValueError(f"tool_choice is {wanted!r}, which is no tool's name; nor is it auto, none or any.")
     return {"type": "function", "function": {"name": wanted}}
 

@@ -15,9 +15,9 @@ __all__ = [
     "Message",
     "PromptInput",
     "TokenizedPrompt",
-    "call_opening",
-    "prompt_tokens",
-    "tokenize",
+    "tool_call_prefix",
+    "encode_prompt",
+    "tokenize_prompt",
 ]
 
 Message = Mapping[str, Any]
@@ -34,8 +34,8 @@ class Conversation:
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
-    opening: str = ""
-    choice: Any = None
+    assistant_prefix: str = ""
+    tool_choice: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | Counted
 """What a model is asked to continue or to answer."""
 
 
-def tokenize(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
+def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
     """The text and token ids of a prompt; one that is tokenized already stays as it is.
 
     A text gets the special tokens that the tokenizer puts around any text. Messages are written by the chat template,
@@ -102,12 +102,12 @@ def tokenize(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> Tokeniz
     return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
 
 
-def prompt_tokens(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def encode_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token ids of a prompt; see `tokenize`."""
-    return list(tokenize(prompt, tokenizer).tokens)
+    return list(tokenize_prompt(prompt, tokenizer).tokens)
 
 
-def call_opening(
+def tool_call_prefix(
     tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping[str, Any]], name: str | None = None
 ) -> str:
     """How a turn begins that calls one of these tools, up to its name, or with ``name`` up to that tool's arguments.
@@ -144,7 +144,7 @@ def _transcribe(prompt: Sequence[Message] | Conversation, tokenizer: PreTrainedT
             f"The chat template of {tokenizer.name_or_path or 'this model'!r} does not write tools, so the model would "
             "never hear of them; take a model that was trained to call tools, or give none."
         )
-    return text + conversation.opening
+    return text + conversation.assistant_prefix
 
 
 def _write(

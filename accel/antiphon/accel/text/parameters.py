@@ -10,10 +10,10 @@ from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 """How many of the most probable tokens can be told for each token, as in OpenAI's API."""
 
-_LOGPROBS = f"None, or from 0 to {MOST_LOGPROBS}"
+_LOGPROBS = f"None, or from 0 to {MAX_LOGPROBS}"
 
 
 class Parameters(TypedDict, total=False):
@@ -104,12 +104,12 @@ class Settings:
         bias = self.logit_bias or {}
         check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
         count = self.logprobs
-        check("logprobs", count, count is None or (isinstance(count, int) and 0 <= count <= MOST_LOGPROBS), _LOGPROBS)
+        check("logprobs", count, count is None or (isinstance(count, int) and 0 <= count <= MAX_LOGPROBS), _LOGPROBS)
 
     @property
-    def stops(self) -> list[str]:
+    def stop_strings(self) -> list[str]:
         """The stop strings, as a list."""
-        return texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop)
+        return check_texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop)
 
     @property
     def is_sampled(self) -> bool:
@@ -117,7 +117,7 @@ class Settings:
         return self.temperature > 0
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def generate_kwargs(self) -> dict[str, Any]:
         """The same for `generate`; they leave nothing of the model's own habits in force."""
         return {
             "do_sample": self.is_sampled,
@@ -143,7 +143,7 @@ def check(name: str, value: object, holds: bool, range_: str) -> None:
         raise ValueError(f"{name} is {value!r}; it must be {range_}.")
 
 
-def texts(name: str, given: Sequence[str]) -> list[str]:
+def check_texts(name: str, given: Sequence[str]) -> list[str]:
     """A list of texts; one text alone, whose characters would be taken for texts, is refused, as is anything else."""
     if isinstance(given, str):
         raise TypeError(f"{name} is one text of {len(given)} characters; give a list of texts.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
-from antiphon.accel.text.completion import Completion, Pieces
+from antiphon.accel.text.completion import Completion, TextStream
 from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Parameters
 
@@ -71,5 +71,5 @@ class TextModel(Protocol):
         references: Sequence[str] = (),
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
-    ) -> Pieces:
+    ) -> TextStream:
         """The completion piece by piece."""

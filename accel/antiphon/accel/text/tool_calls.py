@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from antiphon.accel.text.messages import Conversation, call_opening, prompt_tokens
+from antiphon.accel.text.messages import Conversation, tool_call_prefix, encode_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,7 +19,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 BARE = "[TOOL_CALLS]"
 """Before calls in Mistral's templates, where it is shown at all; Llama's have nothing there."""
 
-FREE, NONE, MUST = (None, "auto", False), "none", ("any", "required", True)
+OPTIONAL, NONE, REQUIRED = (None, "auto", False), "none", ("any", "required", True)
 """What a choice of tools may be besides a tool's name: the model may call one, hears of none, or has to call one."""
 
 Tool = Mapping[str, Any]
@@ -36,7 +36,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenCall:
+class MalformedCall:
     """The text of a call that cannot be read, and why."""
 
     text: str
@@ -45,32 +45,32 @@ class BrokenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedOutput:
     """A text of a model, told apart: what it says, the tools that it calls, and calls that cannot be read."""
 
     content: str
     calls: tuple[ToolCall, ...] = ()
-    broken: tuple[BrokenCall, ...] = ()
+    malformed: tuple[MalformedCall, ...] = ()
 
 
-def offer(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Tool], choice: Any = None) -> tuple[Sequence[Tool], str]:
+def choose_tools(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Tool], choice: Any = None) -> tuple[Sequence[Tool], str]:
     """The tools that the model hears of, and how its answer begins where it has to call one.
 
     Raises:
         ValueError: the choice is no tool's name and nothing else that is known, or no template writes these tools.
     """
     choice = choice["function"]["name"] if isinstance(choice, Mapping) else choice
-    if choice in FREE or choice == NONE or not tools:
+    if choice in OPTIONAL or choice == NONE or not tools:
         return () if choice == NONE else tools, ""
-    if choice in MUST:
-        return tools, call_opening(tokenizer, tools, _name(tools[0]) if len(tools) == 1 else None)
+    if choice in REQUIRED:
+        return tools, tool_call_prefix(tokenizer, tools, _name(tools[0]) if len(tools) == 1 else None)
     chosen = [tool for tool in tools if _name(tool) == choice]
     if not chosen:
         raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
-    return chosen, call_opening(tokenizer, chosen, choice)
+    return chosen, tool_call_prefix(tokenizer, chosen, choice)
 
 
-def writes_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
+def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
     """Whether the model is told of tools: by its chat template, or by the server that it runs on."""
     if tokenizer is None:
         return True
@@ -78,18 +78,18 @@ def writes_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
         return False
     tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
     try:
-        prompt_tokens(Conversation([{"role": "user", "content": "?"}], [tool]), tokenizer)
+        encode_prompt(Conversation([{"role": "user", "content": "?"}], [tool]), tokenizer)
     except ValueError:
         return False
     return True
 
 
-def names(tools: Sequence[Tool]) -> frozenset[str]:
+def tool_names(tools: Sequence[Tool]) -> frozenset[str]:
     """What the tools are called."""
     return frozenset(map(_name, tools))
 
 
-def read(text: str, tools: Collection[str]) -> Said:
+def parse_tool_calls(text: str, tools: Collection[str]) -> ParsedOutput:
     """What a model to which these tools were offered said.
 
     A call is JSON with the "name" of a tool and its "arguments" (or "parameters"): each one between ``<tool_call>``
@@ -99,18 +99,18 @@ def read(text: str, tools: Collection[str]) -> Said:
     if blocks:
         return _tagged(content, blocks)
     if not _may_be_bare(text):
-        return Said(text)
+        return ParsedOutput(text)
     try:
         found = json.loads(text.strip().removeprefix(BARE), strict=False)
     except json.JSONDecodeError:
-        return Said(text)
+        return ParsedOutput(text)
     items = found if isinstance(found, list) else [found]
     if items and all(isinstance(item, Mapping) and item.get("name") in tools for item in items):
-        return Said("", tuple(map(_call, items)))
-    return Said(text)
+        return ParsedOutput("", tuple(map(_call, items)))
+    return ParsedOutput(text)
 
 
-def shown(text: str) -> str:
+def visible_text(text: str) -> str:
     """As much of a text that is still growing as can no longer become part of a call."""
     if _may_be_bare(text):
         return ""
@@ -125,16 +125,16 @@ def _may_be_bare(text: str) -> bool:
     return text.lstrip()[:1] in ("{", "[")
 
 
-def _tagged(content: str, blocks: list[str]) -> Said:
+def _tagged(content: str, blocks: list[str]) -> ParsedOutput:
     calls: list[ToolCall] = []
-    broken: list[BrokenCall] = []
+    broken: list[MalformedCall] = []
     for block in blocks:
         body = block.partition(CLOSE)[0].strip()
         try:
             calls.append(_call(json.loads(body, strict=False)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            broken.append(BrokenCall(body, repr(error), _id()))
-    return Said(content, tuple(calls), tuple(broken))
+            broken.append(MalformedCall(body, repr(error), _id()))
+    return ParsedOutput(content, tuple(calls), tuple(broken))
 
 
 def _call(item: Mapping[str, Any]) -> ToolCall:

@@ -58,7 +58,7 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
         traced.set_attn_implementation(PAGED)
         _trace_experts(traced)
         heads = _heads(traced)
-        graph = _graph(traced, heads, windows_of(traits), sliced=traits.keeps_logits)
+        graph = _graph(traced, heads, windows_of(traits), sliced=traits.takes_logits_to_keep)
     except Unconvertible:
         raise
     except Exception as error:
@@ -75,14 +75,14 @@ def obstacle_of(traits: Traits) -> str | None:
         return traits.reason
     if traits.rope is not None:
         return "its rotary frequencies depend on the length of the text"
-    if any(reach.chunk for reach in traits.reaches.values()):
+    if any(reach.chunk for reach in traits.attention_spans.values()):
         return "it attends within chunks, which paged attention does not know"
     return None
 
 
 def windows_of(traits: Traits) -> list[int]:
     """How many tokens each layer looks back over; 0 where there is no window."""
-    return [traits.reaches[kind].window or 0 for kind in traits.kinds]
+    return [traits.attention_spans[kind].window or 0 for kind in traits.layer_kinds]
 
 
 class _Forward(torch.nn.Module):

@@ -8,9 +8,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antiphon.accel.drafting.draft import chain
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.openvino.runtime import core, version
-from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.cost_store import file_of, kept, save
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ STEPS = 4
 """Raised whenever steps come to be run otherwise: costs that were kept from before are measured anew."""
 
 
-def step_cost(engine: OpenVINOEngine, fingerprint: str, *, anew: bool = False) -> StepCost:
+def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = False) -> StepCost:
     """What a forward of this engine costs: as it was measured here before, or measured now (some two seconds).
 
     ``anew`` measures in any case.
@@ -44,7 +44,7 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, anew: bool = False) -
         "steps": str(STEPS),
     }
     path = file_of(key)
-    cost = None if anew else kept(path, key, lambda context: _plain(engine, context))
+    cost = None if remeasure else kept(path, key, lambda context: _plain(engine, context))
     if cost is None:
         cost = measure(engine)
         save(path, key, cost)
@@ -61,7 +61,7 @@ def measure(
     """Time real forwards over a text of each length, for about so many ``seconds``; the fastest of each kind counts.
 
     Each is run twice in a row: the first adapts the graph to its number of rows, and what it takes longer than the
-    second is what a `StepCost.change` costs. A forward counts until the best token of every row is known. Contexts that
+    second is what a `StepCost.shape_change` costs. A forward counts until the best token of every row is known. Contexts that
     do not fit the memory or the model's positions beside the rows are left out; of the first one every number of rows
     is run, of the others a plain step and one of `DRAFTING` rows.
     """
@@ -112,9 +112,9 @@ def _time(engine: OpenVINOEngine, context: int, count: int) -> float:
     sequence = engine.imagined(context)
     tokens = [1 + index % 200 for index in range(count)]
     started = perf_counter()
-    logits = engine.forward([Feed(sequence, tokens[:1], chain(tokens[1:]))])[0]
+    logits = engine.forward([SequenceInput(sequence, tokens[:1], chain(tokens[1:]))])[0]
     for row in range(-1, count - 1):
-        logits.best(row)
+        logits.argmax(row)
     taken = perf_counter() - started
-    sequence.restart()
+    sequence.reset()
     return taken

@@ -11,31 +11,31 @@ from weakref import WeakSet
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
-from antiphon.accel.drafting.experience import Experience, beginning, budget_of
+from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
+from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocks
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.memory import BlockMemory, bytes_of_block
+from antiphon.accel.engines.openvino.paged_memory import BlockStorage, block_bytes
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
-from antiphon.accel.engines.openvino.sequence import PagedSequence, Room
-from antiphon.accel.engines.protocol import Feed, Tenant
+from antiphon.accel.engines.openvino.sequence import PagedSequence, PagedMemory
+from antiphon.accel.engines.protocol import SequenceInput, Tenant
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from antiphon.accel.drafting.budget import Budget
     from antiphon.accel.drafting.draft import Drafter
-    from antiphon.accel.drafting.drafters.runners_up import Bigrams
-    from antiphon.accel.drafting.running_cost import Cost
-    from antiphon.accel.drafting.step_cost import StepCost
+    from antiphon.accel.drafting.drafters.recycling_table import Bigrams
+    from antiphon.accel.drafting.cost_model import CostModel
+    from antiphon.accel.drafting.cost_model import StepCost
     from antiphon.accel.engines.protocol import CachedSequence
 
 CHUNK = 1024
 """Tokens of a prompt that are read in one forward: SmolLM2 reads 900 in one 7 % sooner than in two, and 13 % than in
 four."""
 
-READING = 4608
+PREFILL_BATCH_TOKENS = 4608
 """Tokens of several prompts that are read in one forward: eight of 560 tokens take a fifth less so than one by one, and
 the first text does not wait for all of them."""
 
@@ -70,7 +70,7 @@ class OpenVINOEngine:
     """
 
     name = "openvino"
-    reading = READING
+    prefill_batch_tokens = PREFILL_BATCH_TOKENS
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class OpenVINOEngine:
         lock: FairLock | None = None,
         bigrams: Ask | None = None,
     ) -> None:
-        self._each = each = bytes_of_block(graph.heads, graph.precision)
+        self._each = each = block_bytes(graph.heads, graph.precision)
         blocks = memory // each
         if blocks < 2:
             raise ValueError(
@@ -94,13 +94,13 @@ class OpenVINOEngine:
         self.chunk = chunk
         self.window = window
         self.positions = positions
-        self.experience: Experience | None = None
+        self.acceptance_stats: AcceptanceStats | None = None
         self.lock = FairLock() if lock is None else lock
-        self.loop: object | None = None
+        self.scheduler: object | None = None
         self.pool = BlockPool(blocks)
-        memory_of_blocks = BlockMemory(graph.heads, blocks, graph.precision)
-        self._room = Room(self.pool, memory_of_blocks, deque(), RLock(), deque(), window, positions)
-        graph.attach(self._room.memory)
+        memory_of_blocks = BlockStorage(graph.heads, blocks, graph.precision)
+        self._paged = PagedMemory(self.pool, memory_of_blocks, deque(), RLock(), deque(), window, positions)
+        graph.attach(self._paged.memory)
         self._texts: WeakSet[PagedSequence] = WeakSet()
         self._forwards = 0
         self._measure: Measure | None = None
@@ -109,16 +109,16 @@ class OpenVINOEngine:
         self._bigrams: Bigrams | None = None
 
     @property
-    def shared_cost(self) -> Cost | None:
+    def batch_cost(self) -> CostModel | None:
         """Seconds of forwards over several texts by the rows of all; None where nothing was measured."""
-        return None if self.experience is None else self.experience.shared_cost
+        return None if self.acceptance_stats is None else self.acceptance_stats.batch_cost
 
     def costs(self, measure: Measure) -> None:
         """Take what forwards cost from here on."""
         self._measure = measure
         self.step_cost()
 
-    def step_cost(self, *, anew: bool = False) -> StepCost:
+    def step_cost(self, *, remeasure: bool = False) -> StepCost:
         """What a forward costs by its rows, as it was measured once, or ``anew``.
 
         Raises:
@@ -126,21 +126,21 @@ class OpenVINOEngine:
         """
         if self._measure is None:
             raise ValueError("What a forward of this engine costs was not measured; tell it by `costs`.")
-        if anew or self._cost is None:
-            self._cost = self._measure(self, anew)
-            self.experience = beginning(self._cost)
+        if remeasure or self._cost is None:
+            self._cost = self._measure(self, remeasure)
+            self.acceptance_stats = initial_stats(self._cost)
         return self._cost
 
     def budget(
         self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
     ) -> Budget:
-        """A budget for one request, as `antiphon.accel.drafting.experience.budget_of` makes it.
+        """A budget for one request, as `antiphon.accel.drafting.acceptance_stats.make_budget` makes it.
 
         A ``reproducible`` one takes what was measured of the model for its cost.
         """
         if cost is None and rows is None and reproducible:
             cost = self.step_cost()
-        return budget_of(drafter, rows, cost, lambda: self.experience)
+        return make_budget(drafter, rows, cost, lambda: self.acceptance_stats)
 
     @property
     def bigrams(self) -> Bigrams | None:
@@ -152,7 +152,7 @@ class OpenVINOEngine:
 
     def release(self, sequence: CachedSequence) -> None:
         """Give the memory of a text that has ended to others; until they take it, what was read is found again."""
-        sequence.restart()
+        sequence.reset()
 
     @property
     def capacity(self) -> int:
@@ -163,9 +163,9 @@ class OpenVINOEngine:
         """Have the system give memory to the blocks that are used first, while nobody waits for them; see `AHEAD`."""
         tokens, size = AHEAD
         for block in range(min(tokens // BLOCK, size // self._each, self.pool.blocks)):
-            with self._room.guard:
+            with self._paged.guard:
                 if self.pool.is_free(block):
-                    self._room.memory.touch(block)
+                    self._paged.memory.touch(block)
 
     def sequence(self, text: Tokens = (), *, tenant: Hashable = None, shared: bool = True) -> PagedSequence:
         """The memory of one more text, which already holds what is known of its beginning to this ``tenant``.
@@ -173,9 +173,9 @@ class OpenVINOEngine:
         Unless it may be ``shared`` its forwards are its own. What was read for a tenant is forgotten when nobody has
         the tenant any more, unless it is a name or a number.
         """
-        sequence = PagedSequence(self._room, tenant)
-        sequence.is_shareable = shared
-        with self._room.guard:
+        sequence = PagedSequence(self._paged, tenant)
+        sequence.can_batch = shared
+        with self._paged.guard:
             self._collect()
             sequence.adopt(text)
         self._texts.add(sequence)
@@ -193,7 +193,7 @@ class OpenVINOEngine:
         self._texts.add(other)
         return other
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
+    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
         """For each text the logits after its last pending token and after every row of its draft.
 
         Prompts are read in chunks first, the texts side by side.
@@ -207,7 +207,7 @@ class OpenVINOEngine:
             self._read(feeds, [left[:count] for left, count in zip(pending, reads, strict=True)])
             pending = [left[count:] for left, count in zip(pending, reads, strict=True)]
         sequences = [_own(feed) for feed in feeds]
-        with self._room.guard:
+        with self._paged.guard:
             self._reserve(sequences, [len(left) + len(feed.draft) for feed, left in zip(feeds, pending, strict=True)])
             shares = [s.feed(left, feed.draft) for s, feed, left in zip(sequences, feeds, pending, strict=True)]
         logits = self.graph.run(shares)
@@ -220,21 +220,21 @@ class OpenVINOEngine:
     def _siblings(self, draft: Draft, root: int) -> Tensor:
         """A forward of a fresh text, for whoever asks the model about many tokens at once."""
         sequence = self.sequence(tenant=Tenant())
-        logits = self.forward([Feed(sequence, (root,), draft)])[0].tensor()
-        sequence.restart()
+        logits = self.forward([SequenceInput(sequence, (root,), draft)])[0].tensor()
+        sequence.reset()
         return logits
 
-    def _ahead(self, feed: Feed, left: Sequence[int]) -> int:
+    def _ahead(self, feed: SequenceInput, left: Sequence[int]) -> int:
         """How many of the tokens that are left are read without their logits now."""
         chunk = min(feed.chunk or self.chunk, self.chunk)
         most = min(chunk, BESIDE) if len(feed.draft) else chunk
         return min(chunk, len(left) - (1 if len(feed.draft) else most)) if len(left) > most else 0
 
-    def _read(self, feeds: Sequence[Feed], chunks: Sequence[Tokens]) -> None:
+    def _read(self, feeds: Sequence[SequenceInput], chunks: Sequence[Tokens]) -> None:
         """Read a part of the prompts, and confirm it."""
         sequences = [_own(feed) for feed in feeds]
         reading = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
-        with self._room.guard:
+        with self._paged.guard:
             self._reserve(sequences, [len(chunk) for chunk in chunks])
             shares = [sequence.feed(chunk, EMPTY, asked=False) for sequence, chunk in reading]
         self.graph.run(shares)
@@ -263,13 +263,13 @@ class OpenVINOEngine:
 
     def _collect(self) -> None:
         """Take back the blocks of texts that nobody has any more, and forget what tenants had read that are gone."""
-        while self._room.left:
-            self.pool.release(self._room.left.popleft())
-        while self._room.gone:
-            self.pool.forget(self._room.gone.popleft())
+        while self._paged.left:
+            self.pool.release(self._paged.left.popleft())
+        while self._paged.gone:
+            self.pool.forget(self._paged.gone.popleft())
 
 
-def _own(feed: Feed) -> PagedSequence:
+def _own(feed: SequenceInput) -> PagedSequence:
     if not isinstance(feed.sequence, PagedSequence):
         raise TypeError(f"This engine reads its own sequences; it was given a {type(feed.sequence).__name__}.")
     return feed.sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.engines.openvino.memory import BlockMemory
+from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.paged_attention import Heads, name_heads
 from antiphon.accel.engines.openvino.runtime import core
 
@@ -66,9 +66,9 @@ class PagedGraph:
         self._compiled = core().compile_model(graph, "CPU", options)
         self._request: Any = self._compiled.create_infer_request()
         self._ports = {name: port for port in self._compiled.inputs for name in port.names}
-        self._memory: BlockMemory | None = None
+        self._memory: BlockStorage | None = None
 
-    def attach(self, memory: BlockMemory) -> None:
+    def attach(self, memory: BlockStorage) -> None:
         """Let this memory be what forwards read and write."""
         self._memory = memory
         for name, tensor in memory.tensors().items():

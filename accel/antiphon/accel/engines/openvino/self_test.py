@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.protocol import Feed, Tenant
+from antiphon.accel.engines.protocol import SequenceInput, Tenant
 
 SHORT, LONG = 8, 40
 """Tokens of a text that is shorter than most windows, and how far another one goes beyond the largest."""
@@ -80,7 +80,7 @@ def findings(
 def _alone(engine: OpenVINOEngine, plain: Plain, text: list[int]) -> list[tuple[str, float]]:
     """A text by itself: read, drafted for twice, and gone on from what was kept."""
     sequence = engine.sequence(tenant=Tenant())
-    logits = engine.forward([Feed(sequence, text)])[0]
+    logits = engine.forward([SequenceInput(sequence, text)])[0]
     sequence.keep(())
     found = [("the prefill", _apart(logits.tensor().numpy(), plain(text)[-1:]))]
     tree = Draft(tuple(text[:5]), BRANCHES, (1.0,) * 5)
@@ -97,7 +97,7 @@ def _step(
     """One forward with a draft, of which the path to the last row is kept: how far it was, and the text after it."""
     fed = sequence.fit(draft, len(draft), len(draft))
     text = [*text, text[0]]
-    logits = engine.forward([Feed(sequence, text[-1:], fed)])[0]
+    logits = engine.forward([SequenceInput(sequence, text[-1:], fed)])[0]
     apart = _draft_apart(logits.tensor().numpy(), plain, text, fed)
     path = path_to(fed, len(fed) - 1)
     sequence.keep(path)
@@ -108,11 +108,11 @@ def _together(engine: OpenVINOEngine, plain: Plain, texts: Sequence[list[int]]) 
     """Texts of different lengths with different drafts, which are read together as well."""
     sequences = [engine.sequence(tenant=Tenant()) for _ in texts]
     drafts = [Draft(tuple(texts[0][:5]), BRANCHES, (1.0,) * 5), *[chain(text[:3]) for text in texts[1:]]]
-    engine.forward([Feed(sequence, text[:-1]) for sequence, text in zip(sequences, texts, strict=True)])
+    engine.forward([SequenceInput(sequence, text[:-1]) for sequence, text in zip(sequences, texts, strict=True)])
     for sequence in sequences:
         sequence.keep(())
     fitted = [sequence.fit(draft, 9, 9) for sequence, draft in zip(sequences, drafts, strict=True)]
-    feeds = [Feed(*each) for each in zip(sequences, [text[-1:] for text in texts], fitted, strict=True)]
+    feeds = [SequenceInput(*each) for each in zip(sequences, [text[-1:] for text in texts], fitted, strict=True)]
     answers = engine.forward(feeds)
     return max(
         _draft_apart(logits.tensor().numpy(), plain, text, draft)
@@ -157,8 +157,8 @@ def _prefilled(engine: OpenVINOEngine) -> Plain:
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
         sequence = engine.sequence(tenant=Tenant())
-        logits: NDArray[np.float32] = engine.forward([Feed(sequence, text)])[0].tensor().numpy()
-        sequence.restart()
+        logits: NDArray[np.float32] = engine.forward([SequenceInput(sequence, text)])[0].tensor().numpy()
+        sequence.reset()
         last: NDArray[np.float32] = logits[-1]
         return last
 

@@ -13,11 +13,11 @@ from weakref import finalize, ref
 
 import numpy as np
 
-from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, likeliest_chain, trim, without_probes
-from antiphon.accel.drafting.tree import plant
-from antiphon.accel.engines.openvino.blocks import BlockPool
+from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
+from antiphon.accel.drafting.tree import build_tree
+from antiphon.accel.engines.openvino.block_pool import BlockPool
 from antiphon.accel.engines.openvino.graph import Share
-from antiphon.accel.engines.openvino.memory import BlockMemory
+from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PagedMemory:
     """Where texts live: the pool, the memory, how far the model's layers look, and where its positions end.
 
     Until somebody takes blocks, those of texts that nobody has any more wait in ``left``, and the tenants that nobody
@@ -37,7 +37,7 @@ class Room:
     """
 
     pool: BlockPool
-    memory: BlockMemory
+    memory: BlockStorage
     left: deque[list[int]]
     guard: RLock
     gone: deque[Hashable]
@@ -51,22 +51,22 @@ class PagedSequence:
     What a ``tenant`` has read is shared with texts of that tenant alone.
     """
 
-    def __init__(self, room: Room, tenant: Hashable = None) -> None:
+    def __init__(self, paged: PagedMemory, tenant: Hashable = None) -> None:
         self.tenant = tenant
-        self.is_shareable = True
+        self.can_batch = True
         """Whether this text may be one of several in a forward."""
         self.tokens: list[int] = []
         """What is held and confirmed."""
         self.blocks: list[int] = []
         self.used = 0
         """When this text was last in a forward: a count of forwards."""
-        self._room = room
-        self._reader = _weak(tenant, room.gone)
+        self._paged = paged
+        self._reader = _weak(tenant, paged.gone)
         self._known = 0
         self._is_void = False
-        self._is_open = False
+        self._is_prefilled = False
         self._fed: tuple[Tokens, Draft] = ((), EMPTY)
-        finalize(self, room.left.append, self.blocks)
+        finalize(self, paged.left.append, self.blocks)
 
     @property
     def length(self) -> int:
@@ -77,17 +77,17 @@ class PagedSequence:
     @property
     def level(self) -> Level:
         """Trees; chains where the text has outgrown a window, which is counted in slots."""
-        window = self._room.window
+        window = self._paged.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
 
     @property
-    def is_open(self) -> bool:
+    def is_prefilled(self) -> bool:
         """Whether a forward has read of this text; what others have read of its beginning does not count."""
-        return self._is_open
+        return self._is_prefilled
 
-    def can_open(self, context: Tokens) -> bool:
+    def can_draft_at_prefill(self, context: Tokens) -> bool:
         """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
-        window = self._room.window
+        window = self._paged.window
         return len(context) > len(self.tokens) + 1 and (window is None or len(context) < window)
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
@@ -95,58 +95,58 @@ class PagedSequence:
 
         Rows that stand for no token, mask tokens of BiTA, are not verified here.
         """
-        if draft.probes and min(draft.tokens) < 0:
+        if draft.num_probes and min(draft.tokens) < 0:
             draft = without_probes(draft)
         root = len(self.tokens) + pending - 1
-        positions = self._room.positions
+        positions = self._paged.positions
         depth = min(depth, sys.maxsize if positions is None else max(positions - 1 - root, 0))
         fitted = trim(draft, rows, depth)
-        window = self._room.window
+        window = self._paged.window
         if window is not None and root + 1 + len(fitted) > window:
-            return trim(likeliest_chain(draft), rows, depth)
+            return trim(most_likely_chain(draft), rows, depth)
         return fitted
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the pending tokens and the rows of ``path`` permanent: rows that are kept move up to their end."""
-        with self._room.guard:
+        with self._paged.guard:
             (pending, draft), self._fed = self._fed, ((), EMPTY)
             if self._is_void:
                 return  # its blocks are another text's by now
-            self._is_open = True
+            self._is_prefilled = True
             start = len(self.tokens) + len(pending)
             moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
             if moved:
                 sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
-                self._room.memory.move(sources, targets)
+                self._paged.memory.move(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Forget everything that was read."""
-        self._leave(is_void=False)
+        self._leave(is_evicted=False)
 
-    def is_void(self, context: Tokens) -> bool:
+    def is_evicted(self, context: Tokens) -> bool:
         """Whether its blocks were given to another text."""
         return self._is_void
 
     def preempt(self) -> None:
         """Give all blocks back; the text is void until it is restarted."""
-        self._leave(is_void=True)
+        self._leave(is_evicted=True)
 
     def fork(self) -> PagedSequence:
         """Another text that begins with all that this one has confirmed, in the same blocks."""
-        other = PagedSequence(self._room, self.tenant)
-        with self._room.guard:
+        other = PagedSequence(self._paged, self.tenant)
+        with self._paged.guard:
             other.tokens[:] = self.tokens
             other.blocks[:] = self.blocks[: _blocks(len(self.tokens))]
-            other._known, other._is_open = self._known, self._is_open
-            self._room.pool.share(other.blocks)
+            other._known, other._is_prefilled = self._known, self._is_prefilled
+            self._paged.pool.share(other.blocks)
         return other
 
     def adopt(self, text: Tokens) -> None:
         """Take over what is known already of a text that is to be read: all but its last token at most."""
-        with self._room.guard:
-            blocks, tokens = self._room.pool.find(self._reader, text[:-1])
-            self._room.pool.share(blocks)
+        with self._paged.guard:
+            blocks, tokens = self._paged.pool.find(self._reader, text[:-1])
+            self._paged.pool.share(blocks)
         self.blocks[:] = blocks
         self.tokens[:] = text[:tokens]
         self._known = tokens // BLOCK
@@ -172,12 +172,12 @@ class PagedSequence:
         Raises:
             OutOfBlocks: the pool has not enough.
         """
-        pool = self._room.pool
+        pool = self._paged.pool
         taken = pool.take(self.lacks(rows))
         if self._writes_to_shared(rows):
             place = len(self.tokens) // BLOCK
             shared, self.blocks[place] = self.blocks[place], taken.pop()
-            self._room.memory.copy(shared, self.blocks[place], len(self.tokens) % BLOCK)
+            self._paged.memory.copy(shared, self.blocks[place], len(self.tokens) % BLOCK)
             pool.release([shared])
         self.blocks += taken
 
@@ -185,7 +185,7 @@ class PagedSequence:
         """What goes into the next forward of this text; where nothing is ``asked``, no logits come out of it."""
         self._fed, self._is_void = (pending, draft), False
         rows = len(pending) + len(draft)
-        tree = None if _is_chain(draft) else plant(len(pending), draft.parents)
+        tree = None if _is_chain(draft) else build_tree(len(pending), draft.parents)
         past = len(self.tokens)
         return Share(
             tokens=[*pending, *draft.tokens],
@@ -193,30 +193,30 @@ class PagedSequence:
             past=past,
             blocks=self.blocks[: _blocks(past + rows)],
             asked=1 + len(draft) if asked else 0,
-            sees=None if tree is None else tree.sees.astype(np.uint8).reshape(-1),
+            sees=None if tree is None else tree.ancestor_mask.astype(np.uint8).reshape(-1),
         )
 
     def _confirm(self, tokens: Tokens) -> None:
         self.tokens += tokens
         surplus = self.blocks[_blocks(len(self.tokens)) :]
         del self.blocks[len(self.blocks) - len(surplus) :]
-        self._room.pool.release(surplus)
+        self._paged.pool.release(surplus)
         full = len(self.tokens) // BLOCK
         if full > self._known:
-            self._room.pool.know(self._reader, self.tokens, self.blocks, self._known)
+            self._paged.pool.know(self._reader, self.tokens, self.blocks, self._known)
             self._known = full
 
-    def _leave(self, *, is_void: bool) -> None:
-        with self._room.guard:
-            self._room.pool.release(self.blocks)
+    def _leave(self, *, is_evicted: bool) -> None:
+        with self._paged.guard:
+            self._paged.pool.release(self.blocks)
             self.blocks.clear()
             self.tokens.clear()
-            self._fed, self._known, self._is_void, self._is_open = ((), EMPTY), 0, is_void, False
+            self._fed, self._known, self._is_void, self._is_prefilled = ((), EMPTY), 0, is_evicted, False
 
     def _writes_to_shared(self, rows: int) -> bool:
         """Whether the next row goes to a block that is not this text's alone."""
         place = len(self.tokens) // BLOCK
-        return rows > 0 and place < len(self.blocks) and not self._room.pool.is_own(self.blocks[place])
+        return rows > 0 and place < len(self.blocks) and not self._paged.pool.is_own(self.blocks[place])
 
     def _slot(self, position: int) -> tuple[int, int]:
         return self.blocks[position // BLOCK], position % BLOCK

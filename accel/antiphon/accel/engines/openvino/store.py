@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +25,7 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
+from antiphon.accel.files import remove_stale_folders, sync_file, temporary_folder
 
 if TYPE_CHECKING:
     import openvino
@@ -106,16 +105,12 @@ def keep(folder: Path, graph: openvino.Model) -> None:
     Raises:
         OSError: nothing can be written there, or there is no room.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
-    beside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
-    try:
+    remove_stale_folders(folder.parent, UNFINISHED, older_than=STALE)
+    with temporary_folder(folder.parent, UNFINISHED) as beside:
         _write(beside, graph)
         if read(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)
             beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _write(folder: Path, graph: openvino.Model) -> None:
@@ -127,14 +122,11 @@ def _write(folder: Path, graph: openvino.Model) -> None:
     except RuntimeError as error:  # of a full disk OpenVINO says no more than that it failed
         raise OSError(f"The converted model cannot be written to {folder} ({error}); is the disk full?") from error
     for name in (GRAPH, WEIGHTS):
-        with (folder / name).open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(folder / name)
     _check(folder, graph)
     receipt = {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}
-    with (folder / RECEIPT).open("w", encoding="utf-8") as file:
-        json.dump(receipt, file)
-        file.flush()
-        os.fsync(file.fileno())
+    (folder / RECEIPT).write_text(json.dumps(receipt), encoding="utf-8")
+    sync_file(folder / RECEIPT)
 
 
 def _check(folder: Path, graph: openvino.Model) -> None:
@@ -155,14 +147,6 @@ def _constants(graph: openvino.Model) -> int:
 
 def _load(folder: Path) -> openvino.Model:
     return core().read_model(folder / GRAPH)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what conversions that were killed have left."""
-    for beside in folder.glob(f"{UNFINISHED}*"):
-        with suppress(OSError):
-            if time.time() - beside.stat().st_mtime > STALE:
-                shutil.rmtree(beside, ignore_errors=True)
 
 
 def _sum(path: Path) -> str:

@@ -16,21 +16,21 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft
-from antiphon.accel.drafting.drafters.runners_up import Bigrams
+from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.memory import bytes_of_block
+from antiphon.accel.engines.openvino.paged_memory import block_bytes
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 from antiphon.accel.engines.openvino.runtime import PRECISIONS, computes_in, is_installed, version
 from antiphon.accel.engines.openvino.self_test import findings
 from antiphon.accel.engines.openvino.store import fingerprint, folder_of, stored
-from antiphon.accel.engines.openvino.verdicts import Verdict, keep_verdict, verdict_on
+from antiphon.accel.engines.openvino.compatibility import Compatibility, save_compatibility, load_compatibility
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.torch.traits import declared_traits
 
 if TYPE_CHECKING:
     import openvino
@@ -53,21 +53,21 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class LoadResult:
     """The engine, or None; and in a sentence why."""
 
     engine: OpenVINOEngine | None
     reason: str
 
 
-def open_engine(
+def load_engine(
     model: PreTrainedModel,
     *,
     weights: str = "",
     memory: int | None = None,
     if_faster: bool = False,
     report: Report | None = None,
-) -> Opened:
+) -> LoadResult:
     """The model's engine, converted and self-tested on the first use; without one, the model stays on torch.
 
     Keys and values take ``memory`` bytes at most. A graph that does not say what the model says is never used. With
@@ -78,13 +78,13 @@ def open_engine(
     with drafts. It is only made of a graph that says with whole weights what the model says.
     """
     if (obstacle := obstacle_of(model, weights)) is not None:
-        return Opened(None, obstacle)
-    if weights and (whole := open_engine(model, memory=memory, report=report)).engine is None:
+        return LoadResult(None, obstacle)
+    if weights and (whole := load_engine(model, memory=memory, report=report)).engine is None:
         return whole
     key, setting = fingerprint(model, weights), _setting(model)
-    known = kept = verdict_on(key, setting)
+    known = kept = load_compatibility(key, setting)
     if known is not None and (reason := _against(known, if_faster=if_faster)):
-        return Opened(None, reason)
+        return LoadResult(None, reason)
     told = _silent if report is None else report
     try:
         engine, is_new = _compiled(model, key, weights, memory, told)
@@ -93,20 +93,20 @@ def open_engine(
             known = _tried(engine, model, weights)
             told(STAGE, 2, STAGES)
     except Unconvertible as error:
-        known = Verdict(f"OpenVINO cannot run this model: {error}.")
+        known = Compatibility(f"OpenVINO cannot run this model: {error}.")
     except (OSError, RuntimeError) as error:  # a full disk, or a machine that is short of memory: not for ever
-        return Opened(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
+        return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
     if not known.obstacle:
-        engine.costs(lambda engine, anew: step_cost(engine, key, anew=anew))
+        engine.costs(lambda engine, remeasure: step_cost(engine, key, remeasure=remeasure))
         if if_faster and known.ratio is None:
             known = replace(known, ratio=_ratio(engine, model))
             told(STAGE, STAGES, STAGES)
     if known != kept:
-        keep_verdict(key, setting, known)
+        save_compatibility(key, setting, known)
     if reason := _against(known, if_faster=if_faster):
-        return Opened(None, reason)
+        return LoadResult(None, reason)
     Thread(target=engine.claim, name="antiphon-memory", daemon=True).start()
-    return Opened(engine, _for(engine, known, weights))
+    return LoadResult(engine, _for(engine, known, weights))
 
 
 def obstacle_of(model: PreTrainedModel, weights: str = "") -> str | None:
@@ -128,14 +128,14 @@ def obstacle_of(model: PreTrainedModel, weights: str = "") -> str | None:
     return None
 
 
-def _against(known: Verdict, *, if_faster: bool) -> str:
+def _against(known: Compatibility, *, if_faster: bool) -> str:
     """What speaks against the engine; empty where nothing does."""
     if known.obstacle or not if_faster or known.ratio is None or known.ratio > 1:
         return known.obstacle
     return f"OpenVINO's steps take {1 / known.ratio:.2f} times as long as torch's here."
 
 
-def _for(engine: OpenVINOEngine, known: Verdict, weights: str) -> str:
+def _for(engine: OpenVINOEngine, known: Compatibility, weights: str) -> str:
     if weights:
         return (
             f"OpenVINO {version()} in {engine.graph.precision} with weights of {weights}, as was asked for: another "
@@ -145,10 +145,10 @@ def _for(engine: OpenVINOEngine, known: Verdict, weights: str) -> str:
     return f"OpenVINO {version()} in {engine.graph.precision} agrees with torch{ratio}."
 
 
-def _tried(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Verdict:
-    found = findings(engine, model, windows_of(declared(model)), compressed=compression.APART.get(weights))
+def _tried(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
+    found = findings(engine, model, windows_of(declared_traits(model)), compressed=compression.APART.get(weights))
     wrong = [each for each in found if not each.agrees]
-    return Verdict(f"OpenVINO does not say what this model says; {wrong[0]}." if wrong else "")
+    return Compatibility(f"OpenVINO does not say what this model says; {wrong[0]}." if wrong else "")
 
 
 def _ratio(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
@@ -166,7 +166,7 @@ def _compiled(
     model: PreTrainedModel, key: str, weights: str, memory: int | None, report: Report
 ) -> tuple[OpenVINOEngine, bool]:
     """The engine of the model's graph, and whether it was converted just now."""
-    traits, known, made = declared(model), ref(model), Event()
+    traits, known, made = declared_traits(model), ref(model), Event()
 
     def convert() -> openvino.Model:
         made.set()
@@ -189,9 +189,9 @@ def _compiled(
     )
     engine = OpenVINOEngine(
         graph,
-        memory=_memory(graph, traits.positions) if memory is None else memory,
+        memory=_memory(graph, traits.max_positions) if memory is None else memory,
         window=min(windows, default=None),
-        positions=traits.positions,
+        positions=traits.max_positions,
         lock=engine_of(model).lock,
         bigrams=ask,
     )
@@ -200,7 +200,7 @@ def _compiled(
 
 def _memory(graph: PagedGraph, positions: int | None) -> int:
     """Bytes for keys and values where nothing else is said; two blocks at least, without which nothing can be run."""
-    block = bytes_of_block(graph.heads, graph.precision)
+    block = block_bytes(graph.heads, graph.precision)
     whole = block * (1 + (positions or 0) // BLOCK)
     return max(int(min(max(USUAL, whole), SHARE * psutil.virtual_memory().available)), 2 * block)
 

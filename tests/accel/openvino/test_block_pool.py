@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.blocks import BlockPool, OutOfBlocks
+from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocks
 from antiphon.accel.engines.openvino.paged_attention import BLOCK
 
 TEXT = list(range(3 * BLOCK))

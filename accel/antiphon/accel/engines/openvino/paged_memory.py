@@ -14,7 +14,7 @@ KINDS: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
 """How numpy holds a number of each precision; it has no bfloat16, and need not count with it."""
 
 
-class BlockMemory:
+class BlockStorage:
     """``blocks`` blocks of `BLOCK` tokens for every layer.
 
     The system gives it page by page as blocks are first written to: what is not used takes no room.
@@ -61,7 +61,7 @@ class BlockMemory:
             states[:, target, :, :tokens] = states[:, source, :, :tokens]
 
 
-def bytes_of_block(heads: Sequence[Heads], precision: str) -> int:
+def block_bytes(heads: Sequence[Heads], precision: str) -> int:
     """What one block takes, over all layers."""
     numbers = sum(own.count * BLOCK * (own.key_size + own.value_size) for own in heads)
     return numbers * int(np.dtype(KINDS[precision]).itemsize)

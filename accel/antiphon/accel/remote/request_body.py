@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
-from antiphon.accel.remote.server import Server
+from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.messages import Conversation, Message
 from antiphon.accel.text.parameters import Settings
 
 CHAT, TEXT = "/chat/completions", "/completions"
 """Where messages are answered, and where a text is continued."""
 
-LOCAL = ("drafter", "rows", "recycling")
+LOCAL = ("drafter", "num_draft_tokens", "recycling")
 """Parameters that say how a model is run here; elsewhere that is its server's business."""
 
 
-def body_of(
-    prompt: str | Sequence[Message] | Conversation, settings: Settings, server: Server
+def build_body(
+    prompt: str | Sequence[Message] | Conversation, settings: Settings, server: ServedModel
 ) -> tuple[str, dict[str, Any]]:
     """The path and the body.
 
@@ -33,8 +33,10 @@ def body_of(
             )
     if settings.logprobs is not None:
         raise ValueError(f"logprobs is {settings.logprobs}; they are told of models that run here, not of servers'.")
-    if settings.begins:
-        raise ValueError(f"begins is {settings.begins!r}; that can be told to models that run here, not to servers.")
+    if settings.response_prefix:
+        raise ValueError(
+            f"response_prefix is {settings.response_prefix!r}; that can be told to models that run here, not to servers."
+        )
     options: dict[str, Any] = {"include_usage": True}
     if server.kind != "other":
         options["continuous_usage_stats"] = True
@@ -44,7 +46,7 @@ def body_of(
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "stream_options": options,
-        **_only({"seed": settings.seed, "stop": settings.stops or None, "response_format": _form(settings)}),
+        **_only({"seed": settings.seed, "stop": settings.stop_strings or None, "response_format": _form(settings)}),
         **_where_wanted(settings),
         **_of_its_own(settings, server),
     }
@@ -53,7 +55,7 @@ def body_of(
     return CHAT, body | _said(prompt if isinstance(prompt, Conversation) else Conversation(prompt), server)
 
 
-def with_references(body: dict[str, Any], references: Sequence[str], server: Server) -> dict[str, Any]:
+def add_references(body: dict[str, Any], references: Sequence[str], server: ServedModel) -> dict[str, Any]:
     """The body with references where this server takes them; ``server`` is one that does."""
     if not references:
         return body
@@ -78,7 +80,7 @@ def _where_wanted(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in {**wanted, "logit_bias": bias}.items() if value}
 
 
-def _of_its_own(settings: Settings, server: Server) -> dict[str, Any]:
+def _of_its_own(settings: Settings, server: ServedModel) -> dict[str, Any]:
     """What OpenAI's protocol has no word for, as vLLM and most others call it; only what was asked for, elsewhere."""
     wanted = {
         "top_k": (settings.top_k, 0),
@@ -90,19 +92,19 @@ def _of_its_own(settings: Settings, server: Server) -> dict[str, Any]:
     return {name: value for name, (value, _) in wanted.items()} | {"return_token_ids": True}
 
 
-def _said(conversation: Conversation, server: Server) -> dict[str, Any]:
+def _said(conversation: Conversation, server: ServedModel) -> dict[str, Any]:
     messages = [dict(message) for message in conversation.messages]
     said: dict[str, Any] = {"messages": messages}
     if conversation.tools:
         said["tools"] = [dict(tool) for tool in conversation.tools]
-        said |= _only({"tool_choice": conversation.choice or None})
-    if conversation.opening:
+        said |= _only({"tool_choice": conversation.tool_choice or None})
+    if conversation.assistant_prefix:
         if server.kind == "other":
             raise ValueError(
-                f"The answer is to begin with {conversation.opening!r}, which only vLLM and Antiphon's own server "
+                f"The answer is to begin with {conversation.assistant_prefix!r}, which only vLLM and Antiphon's own server "
                 "take; ask without an opening."
             )
-        messages.append({"role": "assistant", "content": conversation.opening})
+        messages.append({"role": "assistant", "content": conversation.assistant_prefix})
         said |= {"add_generation_prompt": False, "continue_final_message": True}
     return said
 

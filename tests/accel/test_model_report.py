@@ -10,12 +10,12 @@ from transformers.masking_utils import sdpa_mask
 
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.torch.traits import RopeSwitch
-from antiphon.accel.testing.diagnosis import Diagnosis, LayerKind, diagnose
+from antiphon.accel.testing.model_report import ModelReport, LayerKind, inspect_model
 from antiphon.accel.testing.tiny import tiny_model
 
 
-def of(family: str) -> Diagnosis:
-    return diagnose(tiny_model(family))
+def of(family: str) -> ModelReport:
+    return inspect_model(tiny_model(family))
 
 
 def test_the_facts_are_those_of_the_model() -> None:
@@ -87,11 +87,11 @@ def test_advice_is_for_what_holds_a_model_back() -> None:
     assert dynamic.rope == RopeSwitch(52, dynamic=True)
     assert "within 52 tokens" in dynamic.advice[0]
     half: Any = tiny_model()
-    assert "float32" in diagnose(half.to(torch.bfloat16)).advice[0]
+    assert "float32" in inspect_model(half.to(torch.bfloat16)).advice[0]
 
 
 def test_a_model_in_training_mode_is_told_to_be_evaluated() -> None:
-    found = diagnose(tiny_model().train())
+    found = inspect_model(tiny_model().train())
     assert found.level == "plain"
     assert found.advice == ("Call model.eval(): in training mode nothing can be verified.",)
 
@@ -99,6 +99,6 @@ def test_a_model_in_training_mode_is_told_to_be_evaluated() -> None:
 def test_attention_that_takes_no_mask_is_told_what_to_load() -> None:
     AttentionInterface.register("foreign", sdpa_attention_forward)
     AttentionMaskInterface.register("foreign", sdpa_mask)
-    found = diagnose(tiny_model(attn_implementation="foreign"))
+    found = inspect_model(tiny_model(attn_implementation="foreign"))
     assert (found.level, found.mask) == ("linear", "none: only chains are drafted")
     assert "attn_implementation='sdpa'" in found.advice[0]

@@ -1,6 +1,6 @@
 """First starts of a model on OpenVINO, each a process of its own: what tests kill, starve and run side by side.
 
-    python -m tests.accel.openvino.starting
+    python -m tests.accel.openvino.start_process
 
 Libraries are loaded once, but for OpenVINO, which begins a thread, and threads are not forked. Then every line of the
 input, the fields of a `Start` as JSON, is a start in a process of its own, its output a connection to the ``port``.
@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 from transformers import LlamaForCausalLM  # noqa: F401
 
-import antiphon.accel.engines.openvino.opening
+import antiphon.accel.engines.openvino.loader
 import antiphon.accel.generate  # noqa: F401
 from antiphon.accel import LanguageModel
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from antiphon.accel.engines.openvino.runtime import core
 from antiphon.accel.engines.openvino.store import folder_of
-from antiphon.accel.files import write
+from antiphon.accel.files import write_cache_file
 
 TRIED = 4
 """Raised whenever more, or something else, comes to be asked of a model before it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Compatibility:
     """What is known of a model in one precision: why it cannot be taken, if it cannot, and how it compares with torch.
 
     ``obstacle`` is empty where the self-test agrees; ``ratio`` is how many times faster than torch its steps are, None
@@ -29,7 +29,7 @@ class Verdict:
     ratio: float | None = None
 
 
-def verdict_on(key: str, setting: str) -> Verdict | None:
+def load_compatibility(key: str, setting: str) -> Compatibility | None:
     """What is known of the model of this fingerprint in this setting on this CPU; None where nothing is."""
     try:
         found = json.loads(_path(key, setting).read_text(encoding="utf-8"))
@@ -39,13 +39,13 @@ def verdict_on(key: str, setting: str) -> Verdict | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     is_whole = isinstance(obstacle, str) and (ratio is None or isinstance(ratio, float))
-    return Verdict(obstacle, ratio) if is_whole else None
+    return Compatibility(obstacle, ratio) if is_whole else None
 
 
-def keep_verdict(key: str, setting: str, verdict: Verdict) -> None:
+def save_compatibility(key: str, setting: str, verdict: Compatibility) -> None:
     """Keep it for the next start; where nothing can be written it is found again."""
     found = {"tried": TRIED, "cpu": _cpu(), "obstacle": verdict.obstacle, "ratio": verdict.ratio}
-    write(_path(key, setting), json.dumps(found).encode())
+    write_cache_file(_path(key, setting), json.dumps(found).encode())
 
 
 def _path(key: str, setting: str) -> Path:

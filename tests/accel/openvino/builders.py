@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Logits, path_to
-from antiphon.accel.engines.protocol import Feed
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.protocol import SequenceInput
+from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 
@@ -40,15 +40,15 @@ def model_of(family: str = "llama", seed: int = 0) -> Any:
 def graph_of(model: Any) -> Any:
     """The converted model, as it comes back from a file; converted once."""
     with TemporaryDirectory() as folder:
-        return stored(Path(folder) / "model", lambda: paged_model(model, declared(model)))
+        return stored(Path(folder) / "model", lambda: paged_model(model, declared_traits(model)))
 
 
 def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: str = "f32") -> OpenVINOEngine:
-    traits = declared(model)
+    traits = declared_traits(model)
     windows = [window for window in windows_of(traits) if window]
     graph = PagedGraph(graph_of(model), precision=precision, threads=1)
     return OpenVINOEngine(
-        graph, memory=memory, window=min(windows, default=None), positions=traits.positions, chunk=chunk
+        graph, memory=memory, window=min(windows, default=None), positions=traits.max_positions, chunk=chunk
     )
 
 
@@ -63,7 +63,7 @@ def tree_of(tokens: Sequence[int]) -> Draft:
 
 def step(engine: OpenVINOEngine, sequence: PagedSequence, text: Sequence[int], draft: Draft = EMPTY) -> Logits:
     """One forward of whatever of the text is not held, with a draft."""
-    return engine.forward([Feed(sequence, text[sequence.length :], draft)])[0]
+    return engine.forward([SequenceInput(sequence, text[sequence.length :], draft)])[0]
 
 
 def expect_plain(model: Any, text: Sequence[int], draft: Draft, logits: Logits) -> None:

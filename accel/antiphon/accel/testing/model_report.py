@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from antiphon.accel.decoding.choice import choose_drafter
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.decoding.drafter_choice import choose_drafter
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.protocol import Level
-from antiphon.accel.engines.selection import EngineChoice, Selected, select
-from antiphon.accel.engines.torch.attention import HALF
+from antiphon.accel.engines.selection import EngineChoice, SelectedEngine, select_engine
+from antiphon.accel.engines.torch.attention import HALF_DTYPES
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
 
@@ -35,7 +35,7 @@ class LayerKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class ModelReport:
     """The facts about one loaded model.
 
     ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
@@ -73,20 +73,20 @@ class Diagnosis:
         return asdict(self) | {"cost": self.cost.as_dict()}
 
 
-def diagnose(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> Diagnosis:
+def inspect_model(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> ModelReport:
     """Probe the model, measure its steps anew (the figures replace those that were kept), and say what follows.
 
     Raises:
         ValueError: the model is not a causal language model with a key-value cache, or the engine cannot run it.
     """
-    selected = select(model, engine)
-    return selected.engine.lock.take(lambda: _diagnose(engine_of(model), selected, engine))
+    selected = select_engine(model, engine)
+    return selected.engine.lock.run(lambda: _diagnose(engine_of(model), selected, engine))
 
 
-def _diagnose(engine: TorchEngine, selected: Selected, asked: EngineChoice) -> Diagnosis:
+def _diagnose(engine: TorchEngine, selected: SelectedEngine, asked: EngineChoice) -> ModelReport:
     model, traits, weights = engine.model, engine.traits, engine.prepacked
-    cost = selected.engine.step_cost(anew=True)
-    return Diagnosis(
+    cost = selected.engine.step_cost(remeasure=True)
+    return ModelReport(
         engine=f"{selected.engine.name}: {selected.reason}",
         model=type(model).__name__,
         family=model.config.model_type,
@@ -99,9 +99,9 @@ def _diagnose(engine: TorchEngine, selected: Selected, asked: EngineChoice) -> D
         mask=_mask(traits),
         layers=_layers(traits),
         rope=traits.rope,
-        positions=traits.positions,
+        positions=traits.max_positions,
         groups=_groups(engine),
-        packing=traits.packing,
+        packing=traits.packing_reason,
         prepacking=weights.reason,
         prepacked=weights.size,
         compiling=engine.why_not_compiled(),
@@ -114,14 +114,14 @@ def _diagnose(engine: TorchEngine, selected: Selected, asked: EngineChoice) -> D
 def _mask(traits: Traits) -> str:
     if traits.level != "tree":
         return "none: only chains are drafted" if traits.level != "plain" else "none: nothing is drafted"
-    kind = "boolean" if traits.takes_booleans else "additive"
-    return f"one {kind} mask" if len(traits.reaches) == 1 else f"{len(traits.reaches)} {kind} masks, by kind of layer"
+    kind = "boolean" if traits.takes_boolean_masks else "additive"
+    return f"one {kind} mask" if len(traits.attention_spans) == 1 else f"{len(traits.attention_spans)} {kind} masks, by kind of layer"
 
 
 def _layers(traits: Traits) -> tuple[LayerKind, ...]:
     return tuple(
-        LayerKind(kind, count, traits.reaches.get(kind), kind in traits.states)
-        for kind, count in Counter(traits.kinds).items()
+        LayerKind(kind, count, traits.attention_spans.get(kind), kind in traits.state_kinds)
+        for kind, count in Counter(traits.layer_kinds).items()
     )
 
 
@@ -150,7 +150,7 @@ def _advice(model: PreTrainedModel, traits: Traits) -> list[str]:
         advice.append("Decode it with the drafter 'nothing': drafts cannot be verified.")
     if traits.implementation not in MASKABLE:
         advice.append("Load it with attn_implementation='sdpa': its attention takes no mask of a tree.")
-    if model.dtype in HALF:
+    if model.dtype in HALF_DTYPES:
         advice.append(
             f"Where the text has to be plain decoding's to the last token, load it in float32: in {model.dtype} two "
             "tokens that are equally likely up to rounding can change places."

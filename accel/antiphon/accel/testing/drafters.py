@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Oracle:
+class OracleDrafter:
     """Drafts the next ``depth`` tokens of a text it was told: every step emits ``depth + 1`` of them."""
 
     def __init__(self, text: Tokens, depth: int) -> None:
@@ -32,7 +32,7 @@ class Oracle:
         """Nothing to learn."""
 
 
-class Liar(Oracle):
+class WrongDrafter(OracleDrafter):
     """Drafts a chain whose first token is always wrong: every step emits one token."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
@@ -41,7 +41,7 @@ class Liar(Oracle):
         return chain((abs(truth.tokens[0] - 1), *truth.tokens[1:])) if truth.tokens else EMPTY
 
 
-class Thicket:
+class RandomTreeDrafter:
     """Random trees around the true path: decoys, duplicate siblings, token id 0, dead branches, empty drafts.
 
     ``vocabulary`` bounds the decoys; the same ``seed`` grows the same trees.
@@ -79,7 +79,7 @@ class Thicket:
         """Nothing to learn."""
 
 
-class Curious:
+class ProbingDrafter:
     """Passes another drafter's drafts on with up to eight probes below their rows; the first forward has some, too.
 
     Some probes guess right: their tokens are drawn from what the true ``text`` says next, or below ``vocabulary``.
@@ -113,8 +113,8 @@ class Curious:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a witness saw of one step: how long the text was before it, the draft, what was accepted, and the logits."""
+class RecordedStep:
+    """What a recorder saw of one step: how long the text was before it, the draft, what was accepted, and the logits."""
 
     length: int
     draft: Draft
@@ -122,18 +122,18 @@ class Sight:
     logits: Tensor
 
 
-class Witness:
-    """Passes another drafter's work through and keeps a record of every step in ``sights``."""
+class RecordingDrafter:
+    """Passes another drafter's work through and keeps a record of every step in ``records``."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.bita_weights = bita_weights_of(drafter)
-        self.sights: list[Sight] = []
+        self.records: list[RecordedStep] = []
         self.length = 0
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
         """Start a new record."""
-        self.sights = []
+        self.records = []
         self.length = len(prompt)
         return self.drafter.begin(prompt, references)
 
@@ -144,6 +144,6 @@ class Witness:
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Record the step and pass it on."""
         if logits is not None:
-            self.sights.append(Sight(self.length, draft, accepted, logits.tensor().clone()))
+            self.records.append(RecordedStep(self.length, draft, accepted, logits.tensor().clone()))
         self.length += len(accepted.tokens)
         self.drafter.observe(draft, accepted, logits)

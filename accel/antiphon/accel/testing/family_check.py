@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import ROOT, Drafter, Tokens, path_to
 from antiphon.accel.drafting.drafters.blend import Blend
-from antiphon.accel.engines.selection import EngineName, select
+from antiphon.accel.engines.selection import EngineName, select_engine
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.adversary import Oracle, Sight, Thicket, Witness
+from antiphon.accel.testing.drafters import OracleDrafter, RecordedStep, RandomTreeDrafter, RecordingDrafter
 from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 TOLERANCE = 2e-4
@@ -38,8 +38,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 
 DRAFTERS: Mapping[str, Callable[[Tokens], Drafter]] = {
-    "thicket": partial(Thicket, seed=1, vocabulary=VOCABULARY),
-    "oracle": partial(Oracle, depth=ORACLE_DEPTH),
+    "random trees": partial(RandomTreeDrafter, seed=1, vocabulary=VOCABULARY),
+    "oracle": partial(OracleDrafter, depth=ORACLE_DEPTH),
     "blend": lambda text: Blend(),
 }
 """Makes each drafter from the text that plain decoding gives: random trees around it, the text itself as a chain, and
@@ -47,7 +47,7 @@ the default drafter, which is not shown it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ComparisonResult:
     """What drafted decoding gave beside plain decoding of the same prompt.
 
     ``error`` is the largest difference of a logit from plain decoding's and, where rotary frequencies do not depend on
@@ -66,13 +66,13 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenVINOTrial:
+class OpenVINOResult:
     """A tiny model on OpenVINO: its trials by mode and drafter, or the ``reason`` why there are none.
 
     Where the text is longer than the ``window`` drafts are chains.
     """
 
-    trials: Mapping[str, Mapping[str, Trial]]
+    trials: Mapping[str, Mapping[str, ComparisonResult]]
     reason: str = ""
     window: int | None = None
 
@@ -83,13 +83,13 @@ class OpenVINOTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyTrial:
+class FamilyResult:
     """One tiny model of a family: what it can verify, its trials by mode and drafter, and those on OpenVINO."""
 
     family: str
     traits: Traits
-    trials: Mapping[str, Mapping[str, Trial]]
-    openvino: OpenVINOTrial
+    trials: Mapping[str, Mapping[str, ComparisonResult]]
+    openvino: OpenVINOResult
 
     @property
     def error(self) -> float:
@@ -107,11 +107,11 @@ class FamilyTrial:
         return facts | _figures(self.trials) | {"openvino": paged}
 
 
-def _figures(trials: Mapping[str, Mapping[str, Trial]]) -> dict[str, Any]:
+def _figures(trials: Mapping[str, Mapping[str, ComparisonResult]]) -> dict[str, Any]:
     return {mode: {name: asdict(trial) for name, trial in row.items()} for mode, row in trials.items()}
 
 
-def try_family(family: str) -> FamilyTrial:
+def check_family(family: str) -> FamilyResult:
     """Build a family's tiny model and decode with each drafter beside plain decoding, greedy and sampled; on torch, and
     on OpenVINO where that takes it.
 
@@ -119,25 +119,25 @@ def try_family(family: str) -> FamilyTrial:
         ValueError: there is no such family.
     """
     model = tiny_model(family)
-    trials = {mode: try_model(model, mode) for mode in MODES}
-    return FamilyTrial(family, traits_of(model), trials, try_on_openvino(model))
+    trials = {mode: check_model(model, mode) for mode in MODES}
+    return FamilyResult(family, traits_of(model), trials, check_on_openvino(model))
 
 
-def try_on_openvino(model: PreTrainedModel) -> OpenVINOTrial:
+def check_on_openvino(model: PreTrainedModel) -> OpenVINOResult:
     """The same trials on OpenVINO, against plain decoding in torch."""
     try:
-        select(model, "openvino", memory=MEMORY)
+        select_engine(model, "openvino", memory=MEMORY)
     except ValueError as error:
         reason = str(error).partition(": ")[2].removeprefix("OpenVINO cannot run this model: ")
-        return OpenVINOTrial({}, reason.removesuffix("."))
-    trials = {mode: try_model(model, mode, engine="openvino") for mode in MODES}
-    windows = [reach.window for reach in traits_of(model).reaches.values() if reach.window]
-    return OpenVINOTrial(trials, window=min(windows, default=None))
+        return OpenVINOResult({}, reason.removesuffix("."))
+    trials = {mode: check_model(model, mode, engine="openvino") for mode in MODES}
+    windows = [reach.window for reach in traits_of(model).attention_spans.values() if reach.window]
+    return OpenVINOResult(trials, window=min(windows, default=None))
 
 
-def try_model(
+def check_model(
     model: PreTrainedModel, mode: str, drafters: tuple[str, ...] = tuple(DRAFTERS), *, engine: EngineName = "torch"
-) -> dict[str, Trial]:
+) -> dict[str, ComparisonResult]:
     """Decode one prompt plainly in torch, then with each drafter from the same random state, and compare."""
     tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3))
     options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
@@ -170,37 +170,39 @@ def _try(
     options: Mapping[str, Any],
     plain: _Plain,
     make: Callable[[Tokens], Drafter],
-) -> Trial:
-    witness = Witness(make(plain.text))
+) -> ComparisonResult:
+    recorder = RecordingDrafter(make(plain.text))
     start = prompt.shape[1]
     references = [plain.text[start : start + 20], plain.text[start + 15 : start + 40]]
     torch.manual_seed(3)
-    output: Any = generate(model, prompt, references=references, drafter=lambda: witness, rows=ROWS, **options)
+    output: Any = generate(
+        model, prompt, references=references, drafter=lambda: recorder, num_draft_tokens=ROWS, **options
+    )
     same = output[0].tolist() == plain.text
-    error = _error(model, plain, witness.sights, start) if same else float("inf")
-    return Trial(same, len(plain.text) - start, len(witness.sights), error)
+    error = _error(model, plain, recorder.records, start) if same else float("inf")
+    return ComparisonResult(same, len(plain.text) - start, len(recorder.records), error)
 
 
-def _error(model: PreTrainedModel, plain: _Plain, sights: list[Sight], start: int) -> float:
+def _error(model: PreTrainedModel, plain: _Plain, records: list[RecordedStep], start: int) -> float:
     """The largest difference at the root and at every kept row, and in the first steps at every row."""
     errors = []
-    for step, sight in enumerate(sights):
-        kept = sight.logits[[row + 1 for row in (ROOT, *sight.accepted.path)]].float()
+    for step, record in enumerate(records):
+        kept = record.logits[[row + 1 for row in (ROOT, *record.accepted.path)]].float()
         for truth in (plain.logits, plain.whole):
             if truth is not None:
-                errors.append(_distance(kept, truth[sight.length - start :][: len(kept)]))
+                errors.append(_distance(kept, truth[record.length - start :][: len(kept)]))
         if plain.whole is not None and step < EVERY_ROW:
-            errors += _branches(model, plain.text[: sight.length], sight)
+            errors += _branches(model, plain.text[: record.length], record)
     return max(errors)
 
 
-def _branches(model: PreTrainedModel, context: Tokens, sight: Sight) -> list[float]:
+def _branches(model: PreTrainedModel, context: Tokens, record: RecordedStep) -> list[float]:
     """For each leaf of the draft: the difference of all rows down to it from one forward over context and path."""
     errors = []
-    for leaf in set(range(len(sight.draft))) - set(sight.draft.parents):
-        path = path_to(sight.draft, leaf)
-        truth = _uncached(model, [*context, *(sight.draft.tokens[row] for row in path)])
-        errors.append(_distance(sight.logits[[row + 1 for row in path]].float(), truth[-len(path) :]))
+    for leaf in set(range(len(record.draft))) - set(record.draft.parents):
+        path = path_to(record.draft, leaf)
+        truth = _uncached(model, [*context, *(record.draft.tokens[row] for row in path)])
+        errors.append(_distance(record.logits[[row + 1 for row in path]].float(), truth[-len(path) :]))
     return errors
 
 

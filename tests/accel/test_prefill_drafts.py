@@ -20,7 +20,7 @@ def shapes_of(model: Any, drafter: Any, **options: Any) -> tuple[list[int], list
     handle = model.register_forward_pre_hook(
         lambda _, args, kwargs: fed.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    settings = {"max_new_tokens": 4, "eos_token_id": None, "do_sample": False, "rows": 32} | options
+    settings = {"max_new_tokens": 4, "eos_token_id": None, "do_sample": False, "num_draft_tokens": 32} | options
     output = generate(model, PROMPT, drafter=drafter, **settings)
     handle.remove()
     assert isinstance(output, Tensor)
@@ -34,7 +34,7 @@ class Opening(Nothing):
         self.answers: list[tuple[int, ...]] = []
 
     def begin(self, prompt: Any, references: Any) -> Draft:  # type: ignore[override]
-        return Draft((1, 2, 3), (-1, 0, -1), (0.5,) * 3, probes=3)
+        return Draft((1, 2, 3), (-1, 0, -1), (0.5,) * 3, num_probes=3)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         assert logits is not None
@@ -49,14 +49,16 @@ def test_a_prompt_is_read_but_for_its_last_token_where_the_drafter_asks_somethin
     assert shapes_of(model, lambda: opening) == (expected, [LENGTH - 1, 1 + 3, 1, 1, 1])
     assert opening.answers == [(3, 4, VOCABULARY), *[(0, 1, VOCABULARY)] * 3]
     assert shapes_of(model, Opening, prefill_chunk_size=16) == (expected, [16, 16, 7, 1 + 3, 1, 1, 1])
-    assert shapes_of(model, Opening, rows=2) == (expected, [LENGTH - 1, 1, 1, 1, 1]), "the budget drops them"
+    assert shapes_of(model, Opening, num_draft_tokens=2) == (expected, [LENGTH - 1, 1, 1, 1, 1]), (
+        "the budget drops them"
+    )
 
 
 def test_where_the_prompts_own_forward_is_promised_nothing_is_asked_beside_it() -> None:
     model = tiny_model(seed=11)
-    assert TorchSequence(model, traits_of(model)).can_open([5, 6])
-    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_open([5, 6]), "no bit of it may change"
-    assert not TorchSequence(model, traits_of(model)).can_open([5])
+    assert TorchSequence(model, traits_of(model)).can_draft_at_prefill([5, 6])
+    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_draft_at_prefill([5, 6]), "no bit of it may change"
+    assert not TorchSequence(model, traits_of(model)).can_draft_at_prefill([5])
     longrope = tiny_model(rope_parameters=ROPES["dynamic"], max_position_embeddings=52)
     assert shapes_of(longrope, Opening)[1][0] == LENGTH
     assert shapes_of(tiny_model("mamba2"), Opening)[1][0] == LENGTH

@@ -1,0 +1,63 @@
+"""What the requests to one engine leave to later ones: learned costs, calibrated drafters and preferred row counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from antiphon.accel.drafting.budget import MAX_ROWS, AdaptiveBudget, Budget, FixedBudget
+from antiphon.accel.drafting.calibration import Calibration
+from antiphon.accel.drafting.cost_model import CostModel, FixedCostModel, OnlineCostModel, StepCost
+from antiphon.accel.drafting.draft import Drafter
+from antiphon.accel.drafting.preferred_rows import PreferredRows
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceStats:
+    """Costs and acceptance rates that requests to one engine in one setting have in common.
+
+    Attributes:
+        cost: Cost model of forward passes for one sequence.
+        batch_cost: Cost model of forward passes for several sequences.
+        calibrations: Calibration by kind of drafter.
+        preferred: Preferred number of rows by kind of drafter.
+    """
+
+    cost: CostModel
+    batch_cost: CostModel
+    calibrations: dict[object, Calibration] = field(default_factory=dict)
+    preferred: dict[object, PreferredRows] = field(default_factory=dict)
+
+    def budget(self, drafter: Drafter) -> AdaptiveBudget:
+        """Return an adaptive budget for one request; drafters of one class and with the same parts share statistics."""
+        kind = type(drafter), getattr(drafter, "parts", ())
+        preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))
+        return AdaptiveBudget(self.cost, self.calibrations.setdefault(kind, Calibration()), preferred)
+
+
+def initial_stats(cost: StepCost) -> AcceptanceStats:
+    """Return statistics before the first request: the measured costs, and no calibrated drafter."""
+    return AcceptanceStats(OnlineCostModel(cost), OnlineCostModel(cost))
+
+
+def make_budget(
+    drafter: Drafter,
+    num_draft_tokens: int | None,
+    cost: StepCost | None,
+    acceptance_stats: Callable[[], AcceptanceStats | None],
+) -> Budget:
+    """Return the budget of one request.
+
+    Args:
+        drafter: The drafter of the request.
+        num_draft_tokens: Fixed number of draft rows per step, or None to adapt it to costs and acceptance rates.
+        cost: Costs to use as they are, without learning from the clock; None to use those of the engine.
+        acceptance_stats: Returns the statistics of the engine, or None if the engine can verify no draft. Called only
+            if both other arguments are None.
+    """
+    if num_draft_tokens is not None:
+        return FixedBudget(num_draft_tokens)
+    if cost is not None:
+        return AdaptiveBudget(FixedCostModel(cost), Calibration())
+    stats = acceptance_stats()
+    return FixedBudget(0) if stats is None else stats.budget(drafter)
