@@ -11,44 +11,44 @@ import pytest
 from torch import Tensor
 
 from antiphon.accel.decoding import loop
-from antiphon.accel.decoding.sampling import Chooser
+from antiphon.accel.decoding.sampling import Sampler
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, Logits
-from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
-from antiphon.accel.engines.openvino.memory import BlockMemory
+from antiphon.accel.drafting.tree import AttentionSpan, Tree, build_tree
+from antiphon.accel.engines.openvino.paged_memory import BlockMemory
 from antiphon.accel.engines.torch import sequence
-from antiphon.accel.engines.torch.compiled import CompiledSequence
-from antiphon.accel.engines.torch.masks import mask
+from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence
+from antiphon.accel.engines.torch.masks import attention_mask
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.slots import PLACES, POSITIONS
+from antiphon.accel.engines.torch.slot_cache import PLACES, POSITIONS
 
 Patch = pytest.MonkeyPatch
 
 
 def position_is_the_slot(patch: Patch) -> None:
     """A row's rotary position is its place among the rows, not its depth: right for a chain."""
-    patch.setattr(sequence, "plant", lambda pending, parents, pads: in_slots(plant(pending, parents, pads)))
+    patch.setattr(sequence, "build_tree", lambda pending, parents, pads: in_slots(build_tree(pending, parents, pads)))
 
 
 def rows_see_no_ancestors(patch: Patch) -> None:
     """A draft row sees the confirmed tokens and itself."""
 
     def lonely(pending: int, parents: Sequence[int], pads: int) -> Tree:
-        tree = plant(pending, parents, pads)
+        tree = build_tree(pending, parents, pads)
         sees = np.eye(len(tree), dtype=np.bool_)
-        sees[:, :pending] = tree.sees[:, :pending]
+        sees[:, :pending] = tree.ancestor_mask[:, :pending]
         return replace(tree, sees=sees)
 
-    patch.setattr(sequence, "plant", lonely)
+    patch.setattr(sequence, "build_tree", lonely)
 
 
 def rows_see_their_siblings(patch: Patch) -> None:
     """The mask is causal: a draft row sees every row before it."""
 
     def crowded(pending: int, parents: Sequence[int], pads: int) -> Tree:
-        tree = plant(pending, parents, pads)
+        tree = build_tree(pending, parents, pads)
         return replace(tree, sees=np.tri(len(tree), dtype=np.bool_))
 
-    patch.setattr(sequence, "plant", crowded)
+    patch.setattr(sequence, "build_tree", crowded)
 
 
 def window_is_one_too_wide(patch: Patch) -> None:
@@ -56,19 +56,23 @@ def window_is_one_too_wide(patch: Patch) -> None:
 
     def wide(tree: Tree, reach: AttentionSpan, **places: Any) -> Tensor:
         window = None if reach.window is None else reach.window + 1
-        return mask(tree, replace(reach, window=window), **places)
+        return attention_mask(tree, replace(reach, window=window), **places)
 
-    patch.setattr(sequence, "mask", wide)
+    patch.setattr(sequence, "attention_mask", wide)
 
 
 def window_counts_slots(patch: Patch) -> None:
     """A sliding layer counts rows, not positions: siblings push the text out of the window."""
-    patch.setattr(sequence, "mask", lambda tree, reach, **places: mask(in_slots(tree), reach, **places))
+    patch.setattr(
+        sequence, "attention_mask", lambda tree, reach, **places: attention_mask(in_slots(tree), reach, **places)
+    )
 
 
 def padding_is_seen(patch: Patch) -> None:
     """Draft rows attend to the left padding."""
-    patch.setattr(sequence, "mask", lambda tree, reach, **places: mask(tree, reach, **places | {"padding": 0}))
+    patch.setattr(
+        sequence, "attention_mask", lambda tree, reach, **places: attention_mask(tree, reach, **places | {"padding": 0})
+    )
 
 
 def positions_count_the_padding(patch: Patch) -> None:
@@ -95,7 +99,7 @@ def positions_count_the_padding(patch: Patch) -> None:
 
 def eager_mask_is_boolean(patch: Patch) -> None:
     """Eager attention adds zeros and ones to its scores instead of zeros and the lowest number."""
-    patch.setattr(sequence, "additive", lambda sees, dtype: sees)
+    patch.setattr(sequence, "additive_mask", lambda sees, dtype: sees)
 
 
 def first_rows_are_kept(patch: Patch) -> None:
@@ -119,13 +123,13 @@ def rejected_rows_stay(patch: Patch) -> None:
 
 def cache_is_not_cropped(patch: Patch) -> None:
     """Rejected rows stay in the cache behind the text, and are not counted."""
-    patch.setattr("antiphon.accel.engines.torch.cache_rollback._forget", lambda layer, count: None)
-    patch.setattr("antiphon.accel.engines.torch.growing.Buffer.crop", lambda self, tokens: None)
+    patch.setattr("antiphon.accel.engines.torch.cache_kinds._remove_last", lambda layer, count: None)
+    patch.setattr("antiphon.accel.engines.torch.growing_cache.Buffer.crop", lambda self, tokens: None)
 
 
 def accepted_rows_are_not_moved(patch: Patch) -> None:
     """Accepted rows are kept where they stood: the first ones are there instead."""
-    patch.setattr("antiphon.accel.engines.torch.cache_rollback._move_up", lambda rows, stray, moved: None)
+    patch.setattr("antiphon.accel.engines.torch.cache_kinds._move_up", lambda rows, stray, moved: None)
 
 
 def accepted_rows_stay_in_their_blocks(patch: Patch) -> None:
@@ -214,21 +218,21 @@ def padding_is_a_token(patch: Patch) -> None:
 
 def every_row_is_chosen(patch: Patch) -> None:
     """Processors are called and numbers drawn for all rows of a forward at once, rejected ones too."""
-    over = Chooser.over
+    over = Sampler.over
 
-    def eager(self: Chooser, logits: Logits) -> Callable[[int], int]:
+    def eager(self: Sampler, logits: Logits) -> Callable[[int], int]:
         choose = over(self, logits)
         tokens = [choose(row) for row in range(ROOT, len(logits) - 1)]
         return lambda row: tokens[row + 1]
 
-    patch.setattr(Chooser, "over", eager)
+    patch.setattr(Sampler, "over", eager)
 
 
 def processors_miss_the_path(patch: Patch) -> None:
     """Processors see the text as it was before the forward, at every row of it."""
-    over = Chooser.over
+    over = Sampler.over
 
-    def stale(self: Chooser, logits: Logits) -> Callable[[int], int]:
+    def stale(self: Sampler, logits: Logits) -> Callable[[int], int]:
         known = self.transcript.ids.clone()
         processors = self.processors
 
@@ -240,13 +244,13 @@ def processors_miss_the_path(patch: Patch) -> None:
 
         return choose
 
-    patch.setattr(Chooser, "over", stale)
+    patch.setattr(Sampler, "over", stale)
 
 
 def logits_are_the_rows_before(patch: Patch) -> None:
     """Behind a draft row stands the choice that belongs to the row before it."""
-    over = Chooser.over
-    patch.setattr(Chooser, "over", lambda self, logits: lambda row: over(self, logits)(max(row - 1, ROOT)))
+    over = Sampler.over
+    patch.setattr(Sampler, "over", lambda self, logits: lambda row: over(self, logits)(max(row - 1, ROOT)))
 
 
 def compiled_position_is_the_slot(patch: Patch) -> None:

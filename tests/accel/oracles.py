@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, path_to
-from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.testing.adversary import Sight
+from antiphon.accel.testing.drafters import RecordedStep
 
 ATOL, RTOL = 2e-4, 1e-4
 """How far float32 logits may be apart: a hundred times what feeding rows together costs, a thousandth of any fault."""
@@ -37,20 +37,20 @@ def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> T
 
 
 def expect_plain_logits(
-    model: Any, text: Sequence[int], sights: Sequence[Sight], *, every_row: int = 3, padding: int = 0
+    model: Any, text: Sequence[int], records: Sequence[RecordedStep], *, every_row: int = 3, padding: int = 0
 ) -> None:
     """Logits of the root and of every kept row equal a plain forward's; in the first steps those of all rows do."""
     truth = plain_logits(model, text, padding)
-    for index, sight in enumerate(sights):
-        rows = [ROOT, *sight.accepted.path]
-        expect_close(sight.logits[[row + 1 for row in rows]], truth[sight.length - 1 :][: len(rows)])
+    for index, record in enumerate(records):
+        rows = [ROOT, *record.accepted.path]
+        expect_close(record.logits[[row + 1 for row in rows]], truth[record.length - 1 :][: len(rows)])
         if index < every_row:
-            _expect_every_row(model, text[: sight.length], sight, padding)
+            _expect_every_row(model, text[: record.length], record, padding)
 
 
-def _expect_every_row(model: Any, context: Sequence[int], sight: Sight, padding: int) -> None:
+def _expect_every_row(model: Any, context: Sequence[int], record: RecordedStep, padding: int) -> None:
     """Every path through the draft, accepted or not, has a plain forward's logits: all paths in one batch."""
-    draft = sight.draft
+    draft = record.draft
     said = [row for row in range(len(draft)) if draft.tokens[row] >= 0]  # a mask stands for no token
     leaves = sorted(set(said) - {draft.parents[row] for row in said})
     if not leaves:
@@ -58,7 +58,7 @@ def _expect_every_row(model: Any, context: Sequence[int], sight: Sight, padding:
     paths = [path_to(draft, leaf) for leaf in leaves]
     texts = [[*context, *(draft.tokens[row] for row in path)] for path in paths]
     for path, truth in zip(paths, _plain_logits(model, texts, padding), strict=True):
-        expect_close(sight.logits[[row + 1 for row in path]], truth[len(context) :][: len(path)])
+        expect_close(record.logits[[row + 1 for row in path]], truth[len(context) :][: len(path)])
 
 
 def expect_close(logits: Tensor, truth: Tensor) -> None:

@@ -14,7 +14,7 @@ from transformers import DynamicCache, StaticCache
 
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
 from antiphon.accel.drafting.drafters import Bita, make_drafter
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
@@ -27,7 +27,7 @@ GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tok
 
 
 def taught(model: Any, masks: int = 3, prefix: int = 5, loudness: float = 50.0) -> BitaWeights:
-    learned = untrained(model, prefix=prefix, masks=masks)
+    learned = initial_bita_weights(model, prefix=prefix, masks=masks)
     return replace(learned, keys=loudness * learned.keys, values=loudness * learned.values)
 
 
@@ -262,11 +262,11 @@ def test_saved_and_loaded_it_drafts_the_same_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_another_models_file_is_refused_by_its_name() -> None:
-    learned = replace(untrained(tiny_model()), model="tiny-0")
+    learned = replace(initial_bita_weights(tiny_model()), model="tiny-0")
     for other, complaint in (
-        (tiny_model(seed=1), "belongs to 'tiny-0', and the weights of 'llama' are others; train it"),
-        (tiny_model(num_hidden_layers=3), "learned for 'tiny-0' has the shapes"),
-        (tiny_model(hidden_size=128), "learned for 'tiny-0' has the shapes"),
+        (tiny_model(seed=1), "belong to 'tiny-0', and the weights of 'llama' are others; train them"),
+        (tiny_model(num_hidden_layers=3), "weights for 'tiny-0' have the shapes"),
+        (tiny_model(hidden_size=128), "weights for 'tiny-0' have the shapes"),
     ):
         with pytest.raises(ValueError, match=complaint):
             generate(other, PROMPT, drafter=lambda: Bita(learned), num_draft_tokens=8, **GREEDY)
@@ -278,20 +278,20 @@ def test_another_models_file_is_refused_by_its_name() -> None:
 def test_models_and_modes_that_cannot_show_a_prefix_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
-        generate(bloom, PROMPT, drafter=lambda: Bita(untrained(bloom)), num_draft_tokens=8, **GREEDY)
+        generate(bloom, PROMPT, drafter=lambda: Bita(initial_bita_weights(bloom)), num_draft_tokens=8, **GREEDY)
     with pytest.raises(ValueError, match="BiTA is not decoded deterministically"):
-        generate(llama, PROMPT, drafter=lambda: Bita(untrained(llama)), deterministic=True, **GREEDY)
-    with pytest.raises(ValueError, match="do not all keep keys and values"):
-        untrained(tiny_model("mamba2"))
+        generate(llama, PROMPT, drafter=lambda: Bita(initial_bita_weights(llama)), deterministic=True, **GREEDY)
+    with pytest.raises(ValueError, match="do not all cache keys and values"):
+        initial_bita_weights(tiny_model("mamba2"))
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "learned.safetensors"
-    with pytest.raises(FileNotFoundError, match="nothing that BiTA learned"):
+    with pytest.raises(FileNotFoundError, match="no BiTA weights at"):
         BitaWeights.load(file)
     file.write_bytes(content)
-    with pytest.raises(ValueError, match="nothing that BiTA learned, or damaged"):
+    with pytest.raises(ValueError, match="no BiTA weights, or is damaged"):
         BitaWeights.load(file)
 
 
@@ -301,7 +301,7 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Bita(untrained(tiny_model()), **options)
+        Bita(initial_bita_weights(tiny_model()), **options)
 
 
 def test_a_prefix_that_everybody_sees_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,26 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step, summarize
-from antiphon.accel.decoding.text_generation import TextGeneration
-from antiphon.accel.drafting.budget import FEWEST, FIRST, MOST, Budget, FixedBudget, AdaptiveBudget, trim_drafts
+from antiphon.accel.drafting.budget import (
+    INITIAL_ROWS,
+    MAX_ROWS,
+    MIN_ROWS,
+    AdaptiveBudget,
+    Budget,
+    FixedBudget,
+    trim_drafts,
+)
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
+from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, DrafterFactory, Tokens, chain
 from antiphon.accel.drafting.drafters import Blend, Nothing
-from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel
-from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.drafters import WrongDrafter, OracleDrafter
+from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
 from antiphon.accel.testing.tiny import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})
@@ -62,7 +69,7 @@ def test_the_rows_kept_are_the_best_prefix_of_the_likeliest_and_whole_paths(seed
     draft = tree(30, seed)
     kept = measured(KINKED).trim(draft, 64)
     curve = KINKED.curve(64, 31)
-    chances = RequestCalibration(Calibration()).chances(draft)
+    chances = RequestCalibration(Calibration()).calibrate(draft)
     order = sorted(chances, reverse=True)
     rates = [(1 + sum(order[:rows])) / curve[rows] for rows in range(31)]
     best = max(range(31), key=rates.__getitem__)
@@ -93,20 +100,20 @@ def test_probes_are_paid_for_and_kept_or_dropped_together() -> None:
 
 def test_the_drafter_is_asked_for_more_while_all_of_it_pays_and_for_less_when_little_does() -> None:
     budget = measured(FREE)
-    assert budget.rows == FIRST
+    assert budget.num_draft_tokens == INITIAL_ROWS
     budget.trim(chain(range(40), [1.0] * 40), 64)
-    assert budget.rows == MOST
+    assert budget.num_draft_tokens == MAX_ROWS
     for _ in range(100):
         budget.trim(EMPTY, 64)
-    assert budget.rows == FEWEST
+    assert budget.num_draft_tokens == MIN_ROWS
 
 
 def test_a_plain_step_is_filled_up_where_more_rows_are_cheaper() -> None:
     budget = measured(CHEAPER_BY_TWO)
-    assert budget.pads(EMPTY, 64) == 1
-    assert budget.pads(chain([5]), 64) == 0
+    assert budget.padding_rows(EMPTY, 64) == 1
+    assert budget.padding_rows(chain([5]), 64) == 0
     assert len(budget.trim(chain([5], [0.2]), 64)) == 1, "better a guess than a pad"
-    assert measured(StepCost({64: {1: 1.0, 2: 0.95, 64: 2.0}})).pads(EMPTY, 64) == 0, "that is noise"
+    assert measured(StepCost({64: {1: 1.0, 2: 0.95, 64: 2.0}})).padding_rows(EMPTY, 64) == 0, "that is noise"
 
 
 def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], list[Step]]:
@@ -121,27 +128,27 @@ def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[St
     """The steps of one request that has this budget."""
     request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
     options = DecodingOptions(drafter=drafter)
-    generation = engine_of(model).lock.run(lambda: TextGeneration(request, options=options))
+    generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
     generation.text.budget = budget
     return list(generation.steps())
 
 
 def test_where_a_change_of_rows_is_dear_a_step_keeps_as_many_as_the_last_one() -> None:
-    cost = StepCost({64: {1: 1.0, 12: 1.2, 64: 8.0}}, change=1.0)
+    cost = StepCost({64: {1: 1.0, 12: 1.2, 64: 8.0}}, shape_change=1.0)
     budget = AdaptiveBudget(OnlineCostModel(cost), Calibration())
-    assert budget.pads(EMPTY, 64) == 0, "no forward was before this one"
-    budget.spent(12, 64, 1.2)
-    assert budget.pads(EMPTY, 64) == 11
-    assert budget.pads(chain([5] * 5), 64) == 6
+    assert budget.padding_rows(EMPTY, 64) == 0, "no forward was before this one"
+    budget.observe_time(12, 64, 1.2)
+    assert budget.padding_rows(EMPTY, 64) == 11
+    assert budget.padding_rows(chain([5] * 5), 64) == 6
     assert len(budget.trim(chain([5] * 20, [0.1] * 20), 64)) == 11, "rows up to the last one's cost nothing more"
-    budget.spent(64, 64, 8.0)
-    assert budget.pads(EMPTY, 64) == 11, "to stay would cost more than to change, and 12 rows have become usual"
+    budget.observe_time(64, 64, 8.0)
+    assert budget.padding_rows(EMPTY, 64) == 11, "to stay would cost more than to change, and 12 rows have become usual"
 
 
 def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:
     budget = AdaptiveBudget(OnlineCostModel(KINKED), Calibration())
     before = budget.cost.next_seconds(64, 20)
-    budget.spent(40, 64, KINKED.curve(64, 40)[-1])
+    budget.observe_time(40, 64, KINKED.curve(64, 40)[-1])
     assert budget.cost.next_seconds(64, 20) == before == budget.cost.seconds(64, 20)
 
 
@@ -197,22 +204,22 @@ def test_calibration_moves_a_lying_drafters_chances_towards_the_truth() -> None:
     rng = random.Random(0)
     calibration = RequestCalibration(Calibration())
     for _ in range(300):
-        calibration.chances(chain([1, 2], [0.9, 0.8]))
+        calibration.calibrate(chain([1, 2], [0.9, 0.8]))
         calibration.observe([1 if rng.random() < 0.3 else 9, 9])
-    first, second = calibration.chances(chain([1, 2], [0.9, 0.8]))
+    first, second = calibration.calibrate(chain([1, 2], [0.9, 0.8]))
     assert 0.15 < first < 0.45
     assert second < 0.2 * first
-    assert calibration.chances(chain([1], [0.02])) == [0.02], "other chances are believed as before"
+    assert calibration.calibrate(chain([1], [0.02])) == [0.02], "other chances are believed as before"
 
 
 def test_rows_that_were_never_verified_are_judged_by_the_text() -> None:
     known = Calibration()
     calibration = RequestCalibration(known)
-    calibration.chances(chain([1, 2, 3], [0.9, 0.8, 0.7]))
+    calibration.calibrate(chain([1, 2, 3], [0.9, 0.8, 0.7]))
     for token in (1, 2, 8):  # plain steps, one token each
         calibration.observe([token])
-    assert sum(known.tried) == pytest.approx(3, abs=0.01)
-    assert sum(known.held) == pytest.approx(2, abs=0.01)
+    assert sum(known.trials) == pytest.approx(3, abs=0.01)
+    assert sum(known.hits) == pytest.approx(2, abs=0.01)
 
 
 def test_a_draft_that_is_judged_twice_before_the_text_goes_on_is_counted_once() -> None:
@@ -220,10 +227,10 @@ def test_a_draft_that_is_judged_twice_before_the_text_goes_on_is_counted_once() 
     for times, calibration in enumerate(known, start=1):
         request = RequestCalibration(calibration)
         for _ in range(times):
-            request.chances(chain([1, 2, 3]))
+            request.calibrate(chain([1, 2, 3]))
         request.observe([1, 9])
-    assert sum(known[0].tried) > 0
-    assert (known[0].tried, known[0].held) == (known[1].tried, known[1].held)
+    assert sum(known[0].trials) > 0
+    assert (known[0].trials, known[0].hits) == (known[1].trials, known[1].hits)
 
 
 def test_a_child_is_never_likelier_than_its_parent() -> None:
@@ -231,7 +238,7 @@ def test_a_child_is_never_likelier_than_its_parent() -> None:
     calibration = RequestCalibration(Calibration())
     for seed in range(50):
         draft = tree(30, seed)
-        chances = calibration.chances(draft)
+        chances = calibration.calibrate(draft)
         assert all(own <= (chances[up] if up != ROOT else 1) for own, up in zip(chances, draft.parents, strict=True))
         calibration.observe([rng.randrange(30) for _ in range(3)])
 
@@ -244,7 +251,7 @@ def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_
     assert isinstance(first, AdaptiveBudget)
     assert isinstance(second, AdaptiveBudget)
     assert isinstance(other, AdaptiveBudget)
-    assert first.calibration.known is second.calibration.known is not other.calibration.known
+    assert first.calibration.prior is second.calibration.prior is not other.calibration.prior
     assert first.cost is second.cost is other.cost
     assert first.calibration is not second.calibration
 
@@ -254,7 +261,7 @@ def test_a_number_fixes_the_rows_and_a_model_that_verifies_nothing_is_asked_for_
     assert engine_of(trees).budget(Blend(), 7) == FixedBudget(7)
     assert engine_of(nothing).budget(Blend(), None) == FixedBudget(0)
     assert FixedBudget(2).trim(chain([1, 2, 3]), 64) == chain([1, 2])
-    assert engine_of(trees).budget(Blend(), 7).pads(EMPTY, 64) == 0
+    assert engine_of(trees).budget(Blend(), 7).padding_rows(EMPTY, 64) == 0
 
 
 def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() -> None:
@@ -268,7 +275,7 @@ def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() ->
     text, _ = steps_of(model, FREE, num_draft_tokens=0)
     said, steps = steps_of(model, FREE, drafter=lambda: Lavish(text, 0))
     assert said == text
-    assert max(step.drafted for step in steps) <= MOST
+    assert max(step.drafted for step in steps) <= MAX_ROWS
 
 
 def test_the_cost_is_learned_from_real_steps() -> None:
@@ -283,5 +290,5 @@ def test_the_cost_is_learned_from_real_steps() -> None:
 def test_an_empty_draft_is_judged_by_nobody() -> None:
     budget = measured(FREE)
     assert budget.trim(EMPTY, 64) == EMPTY
-    budget.learn(Accepted((), (1,)))
-    assert sum(budget.calibration.known.tried) == 0
+    budget.observe_accepted(Accepted((), (1,)))
+    assert sum(budget.calibration.prior.trials) == 0

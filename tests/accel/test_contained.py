@@ -5,7 +5,7 @@ from random import Random
 from antiphon.accel.drafting.drafters import SuffixMatch
 from antiphon.accel.drafting.drafters.contained import Contained
 from antiphon.accel.testing.tiny import byte_tokenizer
-from antiphon.accel.text.messages import tokenize
+from antiphon.accel.text.messages import tokenize_prompt
 
 
 def test_a_run_is_found_exactly_where_a_search_token_by_token_finds_it() -> None:

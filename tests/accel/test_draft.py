@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, likeliest_chain, merge, select, trim
-from antiphon.accel.drafting.tree import depth_first, select_depth_first
-from antiphon.accel.drafting.verify import walk
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, merge, most_likely_chain, take_rows, trim
+from antiphon.accel.drafting.tree import depth_first, take_rows_depth_first
+from antiphon.accel.drafting.verify import verify
 
 
 def bush(seed: int, rows: int = 12) -> Draft:
@@ -30,9 +30,9 @@ def paths(draft: Draft) -> set[tuple[int, ...]]:
     ("tokens", "parents", "chances", "probes", "message"),
     [
         ((1, 2), (-1,), (1.0, 1.0), 0, "2 tokens, 1 parents and 2 chances"),
-        ((1,), (0,), (1.0,), 0, "Row 0 follows row 0"),
-        ((1, 2), (-1, -2), (1.0, 1.0), 0, "Row 1 follows row -2"),
-        ((1,), (-1,), (1.0,), 2, "probes is 2"),
+        ((1,), (0,), (1.0,), 0, "Row 0 has parent 0"),
+        ((1, 2), (-1, -2), (1.0, 1.0), 0, "Row 1 has parent -2"),
+        ((1,), (-1,), (1.0,), 2, "num_probes is 2"),
     ],
 )
 def test_an_impossible_draft_is_refused(
@@ -46,14 +46,14 @@ def test_of_rows_with_equal_paths_the_first_counts_and_has_the_children_of_all()
     draft = Draft((7, 7, 8, 9, 9, 6), (-1, -1, 0, 1, 0, 4), (1.0,) * 6)
     assert draft.children == {ROOT: {7: 0}, 0: {8: 2, 9: 3}, 3: {6: 5}}
     assert draft.depths == [1, 1, 2, 2, 2, 3]
-    assert likeliest_chain(draft) == chain([7, 8])
+    assert most_likely_chain(draft) == chain([7, 8])
 
 
 def test_a_probe_may_be_accepted_where_it_holds_a_token_and_never_where_it_holds_none() -> None:
-    draft = Draft((7, 8, -1), (-1, 0, 1), (1.0, 0.1, 0.1), probes=2)
+    draft = Draft((7, 8, -1), (-1, 0, 1), (1.0, 0.1, 0.1), num_probes=2)
     chosen = iter([7, 8, 9])
-    assert walk(draft, lambda row: next(chosen), lambda token: False) == Accepted((0, 1), (7, 8, 9))
-    assert likeliest_chain(draft) == chain([7])
+    assert verify(draft, lambda row: next(chosen), lambda token: False) == Accepted((0, 1), (7, 8, 9))
+    assert most_likely_chain(draft) == chain([7])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -74,7 +74,7 @@ def test_trimming_by_depth_drops_exactly_what_is_deeper(depth: int) -> None:
     assert paths(kept) == {path for path in paths(draft) if len(path) <= depth}
 
 
-ASKING = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1), probes=4)
+ASKING = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1), num_probes=4)
 """Candidates 1 and 2, a chain; probes 6 and 7 below the root, 8 below 1, 9 below 2."""
 
 
@@ -82,9 +82,9 @@ def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
     assert ASKING.probes_below == {ROOT: [2, 3], 0: [4], 1: [5]}
     assert trim(ASKING, 6, 3) == ASKING
     for rows in (4, 5):
-        assert trim(ASKING, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
+        assert trim(ASKING, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3)
     for rows in (2, 3):
-        assert trim(ASKING, rows, 3) == Draft((6, 7), (-1, 0), (0.1, 0.1), probes=2)
+        assert trim(ASKING, rows, 3) == Draft((6, 7), (-1, 0), (0.1, 0.1), num_probes=2)
     assert trim(ASKING, 1, 3) == Draft((1,), (-1,), (0.9,))
 
 
@@ -92,35 +92,35 @@ def test_probes_go_together_where_one_of_them_is_too_deep() -> None:
     assert trim(ASKING, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
     assert trim(ASKING, 6, 1) == Draft((1,), (-1,), (0.9,))
     assert trim(ASKING, 6, 2, probe_depth=3) == ASKING
-    assert trim(ASKING, 6, 1, probe_depth=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), probes=3)
+    assert trim(ASKING, 6, 1, probe_depth=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_trimmed_of_a_draft_with_probes_fits_and_lacks_no_probe_below_what_is_kept(seed: int) -> None:
-    draft = replace(bush(seed, 14), tokens=tuple(range(14)), probes=7)  # a token is its own row
+    draft = replace(bush(seed, 14), tokens=tuple(range(14)), num_probes=7)  # a token is its own row
     for rows in range(len(draft) + 1):
         kept = trim(draft, rows, depth=14)
         assert len(kept) <= rows
         assert paths(kept) <= paths(draft)
         assert trim(kept, rows, depth=14) == kept
-        candidates = [ROOT, *kept.tokens[: kept.candidates]]
+        candidates = [ROOT, *kept.tokens[: kept.num_candidates]]
         asked = {probe for row in candidates for probe in draft.probes_below.get(row, ())}
-        assert set(kept.tokens[kept.candidates :]) == (asked if kept.probes else set())
+        assert set(kept.tokens[kept.num_candidates :]) == (asked if kept.num_probes else set())
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("probes", [0, 4])
 def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(seed: int, probes: int) -> None:
-    draft = replace(bush(seed, 14), tokens=tuple(range(14)), probes=probes)  # a token is its own row
-    if any(parent >= draft.candidates for parent in draft.parents[draft.candidates :]):
-        draft = replace(draft, parents=(*draft.parents[: draft.candidates], *(ROOT,) * probes))
+    draft = replace(bush(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # a token is its own row
+    if any(parent >= draft.num_candidates for parent in draft.parents[draft.num_candidates :]):
+        draft = replace(draft, parents=(*draft.parents[: draft.num_candidates], *(ROOT,) * probes))
     ordered = depth_first(draft)
     assert paths(ordered) == paths(draft)
     assert dict(zip(ordered.tokens, ordered.chances, strict=True)) == dict(
         zip(draft.tokens, draft.chances, strict=True)
     )
-    assert ordered.tokens[ordered.candidates :] == draft.tokens[draft.candidates :]
-    for row, parent in enumerate(ordered.parents[: ordered.candidates]):
+    assert ordered.tokens[ordered.num_candidates :] == draft.tokens[draft.num_candidates :]
+    for row, parent in enumerate(ordered.parents[: ordered.num_candidates]):
         first = ordered.parents.index(parent) == row
         assert not first or row == parent + 1
     assert depth_first(ordered) == ordered
@@ -131,15 +131,15 @@ def test_a_part_in_that_order_is_cut_and_ordered_at_once(seed: int) -> None:
     draft = bush(seed, 14)
     kept = [row for row in range(14) if draft.chances[row] > 0.1]
     kept = [row for row in kept if draft.parents[row] in (ROOT, *kept)]
-    assert select_depth_first(draft, kept) == depth_first(select(draft, kept))
-    asking = replace(draft, probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
+    assert take_rows_depth_first(draft, kept) == depth_first(take_rows(draft, kept))
+    asking = replace(draft, num_probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
     kept = [*(row for row in kept if row < 11), 11, 12, 13]
-    assert select_depth_first(asking, kept) == depth_first(select(asking, kept))
+    assert take_rows_depth_first(asking, kept) == depth_first(take_rows(asking, kept))
 
 
 def test_a_draft_made_without_checks_is_the_same_and_knows_its_shape_by_itself() -> None:
-    checked = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3), probes=1)
-    trusted = Draft.trusted(checked.tokens, checked.parents, checked.chances, 1)
+    checked = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3), num_probes=1)
+    trusted = Draft.unchecked(checked.tokens, checked.parents, checked.chances, 1)
     assert (trusted, hash(trusted), repr(trusted)) == (checked, hash(checked), repr(checked))
     assert trusted.depths == checked.depths == [1, 2, 1]
     assert trusted.children is trusted.children
@@ -155,8 +155,8 @@ def test_depth_first_a_tree_in_order_of_chance_has_its_likeliest_path_in_front()
 
 def test_the_likeliest_chain_follows_the_best_child_from_the_root() -> None:
     draft = Draft((1, 2, 3, 4, 5), (-1, -1, 1, 1, 3), (0.4, 0.6, 0.2, 0.4, 0.1))
-    assert likeliest_chain(draft) == Draft((2, 4, 5), (-1, 0, 1), (0.6, 0.4, 0.1))
-    assert likeliest_chain(EMPTY) == EMPTY
+    assert most_likely_chain(draft) == Draft((2, 4, 5), (-1, 0, 1), (0.6, 0.4, 0.1))
+    assert most_likely_chain(EMPTY) == EMPTY
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -174,9 +174,9 @@ def test_a_chain_is_one_path() -> None:
 
 
 def test_merged_probes_follow_all_candidates_and_stay_rows_of_their_own() -> None:
-    other = Draft((1, 3, 6), (-1, -1, 1), (0.4, 0.3, 0.2), probes=2)
+    other = Draft((1, 3, 6), (-1, -1, 1), (0.4, 0.3, 0.2), num_probes=2)
     assert merge(ASKING, other) == Draft(
-        (1, 2, 6, 7, 8, 9, 3, 6), (-1, 0, -1, 2, 0, 1, -1, 6), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1, 0.3, 0.2), probes=6
+        (1, 2, 6, 7, 8, 9, 3, 6), (-1, 0, -1, 2, 0, 1, -1, 6), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1, 0.3, 0.2), num_probes=6
     )
-    assert merge(chain([6]), ASKING).probes == ASKING.probes
+    assert merge(chain([6]), ASKING).num_probes == ASKING.num_probes
     assert paths(merge(other, ASKING)) == paths(other) | paths(ASKING)

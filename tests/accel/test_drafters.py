@@ -51,7 +51,7 @@ def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]],
         context += new
         drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), None)
         made.append(drafter.propose(context, (0, 1, 2, 7, 32)[step % 5]))
-        assert made[-1].candidates <= (0, 1, 2, 7, 32)[step % 5], "probes are weighed by the budget itself"
+        assert made[-1].num_candidates <= (0, 1, 2, 7, 32)[step % 5], "probes are weighed by the budget itself"
     return made
 
 
@@ -92,7 +92,7 @@ def test_nothing_to_draft_from_is_an_empty_draft(name: str) -> None:
     drafter.begin([], [])
     assert len(drafter.propose([], 32)) == 0
     drafter.begin([5], [[], []])
-    assert drafter.propose([5], 32).candidates <= 1  # the one token there is, at most
+    assert drafter.propose([5], 32).num_candidates <= 1  # the one token there is, at most
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -123,12 +123,12 @@ def test_drafters_go_by_their_names_and_take_the_options_that_are_theirs() -> No
     assert make_drafter("blend") is Blend
     blend, lookahead = (
         make_drafter("blend", window=(5, 3, 5))(),
-        make_drafter("lookahead", window=(3, 4, 2), reads=False)(),
+        make_drafter("lookahead", window=(3, 4, 2), prompt_as_reference=False)(),
     )
     assert isinstance(blend, Blend)
     assert isinstance(lookahead, Lookahead)
     assert blend.parts == (SuffixMatch, Lookahead)
-    assert (lookahead.width, lookahead.ngram, lookahead.guesses, lookahead.reads) == (3, 4, 2, False)
+    assert (lookahead.width, lookahead.ngram, lookahead.guesses, lookahead.prompt_as_reference) == (3, 4, 2, False)
     masks: Any = SimpleNamespace(masks=(0, 0))
     assert isinstance(make_drafter("bita", bita=masks)(), Bita)
     both = make_drafter("blend", bita=masks, window=(5, 3, 5))()
@@ -141,13 +141,13 @@ def test_drafters_go_by_their_names_and_take_the_options_that_are_theirs() -> No
     with pytest.raises(ValueError, match="A window is for the drafters lookahead and blend, and this is 'bita'"):
         make_drafter("bita", bita=masks, window=(5, 3, 5))
     with pytest.raises(ValueError, match="Only lookahead can do without the n-grams of its texts, and this is 'blend'"):
-        make_drafter("blend", reads=False)
+        make_drafter("blend", prompt_as_reference=False)
     with pytest.raises(ValueError, match="needs weights that were trained for the model"):
         make_drafter("bita")
 
 
 def test_a_drafter_given_to_blend_keeps_its_own_runners_up() -> None:
-    assert Blend(drafter=Nothing()).runners_up is None
+    assert Blend(drafter=Nothing()).recycling_table is None
     with pytest.raises(ValueError, match="recycling belongs to the suffix match, which drafter replaces"):
         Blend(drafter=Nothing(), recycling=False)
 

@@ -8,13 +8,12 @@ from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Tokens, without_probes
 from antiphon.accel.drafting.drafters import Blend, Lookahead, SuffixMatch
-from antiphon.accel.drafting.drafters.pool import Pool
-from antiphon.accel.drafting.drafters.window import Window
-from antiphon.accel.drafting.tree import Tree, plant
-from antiphon.accel.drafting.verify import walk
+from antiphon.accel.drafting.drafters.lookahead import NGramPool, Window
+from antiphon.accel.drafting.tree import Tree, build_tree
+from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.tiny import tiny_model
 
 TOY = 17
@@ -22,11 +21,11 @@ TOY = 17
 
 def toy(context: Tokens, draft: Draft) -> Tensor:
     """Logits of a model that says the sum of every visible token times its place, counted from 1, modulo 17."""
-    tree = plant(1, draft.parents)
+    tree = build_tree(1, draft.parents)
     tokens = torch.tensor([context[-1], *draft.tokens])
     places = torch.from_numpy(tree.depths) + len(context)
     before = sum(token * place for place, token in enumerate(context[:-1], 1))
-    said = before + torch.from_numpy(tree.sees).long() @ (tokens * places)
+    said = before + torch.from_numpy(tree.ancestor_mask).long() @ (tokens * places)
     return torch.nn.functional.one_hot(said % TOY, TOY).float()
 
 
@@ -51,7 +50,7 @@ class Played:
             self.draft = self.drafter.propose(self.context, 99)
         logits = toy(self.context, self.draft)
         walked = self.draft if self.walks else without_probes(self.draft)
-        accepted = walk(walked, lambda row: int(logits[1 + row].argmax()), lambda token: False)
+        accepted = verify(walked, lambda row: int(logits[1 + row].argmax()), lambda token: False)
         self.drafter.observe(self.draft, accepted, TorchLogits(logits))
         self.context += accepted.tokens
         self.steps += 1
@@ -84,24 +83,24 @@ STEPS: list[tuple[tuple[int, int], list[list[int]], list[int]]] = [
 
 def test_the_micro_example_is_reproduced_step_by_step() -> None:
     """Design example: W=3, N=4, G=2, prompt 3 1 4 1 5, level 0 fixed, no prompt as reference."""
-    drafter = Lookahead(3, 4, 2, reads=False)
+    drafter = Lookahead(3, 4, 2, prompt_as_reference=False)
     played = Played(drafter, [3, 1, 4, 1, 5], [1, 5, 3, 4])
     for number, (root, window, emitted) in enumerate(STEPS):
         assert (played.context[-1], len(played.context) - 1) == root
         assert drafter.window is not None
         assert drafter.window.levels == window
         candidates = drafter.propose(played.context, 99)
-        assert candidates.tokens[: candidates.candidates] == ((0, 9, 6) if number == 5 else ())
+        assert candidates.tokens[: candidates.num_candidates] == ((0, 9, 6) if number == 5 else ())
         assert list(played.step()) == emitted
         if number == 2:
             assert list(drafter.pool) == [(16, 2, 16, 16), (3, 9, 3, 8), (4, 11, 0, 9)]
-    assert drafter.pool.after(9) == [(3, 8, 8), (6, 6, 3)], "16 16 11 was the oldest"
+    assert drafter.pool.lookup(9) == [(3, 8, 8), (6, 6, 3)], "16 16 11 was the oldest"
     assert played.until(12) == [12, 16, 9, 13, 11, 2, 7, 6, 16, 2, 15, 0] == plainly([3, 1, 4, 1, 5], 12)
     assert played.steps == 10, "11 as in the paper, less one in which rows of the window were right"
 
 
 def test_where_only_n_grams_are_accepted_the_micro_example_takes_the_papers_eleven_steps() -> None:
-    played = Played(Lookahead(3, 4, 2, reads=False), [3, 1, 4, 1, 5], [1, 5, 3, 4], walks=False)
+    played = Played(Lookahead(3, 4, 2, prompt_as_reference=False), [3, 1, 4, 1, 5], [1, 5, 3, 4], walks=False)
     assert played.until(12) == plainly([3, 1, 4, 1, 5], 12)
     assert played.steps == 11
 
@@ -110,18 +109,18 @@ def test_the_micro_examples_rows_stand_and_see_as_in_its_table() -> None:
     window = Window(3, 4, [1], Random(0))
     window.levels = [[3, 4], [2, 9, 11], [16, 3, 0]]
     draft = window.draft(range(3))
-    tree = plant(1, draft.parents)
+    tree = build_tree(1, draft.parents)
     assert rows_of(draft, tree, root=6) == [
         (3, 7, []), (4, 8, [1]), (2, 7, []), (9, 8, [1]), (11, 9, [1, 2]), (16, 8, [3]), (3, 9, [1, 4]),
         (0, 10, [1, 2, 5]),
     ]  # fmt: skip
-    assert draft.probes == len(draft) == 8
+    assert draft.num_probes == len(draft) == 8
 
 
 def rows_of(draft: Draft, tree: Tree, root: int) -> list[tuple[int, int, list[int]]]:
     """The token of every row, its place, and which rows it sees beside the root and itself, counted from 1."""
     return [
-        (token, root + int(tree.depths[row]), [other for other in range(1, row) if tree.sees[row, other]])
+        (token, root + int(tree.depths[row]), [other for other in range(1, row) if tree.ancestor_mask[row, other]])
         for row, token in enumerate(draft.tokens, 1)
     ]
 
@@ -143,19 +142,21 @@ def test_every_window_on_the_way_has_the_papers_size_and_a_draft_no_more_rows_th
             assert lengths == [width - 1] + [width] * (size - 2)
             probes = len(drafter.window.draft(range(width)))
             assert 1 + probes == width * (size - 1), "the root and the window"
-            assert drafter.rows >= probes + (size - 1) * guesses
+            assert drafter.max_rows >= probes + (size - 1) * guesses
         played.step()
-        assert len(played.draft) <= drafter.rows
-    assert Lookahead(7, 5, 7).rows == 7 * 4 + 4 * 7 - 1
+        assert len(played.draft) <= drafter.max_rows
+    assert Lookahead(7, 5, 7).max_rows == 7 * 4 + 4 * 7 - 1
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("guesses", [0, 1, 6])
-@pytest.mark.parametrize("reads", [False, True])
-def test_the_text_is_the_models_for_every_setting(width: int, size: int, guesses: int, reads: bool) -> None:
+@pytest.mark.parametrize("prompt_as_reference", [False, True])
+def test_the_text_is_the_models_for_every_setting(
+    width: int, size: int, guesses: int, prompt_as_reference: bool
+) -> None:
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
-    played = Played(Lookahead(width, size, guesses, reads=reads), prompt)
+    played = Played(Lookahead(width, size, guesses, prompt_as_reference=prompt_as_reference), prompt)
     assert played.until(60) == plainly(prompt, 60)
 
 
@@ -163,7 +164,7 @@ def test_the_text_is_the_models_for_every_setting(width: int, size: int, guesses
 def test_a_full_match_emits_n_tokens(size: int) -> None:
     prompt = [3, 1, 4, 1, 5]
     truth = [prompt[-1], *plainly(prompt, 60)]
-    drafter = Lookahead(1, size, 1, reads=False)
+    drafter = Lookahead(1, size, 1, prompt_as_reference=False)
     played = Played(drafter, prompt)
     for _ in range(8):
         place = len(played.context) - len(prompt)
@@ -176,16 +177,16 @@ def test_a_full_match_emits_n_tokens(size: int) -> None:
 def test_the_prompts_n_grams_are_drafted_in_the_first_forward_already() -> None:
     prompt = plainly([3, 1, 4], 24)
     text = prompt + plainly(prompt, 4)
-    assert not without_probes(Lookahead(2, 5, 2, reads=False).begin(prompt, ()) or EMPTY)
+    assert not without_probes(Lookahead(2, 5, 2, prompt_as_reference=False).begin(prompt, ()) or EMPTY)
     opening = Lookahead(2, 5, 2).begin(prompt, [text[-5:]])
     assert opening is not None
-    assert opening.tokens[: opening.candidates][:4] == tuple(text[-4:])
-    assert opening.probes == len(opening) - opening.candidates > 0
+    assert opening.tokens[: opening.num_candidates][:4] == tuple(text[-4:])
+    assert opening.num_probes == len(opening) - opening.num_candidates > 0
 
 
 def test_a_column_changes_nothing_but_itself_and_what_stands_right_of_it() -> None:
     def said(levels: list[list[int]]) -> list[int]:
-        drafter = Lookahead(4, 4, 0, reads=False)
+        drafter = Lookahead(4, 4, 0, prompt_as_reference=False)
         drafter.begin([2, 7, 1, 8], ())
         assert drafter.window is not None
         drafter.window.levels = levels
@@ -202,40 +203,40 @@ def test_a_column_changes_nothing_but_itself_and_what_stands_right_of_it() -> No
 
 
 def test_a_window_that_was_not_verified_waits() -> None:
-    drafter = Lookahead(3, 4, 2, reads=False)
+    drafter = Lookahead(3, 4, 2, prompt_as_reference=False)
     drafter.begin([3, 1, 4, 1, 5], ())
     assert drafter.window is not None
     before = drafter.window.levels
     drafter.observe(EMPTY, Accepted((), (12,)), TorchLogits(toy([3, 1, 4, 1, 5], EMPTY)))
     drafter.observe(EMPTY, Accepted((), (16,)), None)
     assert drafter.window.levels == before
-    assert drafter.propose([3, 1, 4, 1, 5, 12, 16], 9).probes == 4
+    assert drafter.propose([3, 1, 4, 1, 5, 12, 16], 9).num_probes == 4
 
 
 def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_reading_renews_none() -> None:
-    pool = Pool(2)
+    pool = NGramPool(2)
     for ngram in ([5, 1, 1], [5, 2, 2], [6, 0, 0], [5, 1, 1]):
         pool.add(ngram)
-    assert pool.after(5) == [(2, 2), (1, 1)]
-    assert pool.after(5) == pool.after(5)
+    assert pool.lookup(5) == [(2, 2), (1, 1)]
+    assert pool.lookup(5) == pool.lookup(5)
     pool.add([5, 3, 3])
-    assert pool.after(5) == [(1, 1), (3, 3)], "2 2 was the oldest: 1 1 had come again"
-    assert (pool.after(6), pool.after(7)) == ([(0, 0)], [])
-    pool.read([5, 9, 8, 7], 3)
+    assert pool.lookup(5) == [(1, 1), (3, 3)], "2 2 was the oldest: 1 1 had come again"
+    assert (pool.lookup(6), pool.lookup(7)) == ([(0, 0)], [])
+    pool.add_all([5, 9, 8, 7], 3)
     assert list(pool) == [(5, 3, 3), (5, 9, 8), (6, 0, 0), (9, 8, 7)]
 
 
-@pytest.mark.parametrize("reads", [False, True])
-def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(reads: bool) -> None:
-    drafter = Lookahead(1, 3, 9, reads=reads)
+@pytest.mark.parametrize("prompt_as_reference", [False, True])
+def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(prompt_as_reference: bool) -> None:
+    drafter = Lookahead(1, 3, 9, prompt_as_reference=prompt_as_reference)
     drafter.begin([1, 2], ())
     drafter.observe(EMPTY, Accepted((), (3, 4, 5)), None)
     drafter.observe(EMPTY, Accepted((), (6,)), None)
-    assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if reads else [])
+    assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if prompt_as_reference else [])
 
 
 def test_n_grams_of_one_token_share_the_rows_that_they_begin_with() -> None:
-    drafter = Lookahead(1, 4, 4, reads=False)
+    drafter = Lookahead(1, 4, 4, prompt_as_reference=False)
     drafter.begin([5], ())
     for ngram in ([5, 1, 2, 3], [5, 1, 2, 4], [5, 7, 7, 7]):
         drafter.pool.add(ngram)
@@ -246,7 +247,9 @@ def test_n_grams_of_one_token_share_the_rows_that_they_begin_with() -> None:
 
 @pytest.mark.parametrize("given", [{"window": 0}, {"ngram": 1}, {"guesses": -1}])
 def test_a_setting_that_means_nothing_is_refused(given: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="a window has 1 column or more, an n-gram 2 tokens or more, and 0 guesses"):
+    with pytest.raises(
+        ValueError, match="give a window of at least 1 column, n-grams of at least 2 tokens, and at least 0 guesses"
+    ):
         Lookahead(**given)  # type: ignore[arg-type]
 
 
@@ -263,7 +266,7 @@ def test_the_first_window_depends_on_the_seed_alone() -> None:
 @torch.no_grad()
 def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafted_token() -> None:
     model = tiny_model()
-    traits, prompt = declared(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
+    traits, prompt = declared_traits(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
     drafter = Lookahead(5, 4, 3)
     drafter.begin(prompt, ())
     assert drafter.window is not None
@@ -271,12 +274,12 @@ def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafte
     for shift in (0, 1, 90):
         drafter.window.levels = [[10 * level + j + shift for j in range(4 + (level > 0))] for level in range(3)]
         draft = drafter.propose(prompt, 99)
-        assert (draft.candidates, draft.probes) == (5, 14)
+        assert (draft.num_candidates, draft.num_probes) == (5, 14)
         cached = TorchSequence(model, traits)
         cached.prefill(prompt[:-1])
         cached.keep(())
-        said.append(cached.forward(prompt[-1:], draft)[: 1 + draft.candidates])
-        cached.keep(range(draft.candidates)[:2])
+        said.append(cached.forward(prompt[-1:], draft)[: 1 + draft.num_candidates])
+        cached.keep(range(draft.num_candidates)[:2])
         said[-1] = torch.cat([said[-1], cached.forward([5], EMPTY)])
     for other in said[1:]:
         torch.testing.assert_close(other, said[0], atol=2e-5, rtol=1e-5)
@@ -285,18 +288,18 @@ def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafte
 def test_in_one_tree_the_window_is_asked_where_there_are_no_references_and_room_for_it() -> None:
     prompt = list(range(40))
     together = Blend(window=(5, 3, 5))
-    assert together.begin(prompt, []).probes > 0
+    assert together.begin(prompt, []).num_probes > 0
     draft = together.propose(prompt, 32)
-    assert draft.probes == len(Lookahead(5, 3, 5).begin(prompt, []) or ()) > 0
+    assert draft.num_probes == len(Lookahead(5, 3, 5).begin(prompt, []) or ()) > 0
     assert len(draft) <= 32
-    assert together.propose(prompt, 4).probes == 0
-    assert together.begin(prompt, [[1, 2, 3]]).probes == 0
-    assert together.propose(prompt, 32).probes == 0
+    assert together.propose(prompt, 4).num_probes == 0
+    assert together.begin(prompt, [[1, 2, 3]]).num_probes == 0
+    assert together.propose(prompt, 32).num_probes == 0
 
 
 def test_in_one_tree_rows_that_promise_more_displace_the_window() -> None:
     prompt = [token for _ in range(12) for token in (1, 2, 3, 4)]
     together = Blend(drafter=SuffixMatch(recycling=False), window=(5, 3, 5))
     together.begin(prompt, [])
-    assert together.propose(prompt, 12).probes == 0, "12 copied rows of one likely chain"
-    assert together.propose(prompt, 32).probes > 0, "whose last ones are not that likely"
+    assert together.propose(prompt, 12).num_probes == 0, "12 copied rows of one likely chain"
+    assert together.propose(prompt, 32).num_probes > 0, "whose last ones are not that likely"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from antiphon.accel.engines.torch.batched_forward import batch_modes
 from antiphon.accel.engines.torch.engine import TorchEngine
-from antiphon.accel.engines.torch.ragged import sharings
-from antiphon.accel.engines.torch.traits import declared
-from tests.accel import mutants, ragged_mutants, test_batch, test_compiled, test_contract, test_engine, test_families
+from antiphon.accel.engines.torch.traits import declared_traits
+from tests.accel import batch_mutants, mutants, test_batch, test_compiled, test_contract, test_engine, test_families
 
 ALIKE = test_contract.test_text_and_logits_are_plain_decodings
 BATCH = test_batch.test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits
@@ -30,12 +30,12 @@ class Row:
 
 
 ROWS = [
-    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "llama", "greedy", "torch")),
-    Row(mutants.position_is_the_slot, ALIKE, ("thicket", "gpt2", "greedy", "torch")),
-    Row(mutants.rows_see_no_ancestors, ALIKE, ("thicket", "llama", "greedy", "torch")),
-    Row(mutants.rows_see_their_siblings, ALIKE, ("thicket", "llama", "greedy", "torch")),
-    Row(mutants.window_is_one_too_wide, ALIKE, ("thicket", "mistral", "greedy", "torch")),
-    Row(mutants.window_counts_slots, ALIKE, ("thicket", "mistral", "greedy", "torch")),
+    Row(mutants.position_is_the_slot, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.position_is_the_slot, ALIKE, ("random trees", "gpt2", "greedy", "torch")),
+    Row(mutants.rows_see_no_ancestors, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.rows_see_their_siblings, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.window_is_one_too_wide, ALIKE, ("random trees", "mistral", "greedy", "torch")),
+    Row(mutants.window_counts_slots, ALIKE, ("random trees", "mistral", "greedy", "torch")),
     Row(mutants.padding_is_seen, PADDED, ("llama",)),
     Row(mutants.positions_count_the_padding, PADDED, ("gpt2",)),
     Row(
@@ -43,16 +43,16 @@ ROWS = [
         test_contract.test_eager_attention_gives_the_same_text_as_plain_decoding,
         ("llama",),
     ),
-    Row(mutants.first_rows_are_kept, ALIKE, ("thicket", "llama", "greedy", "torch")),
+    Row(mutants.first_rows_are_kept, ALIKE, ("random trees", "llama", "greedy", "torch")),
     Row(
         mutants.first_rows_are_kept, test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill, ("llama",)
     ),
-    Row(mutants.rejected_rows_stay, ALIKE, ("liar", "llama", "greedy", "torch"), error=IndexError),
-    Row(mutants.cache_is_not_cropped, ALIKE, ("liar", "llama", "greedy", "torch")),
-    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "llama", "greedy", "torch")),
-    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("thicket", "mistral", "greedy", "torch")),
+    Row(mutants.rejected_rows_stay, ALIKE, ("wrong", "llama", "greedy", "torch"), error=IndexError),
+    Row(mutants.cache_is_not_cropped, ALIKE, ("wrong", "llama", "greedy", "torch")),
+    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.accepted_rows_are_not_moved, ALIKE, ("random trees", "mistral", "greedy", "torch")),
     pytest.param(
-        Row(mutants.accepted_rows_stay_in_their_blocks, ALIKE, ("thicket", "llama", "greedy", "openvino")),
+        Row(mutants.accepted_rows_stay_in_their_blocks, ALIKE, ("random trees", "llama", "greedy", "openvino")),
         marks=test_contract.OPENVINO,
     ),
     Row(mutants.state_is_not_rewound, test_families.test_drafts_change_neither_text_nor_logits, ("mamba2", "greedy")),
@@ -77,13 +77,13 @@ ROWS = [
         mutants.criteria_are_asked_per_forward,
         test_engine.test_a_stop_string_across_two_accepted_tokens_ends_the_text_there,
     ),
-    Row(mutants.likeliest_child_is_followed, ALIKE, ("thicket", "llama", "greedy", "torch")),
+    Row(mutants.likeliest_child_is_followed, ALIKE, ("random trees", "llama", "greedy", "torch")),
     Row(mutants.padding_is_a_token, test_engine.test_token_id_0_after_a_leaf_is_a_token_and_no_padding, ()),
     Row(
         mutants.every_row_is_chosen,
         test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
     ),
-    Row(mutants.every_row_is_chosen, ALIKE, ("thicket", "llama", "sampled", "torch")),
+    Row(mutants.every_row_is_chosen, ALIKE, ("random trees", "llama", "sampled", "torch")),
     Row(
         mutants.processors_miss_the_path,
         test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
@@ -94,11 +94,11 @@ ROWS = [
     Row(mutants.rejected_slots_are_seen, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.kept_slots_are_written_again, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.memory_is_not_handed_over, test_compiled.test_texts_that_take_turns_share_a_memory_and_nothing_in_it),
-    Row(ragged_mutants.rows_go_to_the_neighbour, BATCH, ("llama",)),
-    Row(ragged_mutants.masks_are_the_neighbours, BATCH, ("llama",)),
-    Row(ragged_mutants.states_are_the_neighbours, BATCH, ("llama",)),
-    Row(ragged_mutants.states_are_another_layers, BATCH, ("llama",)),
-    Row(ragged_mutants.texts_see_each_other, BATCH, ("gptj",)),
+    Row(batch_mutants.rows_go_to_the_neighbour, BATCH, ("llama",)),
+    Row(batch_mutants.masks_are_the_neighbours, BATCH, ("llama",)),
+    Row(batch_mutants.states_are_the_neighbours, BATCH, ("llama",)),
+    Row(batch_mutants.states_are_another_layers, BATCH, ("llama",)),
+    Row(batch_mutants.texts_see_each_other, BATCH, ("gptj",)),
 ]
 
 
@@ -114,8 +114,8 @@ def expect_green(test: Callable[..., None], parameters: tuple[Any, ...]) -> None
 
 def blind_the_probe(patch: pytest.MonkeyPatch) -> None:
     """Believe what a config promises: else the probe would notice most faults first and draft nothing that branches."""
-    patch.setattr(TorchEngine, "traits", property(lambda engine: declared(engine.model)))
-    patch.setattr(TorchEngine, "sharing", property(lambda engine: sharings(engine.model)[0]))
+    patch.setattr(TorchEngine, "traits", property(lambda engine: declared_traits(engine.model)))
+    patch.setattr(TorchEngine, "sharing", property(lambda engine: batch_modes(engine.model)[0]))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
-from antiphon.accel.engines.torch.bita_weights import untrained
+from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
@@ -25,7 +25,7 @@ def knowing(*contexts: tuple[int, int, int]) -> RecyclingTable:
     """A table that knows one token to be the best after each pair."""
     table = RecyclingTable()
     for before, last, follower in contexts:
-        table.learn((before, last), EMPTY, logits_of({follower: 9.0}))
+        table.update((before, last), EMPTY, logits_of({follower: 9.0}))
     return table
 
 
@@ -41,7 +41,7 @@ def test_the_tree_grows_best_first_by_the_product_of_chances() -> None:
     draft = drafter.propose([1, 2], 20)
     assert draft.tokens[:2] == (3, 4)
     assert draft.parents[:2] == (ROOT, 0)
-    assert draft.chances[1] == pytest.approx(table.after(1, 2)[3] * table.after(2, 3)[4])
+    assert draft.chances[1] == pytest.approx(table.lookup(1, 2)[3] * table.lookup(2, 3)[4])
     assert list(draft.chances) == sorted(draft.chances, reverse=True)
 
 
@@ -82,7 +82,7 @@ def test_blend_guesses_by_the_table_where_no_text_goes_on() -> None:
 def test_in_blend_text_and_table_share_the_chance_of_a_row() -> None:
     """After a match of m tokens, m / (m + 2) follows the text, and of the rest the table says what it says."""
     table = knowing((7, 1, 3))
-    guess = table.after(7, 1)[3]
+    guess = table.lookup(7, 1)[3]
     for reference, follows, guessed in (([7, 1, 9], 2 / 4, 2 / 4 * guess), ([7, 1, 3], 2 / 4 + 2 / 4 * guess, None)):
         blend = SuffixMatch(common=0, escape=2.0, recycling=table)
         blend.begin([7, 1], [reference])
@@ -105,9 +105,9 @@ def test_versatile_tokens_take_what_the_table_leaves_open() -> None:
     blend.begin([], [[1, 5, 2, 5, 3, 5]])
     draft = blend.propose([7, 99], 99)
     chances = dict(zip(draft.tokens, draft.chances, strict=True))
-    assert chances[3] == pytest.approx(table.after(7, 99)[3])
-    if 5 not in table.after(7, 99):
-        assert chances[5] == pytest.approx(0.5 * (1 - sum(table.after(7, 99).values())))
+    assert chances[3] == pytest.approx(table.lookup(7, 99)[3])
+    if 5 not in table.lookup(7, 99):
+        assert chances[5] == pytest.approx(0.5 * (1 - sum(table.lookup(7, 99).values())))
 
 
 @pytest.mark.parametrize("make", [Recycling, lambda table: Blend(recycling=table)], ids=["recycling", "blend"])
@@ -170,7 +170,7 @@ def test_recycling_can_be_switched_off_for_a_request_and_for_all() -> None:
 
 
 def test_another_models_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="recycling is a table of runners-up of 'other', and this is 'llama'"):
+    with pytest.raises(ValueError, match="recycling is the recycling table of 'other', and this is 'llama'"):
         LanguageModel(tiny_model(), byte_tokenizer(), recycling=RecyclingTable("other"))
 
 
@@ -178,14 +178,14 @@ def test_half_precision_logits_teach_the_same_order() -> None:
     logits = tensor_of({3: 9.0, 5: 8.0})
     tables = [RecyclingTable(), RecyclingTable()]
     for table, dtype in zip(tables, (torch.float32, torch.bfloat16), strict=True):
-        table.learn((1, 2), EMPTY, TorchLogits(logits.to(dtype)))
-    assert list(tables[0].after(1, 2))[:2] == list(tables[1].after(1, 2))[:2] == [3, 5]
+        table.update((1, 2), EMPTY, TorchLogits(logits.to(dtype)))
+    assert list(tables[0].lookup(1, 2))[:2] == list(tables[1].lookup(1, 2))[:2] == [3, 5]
 
 
 def test_beside_bita_the_same_table_is_used_and_switched_off() -> None:
     table = RecyclingTable()
     on = LanguageModel(tiny_model(), byte_tokenizer(), num_draft_tokens=32, recycling=table)
-    together = partial(Blend, untrained(on.model, prefix=2, masks=2))
+    together = partial(Blend, initial_bita_weights(on.model, prefix=2, masks=2))
     asked(on, drafter=together, recycling=False)
     assert table.size == 0
     asked(on, drafter=together)

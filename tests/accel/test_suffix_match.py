@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.accel.drafting.draft import ROOT, Draft, likeliest_chain
+from antiphon.accel.drafting.draft import ROOT, Draft, most_likely_chain
 from antiphon.accel.drafting.drafters import SuffixMatch
 
 
@@ -52,8 +52,10 @@ def test_without_branching_all_rows_go_into_the_likeliest_path() -> None:
     chain = drafted(pure(branching=False), [1], *references, budget=7)
     assert chain.tokens == (2, 3, 4, 5, 6, 7, 8)
     assert chain.parents == (ROOT, 0, 1, 2, 3, 4, 5)
-    assert len(likeliest_chain(drafted(pure(), [1], *references, budget=7))) < 7, "a tree of as many rows ends earlier"
-    assert likeliest_chain(drafted(pure(), [1], *references, budget=99)) == chain
+    assert len(most_likely_chain(drafted(pure(), [1], *references, budget=7))) < 7, (
+        "a tree of as many rows ends earlier"
+    )
+    assert most_likely_chain(drafted(pure(), [1], *references, budget=99)) == chain
     assert len(pure(branching=False).propose([7], 8)) == 0, "nothing is known"
 
 
@@ -118,12 +120,12 @@ def test_rows_go_as_deep_as_asked() -> None:
 
 def test_of_a_frequent_token_only_the_newest_places_count() -> None:
     reference = [token for new in range(10, 30) for token in (1, new)]
-    assert drafted(pure(most=3, depth=1), [1], reference).tokens == (27, 28, 29)
+    assert drafted(pure(max_positions=3, depth=1), [1], reference).tokens == (27, 28, 29)
 
 
 def test_a_long_match_counts_however_old_it_is() -> None:
     reference = [8, 1, 99, *(token for new in range(10, 90) for token in (1, new))]
-    assert drafted(pure(most=3), [8, 1], reference).tokens[0] == 99
+    assert drafted(pure(max_positions=3), [8, 1], reference).tokens[0] == 99
 
 
 def test_references_that_stand_in_the_prompt_too_draft_the_same_rows() -> None:
@@ -151,9 +153,9 @@ def test_adding_the_answer_equals_building_anew(seed: int) -> None:
     ("options", "message"),
     [
         ({"base": 1.0}, "base is 1.0"),
-        ({"longest": 0}, "longest is 0, depth 40 and most 64; each needs to be at least 1"),
-        ({"depth": 0}, "depth 0"),
-        ({"most": 0}, "most 0"),
+        ({"max_match": 0}, "max_match is 0, depth is 40 and max_positions is 64; give 1 or more"),
+        ({"depth": 0}, "depth is 0"),
+        ({"max_positions": 0}, "max_positions is 0"),
         ({"escape": 0.0}, "escape is 0.0"),
         ({"common": -1}, "common is -1"),
     ],

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.draft import ROOT
-from antiphon.accel.drafting.tree import AttentionSpan, Tree, plant
-from antiphon.accel.engines.torch.masks import additive, mask
+from antiphon.accel.drafting.tree import AttentionSpan, Tree, build_tree
+from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 
 SPANS = [AttentionSpan(), AttentionSpan(window=4), AttentionSpan(chunk=5), AttentionSpan(window=1)]
 
@@ -24,21 +24,21 @@ def ancestors(parents: list[int], row: int) -> set[int]:
 def test_a_row_sees_itself_its_ancestors_and_every_pending_token(rows: int) -> None:
     chance = random.Random(rows)
     parents = [chance.randint(ROOT, row - 1) for row in range(rows)]
-    tree = plant(3, parents)
+    tree = build_tree(3, parents)
     assert len(tree) == 3 + rows
     for row in range(rows):
         line = ancestors(parents, row)
         assert tree.depths[3 + row] == 2 + len(line)
-        assert set(tree.sees[3 + row].nonzero()[0].tolist()) == {0, 1, 2} | {3 + other for other in line}
+        assert set(tree.ancestor_mask[3 + row].nonzero()[0].tolist()) == {0, 1, 2} | {3 + other for other in line}
     for pending in range(3):
-        assert tree.sees[pending].nonzero()[0].tolist() == list(range(pending + 1))
+        assert tree.ancestor_mask[pending].nonzero()[0].tolist() == list(range(pending + 1))
 
 
 def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:
     """The definition, one pair at a time: positions of the columns that a row sees."""
     here = length - padding + int(tree.depths[row])
     columns = [slot - padding for slot in range(offset, length)]
-    visible = [position >= 0 for position in columns] + tree.sees[row].tolist()
+    visible = [position >= 0 for position in columns] + tree.ancestor_mask[row].tolist()
     columns += (length - padding + tree.depths).tolist()
     return {
         index
@@ -54,8 +54,8 @@ def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int,
 )
 @pytest.mark.parametrize(("offset", "padding"), [(0, 0), (0, 3), (6, 0), (6, 2), (2, 4)])
 def test_masks_count_windows_and_chunks_in_positions(span: AttentionSpan, offset: int, padding: int) -> None:
-    tree = plant(2, [ROOT, 0, ROOT, 2, 1])
-    sees = mask(tree, span, length=11, offset=offset, padding=padding)
+    tree = build_tree(2, [ROOT, 0, ROOT, 2, 1])
+    sees = attention_mask(tree, span, length=11, offset=offset, padding=padding)
     assert sees.shape == (7, 11 - offset + 7)
     for row in range(7):
         expected = seen(tree, span, row, length=11, offset=offset, padding=padding)
@@ -63,21 +63,21 @@ def test_masks_count_windows_and_chunks_in_positions(span: AttentionSpan, offset
 
 
 def test_padding_that_is_read_now_is_seen_by_itself_alone() -> None:
-    sees = mask(plant(5, [ROOT]), AttentionSpan(), length=0, padding=3)
+    sees = attention_mask(build_tree(5, [ROOT]), AttentionSpan(), length=0, padding=3)
     assert [row.nonzero()[:, 0].tolist() for row in sees] == [[0], [1], [2], [3], [3, 4], [3, 4, 5]]
 
 
 def test_the_additive_mask_is_zero_where_a_row_may_look() -> None:
     sees = torch.tensor([[True, False]])
-    assert additive(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]
-    assert additive(sees, torch.bfloat16).dtype == torch.bfloat16
+    assert additive_mask(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]
+    assert additive_mask(sees, torch.bfloat16).dtype == torch.bfloat16
 
 
 def test_rows_that_only_fill_a_forward_see_nothing_and_are_seen_by_nobody() -> None:
-    tree = plant(2, (ROOT, 0), pads=3)
+    tree = build_tree(2, (ROOT, 0), padding_rows=3)
     assert tree.depths.tolist() == [0, 1, 2, 3, 1, 1, 1]
-    bare = mask(plant(2, (ROOT, 0)), AttentionSpan(window=5), length=9, offset=4, padding=1)
-    padded = mask(tree, AttentionSpan(window=5), length=9, offset=4, padding=1)
+    bare = attention_mask(build_tree(2, (ROOT, 0)), AttentionSpan(window=5), length=9, offset=4, padding=1)
+    padded = attention_mask(tree, AttentionSpan(window=5), length=9, offset=4, padding=1)
     assert torch.equal(padded[:4, : bare.shape[1]], bare)
     assert not padded[4:].any()
     assert not padded[:, bare.shape[1] :].any()

@@ -1,1 +1,14 @@
-"""Who guesses what comes next, what a guess promises, and which rows of it are worth verifying. Knows no model."""
+"""Drafting: propose a draft tree, verify it, and select the rows that are worth their cost.
+
+From the tokens of a passage to the rows of a forward pass:
+
+1. ``drafters/token_index.py`` indexes the tokens of references, prompt and answer (`TokenIndex`).
+2. ``drafters/*.py`` propose a draft tree from such an index or from the model's own logits (one file per drafter).
+3. ``calibration.py`` corrects the acceptance probabilities that the drafter gave by how often it was right.
+4. ``cost_model.py`` gives the seconds of a forward pass by its rows and its context.
+5. ``row_selection.py`` selects the rows with the most expected tokens per second (`select_rows`): here a draft is cut.
+   ``budget.py`` applies it to one request (`AdaptiveBudget`) and to several in one forward pass (`trim_drafts`).
+6. ``tree.py`` computes depths and the ancestor mask of the rows; ``verify.py`` finds the accepted path.
+
+This package imports no model library.
+"""

@@ -1,6 +1,6 @@
-"""How many rows are worth verifying in this step: a fixed number, or what measured cost and calibrated chances say.
+"""Budgets: how many rows of a draft are verified in a step, as a fixed number or by measured cost and acceptance rate.
 
-Knows neither who drafts nor how a draft is verified. What it decides never changes the text, only the time.
+A budget never changes the text, only the time. `antiphon.accel.drafting.row_selection` chooses the rows.
 """
 
 from __future__ import annotations
@@ -12,194 +12,256 @@ from itertools import accumulate
 from typing import Protocol
 
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, select, trim
-from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
-from antiphon.accel.drafting.running_cost import Cost
-from antiphon.accel.drafting.tree import depth_first, select_depth_first
-from antiphon.accel.drafting.usual import UsualRows
+from antiphon.accel.drafting.cost_model import CostModel
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, take_rows, trim
+from antiphon.accel.drafting.preferred_rows import PreferredRows
+from antiphon.accel.drafting.row_selection import ScoredDraft, select_rows
+from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_first
 
-MOST = 63
-"""Rows of the largest draft: with its root, the largest forward that is measured."""
+MAX_ROWS = 63
+"""Rows of the largest draft: with its root, the largest forward pass that is measured."""
 
-FIRST, FEWEST = 32, 8
-"""How many rows a drafter is asked for at first, and at least."""
+INITIAL_ROWS, MIN_ROWS = 32, 8
+"""Initial and minimum number of rows to request from a drafter."""
 
-WIDE = 4
-"""Of so many steps one asks for more candidates than a usual step verifies: so it is known what more would bring."""
+EXPLORE_EVERY = 4
+"""One of this many steps asks for more candidates than the preferred number, to learn what more rows would give."""
 
-FREE = 0.9
-"""Filler rows have to bring the cost of a forward down to this: noise in the measured cost does less."""
+PADDING_GAIN = 0.9
+"""Padding rows have to reduce the cost of a forward pass to this share: smaller differences are noise of the
+measurement."""
 
 
 class Budget(Protocol):
-    """Who decides which rows of a draft are verified. One request has one."""
+    """Decides which rows of a draft are verified. Each request has its own."""
 
     @property
-    def rows(self) -> int:
-        """How many candidates the drafter is asked for."""
+    def num_draft_tokens(self) -> int:
+        """Number of candidates to request from the drafter."""
 
-    def trim(self, draft: Draft, context: int) -> Draft:
-        """The rows to verify after ``context`` tokens, in a forward for this text alone."""
+    def trim(self, draft: Draft, context_length: int) -> Draft:
+        """Return the rows to verify in a forward pass for this sequence alone.
 
-    def pads(self, draft: Draft, context: int) -> int:
-        """How many filler rows, which nobody reads, make a forward of this draft, for this text alone, cheaper."""
+        Args:
+            draft: The draft as proposed.
+            context_length: Number of tokens that the sequence holds.
+        """
 
-    def learn(self, accepted: Accepted) -> None:
+    def padding_rows(self, draft: Draft, context_length: int) -> int:
+        """Return the number of padding rows that make a forward pass for this sequence alone cheaper.
+
+        Args:
+            draft: The trimmed draft.
+            context_length: Number of tokens that the sequence holds.
+        """
+
+    def observe_accepted(self, accepted: Accepted) -> None:
         """Learn which tokens the text went on with."""
 
-    def spent(self, rows: int, context: int, seconds: float) -> None:
-        """Learn what a forward of so many rows has cost, with everything that a step waits for."""
+    def observe_time(self, rows: int, context_length: int, seconds: float) -> None:
+        """Learn the duration of a step.
+
+        Args:
+            rows: Rows of its forward pass.
+            context_length: Number of tokens that the sequence held.
+            seconds: Duration, including everything that the step waits for.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """Verifies up to ``rows`` rows of every draft."""
+class FixedBudget:
+    """A `Budget` that verifies the same number of rows in every step.
 
-    rows: int
-
-    def trim(self, draft: Draft, context: int) -> Draft:
-        """The likeliest ``rows`` rows."""
-        return draft if len(draft) <= self.rows else trim(draft, self.rows, sys.maxsize)
-
-    def pads(self, draft: Draft, context: int) -> int:
-        """None."""
-        return 0
-
-    def learn(self, accepted: Accepted) -> None:
-        """Nothing to learn."""
-
-    def spent(self, rows: int, context: int, seconds: float) -> None:
-        """Nothing to learn."""
-
-
-class Measured:
-    """Verifies the rows that promise the most tokens per second, none where a plain step does.
-
-    With rows by their calibrated chance, the likeliest first, a forward of the first ``k`` emits 1 + the sum of their
-    chances and costs what a forward of 1 + ``k`` rows costs. Every ``k`` is tried, for costs come in steps.
+    Attributes:
+        num_draft_tokens: Maximum number of rows.
     """
 
-    def __init__(self, cost: Cost, calibration: Calibration, usual: UsualRows | None = None) -> None:
+    num_draft_tokens: int
+
+    def trim(self, draft: Draft, context_length: int) -> Draft:
+        """Return the most likely ``num_draft_tokens`` rows."""
+        return draft if len(draft) <= self.num_draft_tokens else trim(draft, self.num_draft_tokens, sys.maxsize)
+
+    def padding_rows(self, draft: Draft, context_length: int) -> int:
+        """Return 0."""
+        return 0
+
+    def observe_accepted(self, accepted: Accepted) -> None:
+        """Ignore the observation."""
+
+    def observe_time(self, rows: int, context_length: int, seconds: float) -> None:
+        """Ignore the observation."""
+
+
+class AdaptiveBudget:
+    """A `Budget` that verifies the rows with the most expected tokens per second, and none if a plain step has more.
+
+    With rows sorted by their calibrated chance, a forward pass of the first k emits 1 + the sum of their chances tokens
+    and costs what a forward pass of 1 + k rows costs. Every k is tried, because costs rise in steps.
+
+    Args:
+        cost: Cost model of forward passes for one sequence.
+        calibration: Acceptance rates of the drafter in earlier requests.
+        preferred: Preferred number of rows, shared with other requests; a new one by default.
+    """
+
+    def __init__(self, cost: CostModel, calibration: Calibration, preferred: PreferredRows | None = None) -> None:
         self.cost = cost
         self.calibration = RequestCalibration(calibration)
-        self.usual = usual or UsualRows(MOST)
-        self._rows = FIRST
+        self.preferred = preferred or PreferredRows(MAX_ROWS)
+        self._num_draft_tokens = INITIAL_ROWS
         self._steps = 0
         self._is_alone = True
-        self._offered: ScoredDraft | None = None
+        self._last_scored: ScoredDraft | None = None
 
     @property
-    def rows(self) -> int:
-        """Twice what has paid lately: most drafts are far smaller than the largest that could ever pay.
+    def num_draft_tokens(self) -> int:
+        """Number of candidates to request from the drafter: twice as many as were selected lately.
 
-        Where steps have a usual number of rows, those of it, but for every fourth step, which tells what more bring.
+        If there is a preferred number of rows, that number is requested, except in every `EXPLORE_EVERY`-th step.
         """
-        is_usual = self.usual.rows and self._is_alone and self._steps % WIDE
-        return max(self.usual.rows - 1, FEWEST) if is_usual else self._rows
+        is_preferred = self.preferred.rows and self._is_alone and self._steps % EXPLORE_EVERY
+        return max(self.preferred.rows - 1, MIN_ROWS) if is_preferred else self._num_draft_tokens
 
-    def trim(self, draft: Draft, context: int) -> Draft:
-        """The rows that promise the most tokens per second; all kept candidates keep their probes, or none does.
+    def trim(self, draft: Draft, context_length: int) -> Draft:
+        """Return the rows with the most expected tokens per second; all of them keep their probes, or none does.
 
-        What the logits after a probe are worth, in tokens, is its chance, as its drafter gave it.
+        A probe counts for the tokens that its logits are worth: its chance, as its drafter gave it.
         """
-        kept = self.kept(draft, context)
-        return draft if len(kept) == len(draft) else select(draft, kept)
+        kept = self.select(draft, context_length)
+        return draft if len(kept) == len(draft) else take_rows(draft, kept)
 
-    def kept(self, draft: Draft, context: int) -> list[int]:
-        """The rows that `trim` keeps, ascending."""
-        offer = self.offer(draft)
-        if self.cost.change and self._steps % WIDE == 0:
-            self._offered = offer
-            seconds = self.cost.seconds(context, 1 + MOST)
-            self.usual.look({rows: seconds[rows - 1] for rows in self.cost.counts}, offer.chances)
-        costs = _filled_costs(self.cost, context, max(1 + len(draft), FEWEST), self.usual.rows)
-        [kept] = paying_rows([offer], costs, 1.0)
-        self.adapt(max(len(kept), self.usual.rows))
+    def select(self, draft: Draft, context_length: int) -> list[int]:
+        """Return the rows that `trim` keeps, ascending.
+
+        Args:
+            draft: The draft as proposed.
+            context_length: Number of tokens that the sequence holds.
+        """
+        scored = self.score(draft)
+        if self.cost.shape_change and self._steps % EXPLORE_EVERY == 0:
+            self._last_scored = scored
+            seconds = self.cost.seconds(context_length, 1 + MAX_ROWS)
+            self.preferred.update({rows: seconds[rows - 1] for rows in self.cost.row_counts}, scored.chances)
+        costs = _padded_costs(self.cost, context_length, max(1 + len(draft), MIN_ROWS), self.preferred.rows)
+        [kept] = select_rows([scored], costs, 1.0)
+        self.adapt(max(len(kept), self.preferred.rows))
         self._is_alone = True
         return kept
 
-    def offer(self, draft: Draft) -> ScoredDraft:
-        """The draft with its chances as this request has found them to be."""
-        return ScoredDraft(draft, self.calibration.chances(draft))
+    def score(self, draft: Draft) -> ScoredDraft:
+        """Return the draft with the chances that this request has calibrated."""
+        return ScoredDraft(draft, self.calibration.calibrate(draft))
 
     def adapt(self, rows: int) -> None:
-        """Ask the drafter for more or fewer rows, now that so many paid."""
+        """Adapt the number of candidates to request to the number of rows that were selected."""
         self._is_alone = False
-        self._rows = min(max(2 * rows, self._rows - 1, FEWEST), MOST)
+        self._num_draft_tokens = min(max(2 * rows, self._num_draft_tokens - 1, MIN_ROWS), MAX_ROWS)
 
-    def pads(self, draft: Draft, context: int) -> int:
-        """As many as make the forward a tenth cheaper, where any do.
+    def padding_rows(self, draft: Draft, context_length: int) -> int:
+        """Return the number of padding rows that make the forward pass a tenth cheaper; 0 if there is none.
 
-        In half precision some CPUs prefer a few rows, and some engines as many as the last forward had, or a usual one.
+        In half precision some CPUs prefer a few rows. Some engines prefer as many as the last forward pass had, or the
+        preferred number.
         """
-        return fillers(self.cost, context, 1 + len(draft), self.usual.rows)
+        return cheapest_padding(self.cost, context_length, 1 + len(draft), self.preferred.rows)
 
-    def learn(self, accepted: Accepted) -> None:
-        """Calibrate the chances of this draft and of earlier ones, and learn how many rows are worth a usual step."""
+    def observe_accepted(self, accepted: Accepted) -> None:
+        """Calibrate the chances of this draft and of earlier ones, and learn the preferred number of rows."""
         self.calibration.observe(accepted.tokens)
         self._steps += 1
-        if self._offered is not None:
-            self.usual.learn(self._offered.draft, self._offered.chances, accepted.tokens)
-            self._offered = None
+        if self._last_scored is not None:
+            self.preferred.observe(self._last_scored.draft, self._last_scored.chances, accepted.tokens)
+            self._last_scored = None
 
-    def spent(self, rows: int, context: int, seconds: float) -> None:
-        """Correct the cost."""
-        self.cost.observe(rows, context, seconds)
-
-
-def fillers(cost: Cost, context: int, rows: int, usual: int = 0) -> int:
-    """How many rows that nobody reads make a forward of ``rows`` rows a tenth cheaper: as many as do, or none."""
-    costs = cost.next_seconds(context, max(rows, FEWEST), usual)[rows - 1 :]
-    cheapest = min(costs)
-    return costs.index(cheapest) if cheapest < FREE * costs[0] else 0
+    def observe_time(self, rows: int, context_length: int, seconds: float) -> None:
+        """Correct the cost model."""
+        self.cost.observe(rows, context_length, seconds)
 
 
-def _filled_costs(cost: Cost, context: int, rows: int, usual: int = 0) -> list[float]:
-    """Seconds of a forward by its rows; where more rows are cheaper, it is filled up to them."""
-    return list(accumulate(reversed(cost.next_seconds(context, rows, usual)), min))[::-1]
+def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> int:
+    """Return the number of padding rows that make a forward pass a tenth cheaper, or 0.
 
-
-def span(cost: Cost, contexts: Sequence[int]) -> int:
-    """The tokens before a forward of several texts: those of all where each packs its own, else of the longest."""
-    return sum(contexts) if cost.packing else max(contexts)
-
-
-def saved(cost: Cost, contexts: Sequence[int], drafts: Sequence[Draft]) -> float:
-    """Seconds that a forward of several texts takes less than its curve says, since some of them verify nothing."""
-    return cost.packing * sum(context for context, draft in zip(contexts, drafts, strict=True) if not draft)
-
-
-def share_rows(
-    drafts: Sequence[Draft], budgets: Sequence[Budget], contexts: Sequence[int], cost: Cost | None = None
-) -> list[Draft]:
-    """What to verify of each text's draft in one forward over all of them, in the order of `select_depth_first`.
-
-    ``contexts`` are how many tokens each sequence holds. The forward has one root for each text and the rows of all
-    drafts, so the rows of all texts compete: likeliest first, as many as promise the most tokens per second,
-    (texts + sum of chances) / cost(texts + rows), if that is more than without them by a margin. The rows of other
-    budgets than `Measured` are verified in any case; they count in tokens and in cost. The ``cost`` is that of forwards
-    over several texts, or else of the first measured budget, after `span` tokens; texts that verify nothing save its
-    ``packing``. One text gets what its own budget trims to.
+    Args:
+        cost: Cost model of the forward pass.
+        context_length: Number of tokens before it.
+        rows: Its rows without padding.
+        preferred: Preferred number of rows; 0 for none.
     """
-    measured = {index: budget for index, budget in enumerate(budgets) if isinstance(budget, Measured)}
-    if len(drafts) == 1 and measured:
-        return [select_depth_first(drafts[0], measured[0].kept(drafts[0], contexts[0]))]
-    shared = {
-        index: depth_first(budget.trim(drafts[index], contexts[index]))
+    costs = cost.next_seconds(context_length, max(rows, MIN_ROWS), preferred)[rows - 1 :]
+    cheapest = min(costs)
+    return costs.index(cheapest) if cheapest < PADDING_GAIN * costs[0] else 0
+
+
+def _padded_costs(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> list[float]:
+    """Return the seconds of a forward pass by its rows; if more rows are cheaper, those of the padded forward pass."""
+    return list(accumulate(reversed(cost.next_seconds(context_length, rows, preferred)), min))[::-1]
+
+
+def context_tokens(cost: CostModel, context_lengths: Sequence[int]) -> int:
+    """Return the context length that determines the cost of a forward pass over several sequences.
+
+    Args:
+        cost: Cost model of forward passes for several sequences.
+        context_lengths: Number of tokens that each sequence holds.
+
+    Returns:
+        The sum if each sequence packs its own context, else the maximum.
+    """
+    return sum(context_lengths) if cost.packing else max(context_lengths)
+
+
+def packing_savings(cost: CostModel, context_lengths: Sequence[int], drafts: Sequence[Draft]) -> float:
+    """Return the seconds that a forward pass saves over its cost curve because some sequences verify no draft.
+
+    Args:
+        cost: Cost model of forward passes for several sequences.
+        context_lengths: Number of tokens that each sequence holds.
+        drafts: The draft of each sequence.
+    """
+    return cost.packing * sum(length for length, draft in zip(context_lengths, drafts, strict=True) if not draft)
+
+
+def trim_drafts(
+    drafts: Sequence[Draft], budgets: Sequence[Budget], context_lengths: Sequence[int], cost: CostModel | None = None
+) -> list[Draft]:
+    """Trim the drafts of several sequences that share one forward pass.
+
+    The forward pass has one root per sequence and the rows of all drafts, so the rows of all sequences compete: the
+    most likely ones are taken, as many as give the most tokens per second,
+    (sequences + sum of chances) / cost(sequences + rows), if that exceeds the rate without them by a margin. Rows of
+    budgets other than `AdaptiveBudget` are always verified; they count in tokens and in cost. A single sequence gets
+    what its own budget selects.
+
+    Args:
+        drafts: The draft of each sequence as proposed.
+        budgets: The budget of each sequence.
+        context_lengths: Number of tokens that each sequence holds.
+        cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`. Default: that of the
+            first adaptive budget.
+
+    Returns:
+        The rows of each draft to verify, in the order of `take_rows_depth_first`.
+    """
+    adaptive = {index: budget for index, budget in enumerate(budgets) if isinstance(budget, AdaptiveBudget)}
+    if len(drafts) == 1 and adaptive:
+        return [take_rows_depth_first(drafts[0], adaptive[0].select(drafts[0], context_lengths[0]))]
+    trimmed = {
+        index: reorder_depth_first(budget.trim(drafts[index], context_lengths[index]))
         for index, budget in enumerate(budgets)
-        if index not in measured
+        if index not in adaptive
     }
-    tokens = len(drafts) + sum(sum(draft.chances) for draft in shared.values())
-    feeds = len(drafts) + sum(map(len, shared.values()))
-    offers = [budget.offer(drafts[index]) for index, budget in measured.items()]
-    if measured:
-        known = cost or next(iter(measured.values())).cost
-        plain = saved(known, contexts, [shared.get(index, EMPTY) for index in range(len(drafts))])
-        most = feeds + sum(len(offer.draft) for offer in offers)
-        curve = _filled_costs(known, span(known, contexts), most)[feeds - 1 :]
-        costs = [max(each - plain, each / 2) for each in curve]  # noise can make packing dearer than a forward
-        prices = [known.packing * contexts[index] for index in measured]
-        for (index, budget), kept in zip(measured.items(), paying_rows(offers, costs, tokens, prices), strict=True):
+    tokens = len(drafts) + sum(sum(draft.chances) for draft in trimmed.values())
+    fixed_rows = len(drafts) + sum(map(len, trimmed.values()))
+    scored = [budget.score(drafts[index]) for index, budget in adaptive.items()]
+    if adaptive:
+        model = cost or next(iter(adaptive.values())).cost
+        savings = packing_savings(model, context_lengths, [trimmed.get(index, EMPTY) for index in range(len(drafts))])
+        most_rows = fixed_rows + sum(len(each.draft) for each in scored)
+        curve = _padded_costs(model, context_tokens(model, context_lengths), most_rows)[fixed_rows - 1 :]
+        costs = [max(each - savings, each / 2) for each in curve]  # noise can make packing dearer than a forward pass
+        packing = [model.packing * context_lengths[index] for index in adaptive]
+        for (index, budget), kept in zip(adaptive.items(), select_rows(scored, costs, tokens, packing), strict=True):
             budget.adapt(len(kept))
-            shared[index] = select_depth_first(drafts[index], kept)
-    return [shared[index] for index in range(len(drafts))]
+            trimmed[index] = take_rows_depth_first(drafts[index], kept)
+    return [trimmed[index] for index in range(len(drafts))]

@@ -1,4 +1,4 @@
-"""How often a drafter's rows were right, by the chance that it gave them. Knows no model and no cost."""
+"""Calibration: the observed acceptance rate of a drafter's rows by the probability that the drafter gave them."""
 
 from __future__ import annotations
 
@@ -8,106 +8,124 @@ from dataclasses import dataclass
 
 from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, without_probes
 
-EDGES = (0.002, 0.005, 0.012, 0.03, 0.06, 0.12, 0.22, 0.38, 0.56, 0.73, 0.88)
-"""The limits of the ranges in which chances are counted, evenly spaced in log odds."""
+BIN_EDGES = (0.002, 0.005, 0.012, 0.03, 0.06, 0.12, 0.22, 0.38, 0.56, 0.73, 0.88)
+"""Edges of the bins of probabilities, evenly spaced in log odds."""
 
-CELLS = 2 * (len(EDGES) + 1)
-"""One for each range, for rows right below the root and for deeper ones."""
+NUM_BINS = 2 * (len(BIN_EDGES) + 1)
+"""One bin for each range of probabilities, for rows directly below the root and for deeper ones."""
 
-PRIOR = 4.0
-"""The chance that the drafter gives counts as much as so many trials of a cell."""
+PRIOR_TRIALS = 4.0
+"""The probability that the drafter gives counts as this many trials of its bin."""
 
 MEMORY = 1000.0
-"""About so many trials of a cell are remembered; older ones fade."""
+"""About this many trials of a bin are remembered; older ones decay."""
 
-REQUEST_PRIOR = 8.0
+REQUEST_PRIOR_TRIALS = 8.0
 REQUEST_MEMORY = 30.0
-"""The same within a request, where the prior is what earlier requests have counted."""
+"""The same within one request, whose prior is the calibration by earlier requests."""
 
-OPEN = 8
-"""So many drafts are kept until further tokens show whether their deeper rows were right."""
+MAX_PENDING = 8
+"""Number of drafts that are kept until further tokens show whether their deeper rows were right."""
 
 
 class Calibration:
-    """How often a drafter's rows were right, given that the row above each was, by the chance that the drafter gave.
+    """Acceptance rate of a drafter's rows given that their parent was right, by the probability that the drafter gave.
 
-    It outlives requests. A row is right where the text turns out to have its token there. That is known without
-    verifying the row, so a drafter whose rows are not worth verifying is still judged, at no cost.
+    It is shared by all requests. A row counts as right if the text turns out to contain its token there. That is known
+    without verifying the row, so a drafter whose rows are not worth verifying is still judged, at no cost.
+
+    Attributes:
+        trials: Decayed number of rows per bin, length ``NUM_BINS``.
+        hits: Decayed number of right rows per bin.
     """
 
     def __init__(self) -> None:
-        self.tried = [0.0] * CELLS
-        self.held = [0.0] * CELLS
+        self.trials = [0.0] * NUM_BINS
+        self.hits = [0.0] * NUM_BINS
 
-    def chance(self, cell: int, given: float) -> float:
-        """The chance that a row of this cell is right where the one above it is; ``given`` is what its drafter says."""
-        return (self.held[cell] + PRIOR * given) / (self.tried[cell] + PRIOR)
+    def chance(self, index: int, given: float) -> float:
+        """Return the probability that a row is right if its parent is.
 
-    def note(self, cell: int, held: bool) -> None:
-        """Count one row."""
-        _count(self.tried, self.held, cell, held, MEMORY)
+        Args:
+            index: Bin of the row.
+            given: Probability that its drafter gave it.
+        """
+        return (self.hits[index] + PRIOR_TRIALS * given) / (self.trials[index] + PRIOR_TRIALS)
+
+    def record(self, index: int, is_hit: bool) -> None:
+        """Count one row.
+
+        Args:
+            index: Bin of the row.
+            is_hit: Whether the row was right.
+        """
+        _count(self.trials, self.hits, index, is_hit, MEMORY)
 
 
 @dataclass(slots=True)
-class _Open:
-    """A draft that the text has followed down to ``row``."""
+class _PendingDraft:
+    """A draft whose path the text has followed down to ``row``."""
 
     draft: Draft
-    cells: list[int]
+    bins: list[int]
     children: dict[int, dict[int, int]]
     row: int = ROOT
 
 
 class RequestCalibration:
-    """The calibration of one request: it begins with what earlier requests have counted, and adds its own."""
+    """The calibration of one request: it starts from a shared prior and adds its own observations.
 
-    def __init__(self, known: Calibration) -> None:
-        self.known = known
-        self.tried = [0.0] * CELLS
-        self.held = [0.0] * CELLS
-        self._open: deque[_Open] = deque(maxlen=OPEN)
+    Args:
+        prior: The calibration by earlier requests, which is updated, too.
+    """
 
-    def chances(self, draft: Draft) -> list[float]:
-        """The chance of each candidate that the path down to it is accepted; a child's is never above its parent's.
+    def __init__(self, prior: Calibration) -> None:
+        self.prior = prior
+        self.trials = [0.0] * NUM_BINS
+        self.hits = [0.0] * NUM_BINS
+        self._pending: deque[_PendingDraft] = deque(maxlen=MAX_PENDING)
 
-        The draft is kept, once however often it is asked about before the next tokens: what is observed from now on
-        tells which of its rows were right.
+    def calibrate(self, draft: Draft) -> list[float]:
+        """Return the calibrated probability that the path to each candidate is accepted; never above its parent's.
+
+        The draft is remembered, so that the tokens observed later show which of its rows were right. It is remembered
+        once, even if it is calibrated several times before the next tokens.
         """
         draft = without_probes(draft)
         chances: list[float] = []
-        cells: list[int] = []
+        bins: list[int] = []
         for parent, chance in zip(draft.parents, draft.chances, strict=True):
             above = 1.0 if parent == ROOT else draft.chances[parent]
             given = min(chance / above, 1.0) if above > 0 else 0.0
-            cell = 2 * bisect(EDGES, given) + (parent != ROOT)
-            known = self.known.chance(cell, given)
-            own = (self.held[cell] + REQUEST_PRIOR * known) / (self.tried[cell] + REQUEST_PRIOR)
+            index = 2 * bisect(BIN_EDGES, given) + (parent != ROOT)
+            prior = self.prior.chance(index, given)
+            own = (self.hits[index] + REQUEST_PRIOR_TRIALS * prior) / (self.trials[index] + REQUEST_PRIOR_TRIALS)
             chances.append(own if parent == ROOT else own * chances[parent])
-            cells.append(cell)
-        is_kept = bool(self._open) and self._open[-1].row == ROOT and self._open[-1].draft == draft
-        if draft.tokens and not is_kept:
-            self._open.append(_Open(draft, cells, draft.children))
+            bins.append(index)
+        is_pending = bool(self._pending) and self._pending[-1].row == ROOT and self._pending[-1].draft == draft
+        if draft.tokens and not is_pending:
+            self._pending.append(_PendingDraft(draft, bins, draft.children))
         return chances
 
     def observe(self, tokens: Tokens) -> None:
-        """Learn from the tokens that the text went on with."""
-        self._open = deque((each for each in self._open if self._follow(each, tokens)), maxlen=OPEN)
+        """Learn from the tokens with which the text went on."""
+        self._pending = deque((each for each in self._pending if self._follow(each, tokens)), maxlen=MAX_PENDING)
 
-    def _follow(self, each: _Open, tokens: Tokens) -> bool:
-        """Count every row that the tokens show to be right or wrong; whether any are still open."""
+    def _follow(self, each: _PendingDraft, tokens: Tokens) -> bool:
+        """Count every row that the tokens prove right or wrong; return whether any rows are still undecided."""
         for token in tokens:
             candidates = each.children.get(each.row, {})
             for row in candidates.values():
-                held = each.draft.tokens[row] == token
-                self.known.note(each.cells[row], held)
-                _count(self.tried, self.held, each.cells[row], held, REQUEST_MEMORY)
+                is_hit = each.draft.tokens[row] == token
+                self.prior.record(each.bins[row], is_hit)
+                _count(self.trials, self.hits, each.bins[row], is_hit, REQUEST_MEMORY)
             if token not in candidates:
                 return False
             each.row = candidates[token]
         return each.row in each.children
 
 
-def _count(tried: list[float], held: list[float], cell: int, is_held: bool, memory: float) -> None:
-    fade = 1 - 1 / memory
-    tried[cell] = tried[cell] * fade + 1
-    held[cell] = held[cell] * fade + is_held
+def _count(trials: list[float], hits: list[float], index: int, is_hit: bool, memory: float) -> None:
+    decay = 1 - 1 / memory
+    trials[index] = trials[index] * decay + 1
+    hits[index] = hits[index] * decay + is_hit

@@ -1,4 +1,4 @@
-"""The words of drafting: what is guessed, what was accepted, and who guesses. Knows nothing of models or of torch."""
+"""Drafts and their vocabulary: `Draft`, `Accepted`, and the protocols `Drafter` and `Logits`. Imports no model."""
 
 from __future__ import annotations
 
@@ -15,32 +15,36 @@ if TYPE_CHECKING:
 Tokens = Sequence[int]
 
 ROOT = -1
-"""The last confirmed token: where every draft begins."""
+"""The parent of a draft's first rows: the last confirmed token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A guess at what comes next: rows that hang from the last confirmed token.
+    """A draft tree: rows of guessed tokens below the last confirmed token (``ROOT``).
 
-    Row ``i`` holds ``tokens[i]`` and follows row ``parents[i]`` (or ``ROOT``); parents come before their children.
-    ``chances[i]`` is the drafter's estimate that the whole path down to row ``i`` is accepted.
+    A row is a candidate or a probe. A candidate is a guess at the text. A probe is verified because its drafter needs
+    the model's logits there; after the forward pass the drafter finds it again by the tokens on its path. A probe with
+    a token (0 or more) is accepted like any row if it is right. A probe with a negative number is a mask token of BiTA
+    and is never accepted.
 
-    The last ``probes`` rows are probes, the rows before them candidates. A probe is a row that is fed because its
-    drafter wants the model's logits there, not because its token is thought likely; after the forward the drafter
-    finds it again by the tokens on its path. Its parent is the root, a candidate or another probe. If a probe holds a
-    token (0 or more), it is verified like any row and accepted where it is right; if it holds a negative number, it
-    is a mask token of BiTA, and no model says that. The chance of a probe is what its logits are worth, in tokens.
+    Code that removes rows keeps all probes below the root and below the candidates it keeps, or no probe at all.
 
-    Whoever makes a draft smaller keeps all probes below the root and below the candidates that are kept, or no probe.
+    Attributes:
+        tokens: Token of each row.
+        parents: Parent of each row: an earlier row, or ``ROOT``.
+        chances: Estimated probability that the whole path down to a row is accepted; for a probe, the expected
+            number of later tokens that its logits are worth.
+        num_probes: Number of probes. They are the last rows; the candidates come before them.
 
     Raises:
-        ValueError: the three sequences differ in length, or a row stands before its parent.
+        ValueError: The three sequences differ in length, a row comes before its parent, or ``num_probes`` is out of
+            range.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
-    probes: int = 0
+    num_probes: int = 0
     _depths: list[int] | None = field(default=None, init=False, repr=False, compare=False)
     _children: dict[int, dict[int, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -52,23 +56,30 @@ class Draft:
             )
         for row, parent in enumerate(self.parents):
             if not ROOT <= parent < row:
-                raise ValueError(f"Row {row} follows row {parent}; a parent is ROOT (-1) or a row before its child.")
-        if not 0 <= self.probes <= len(self.tokens):
-            raise ValueError(f"probes is {self.probes}; a draft of {len(self.tokens)} rows has 0 to that many.")
+                raise ValueError(f"Row {row} has parent {parent}; give ROOT (-1) or an earlier row.")
+        if not 0 <= self.num_probes <= len(self.tokens):
+            raise ValueError(f"num_probes is {self.num_probes}; give 0 to {len(self.tokens)}, the number of rows.")
 
     @classmethod
-    def trusted(
-        cls, tokens: tuple[int, ...], parents: tuple[int, ...], chances: tuple[float, ...], probes: int = 0
+    def unchecked(
+        cls, tokens: tuple[int, ...], parents: tuple[int, ...], chances: tuple[float, ...], num_probes: int = 0
     ) -> Draft:
-        """The same draft without any check: for callers whose rows are right by construction."""
+        """Return a draft without validating it, for callers whose rows are valid by construction.
+
+        Args:
+            tokens: Token of each row.
+            parents: Parent of each row.
+            chances: Acceptance probability of each row.
+            num_probes: Number of probes among the last rows.
+        """
         draft = object.__new__(cls)
-        fill = object.__setattr__  # the class is frozen
-        fill(draft, "tokens", tokens)
-        fill(draft, "parents", parents)
-        fill(draft, "chances", chances)
-        fill(draft, "probes", probes)
-        fill(draft, "_depths", None)
-        fill(draft, "_children", None)
+        assign = object.__setattr__  # the class is frozen
+        assign(draft, "tokens", tokens)
+        assign(draft, "parents", parents)
+        assign(draft, "chances", chances)
+        assign(draft, "num_probes", num_probes)
+        assign(draft, "_depths", None)
+        assign(draft, "_children", None)
         return draft
 
     def __len__(self) -> int:
@@ -76,9 +87,9 @@ class Draft:
 
     @property
     def children(self) -> dict[int, dict[int, int]]:
-        """The rows after each row: ``children[row][token]`` is a row. Computed once; not to be changed.
+        """Child rows of each row: ``children[row][token]`` is a row. Computed once; do not modify.
 
-        Rows with equal paths are the same row twice: the first one has the children of all of them.
+        Of several rows with equal paths the first one has the children of all of them.
         """
         if self._children is None:
             children: dict[int, dict[int, int]] = {}
@@ -89,23 +100,23 @@ class Draft:
         return self._children or {}
 
     @property
-    def candidates(self) -> int:
-        """How many rows are no probes."""
-        return len(self.tokens) - self.probes
+    def num_candidates(self) -> int:
+        """Number of rows that are not probes."""
+        return len(self.tokens) - self.num_probes
 
     @property
     def probes_below(self) -> dict[int, list[int]]:
-        """The probes below the root and below each candidate, whatever other probes are between; ascending."""
+        """Probes whose nearest ancestor that is not a probe is the root or a given candidate; ascending."""
         below: dict[int, list[int]] = {}
-        above = {row: row for row in range(ROOT, self.candidates)}
-        for row in range(self.candidates, len(self.tokens)):
+        above = {row: row for row in range(ROOT, self.num_candidates)}
+        for row in range(self.num_candidates, len(self.tokens)):
             above[row] = above[self.parents[row]]
             below.setdefault(above[row], []).append(row)
         return below
 
     @property
     def depths(self) -> list[int]:
-        """How far each row is from the root: 1 for its children. Computed once; not to be changed."""
+        """Depth of each row; children of the root have depth 1. Computed once; do not modify."""
         if self._depths is None:
             depths: list[int] = []
             for parent in self.parents:
@@ -115,14 +126,17 @@ class Draft:
 
 
 EMPTY = Draft()
-"""No guess: legal, and costs one plain step."""
+"""The empty draft: always valid; its step is one of plain decoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What one forward made certain: the rows kept, and the tokens they spell plus the model's own next one.
+    """The result of verifying one draft.
 
-    ``tokens`` has ``len(path) + 1`` entries and is never empty; its last entry is the bonus token.
+    Attributes:
+        path: The accepted rows, from the first below the root on.
+        tokens: The emitted tokens: those of the accepted rows, then the bonus token (the model's own next token).
+            Its length is ``len(path) + 1``.
     """
 
     path: tuple[int, ...]
@@ -130,66 +144,92 @@ class Accepted:
 
 
 class Logits(Protocol):
-    """What the model says after the root and after every row of one draft; rows are numbered as in the draft."""
+    """The model's logits after the root and after every row of one draft; rows are numbered as in the draft."""
 
     def __len__(self) -> int:
-        """One more than the draft has rows."""
+        """Return the number of draft rows plus 1, for the root."""
 
     @property
-    def vocabulary(self) -> int:
-        """How many tokens the model knows: the size of a row."""
+    def vocab_size(self) -> int:
+        """Number of logits per row."""
 
-    def best(self, row: int) -> int:
-        """The likeliest token after this row (``ROOT``: after the last confirmed token), of equal ones the first."""
+    def argmax(self, row: int) -> int:
+        """Return the most likely token after a row (``ROOT``: after the last confirmed token), of ties the first."""
 
-    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The ``k`` likeliest tokens after each of these rows, best first, and about their probabilities.
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ``k`` most likely tokens after each row and their approximate probabilities, best first.
 
-        Both have shape (rows, k); ``k`` is at most ``vocabulary``.
+        Args:
+            rows: Rows of the draft, or ``ROOT``.
+            k: Number of tokens per row, at most ``vocab_size``.
+
+        Returns:
+            Tokens and probabilities, each of shape (rows, k).
         """
 
     def head(self, rows: int) -> Logits:
-        """The same without the rows behind the first ``rows`` of the draft."""
+        """Return the logits after the root and the first ``rows`` rows."""
 
     def tensor(self) -> Tensor:
-        """All of them as a tensor of shape (1 + rows, vocab), the root's first: for processors and for sampling."""
+        """Return all logits, the root's first, shape (1 + rows, vocabulary), for processors and sampling."""
 
 
 class Drafter(Protocol):
-    """Whoever guesses. It sees confirmed tokens only; what it guesses never changes the text, only the speed."""
+    """A source of drafts. It sees confirmed tokens only. Its drafts change the speed, never the text."""
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Forget the last request and read this one's prompt and references (token ids, one sequence each).
+        """Forget the previous request and read the prompt and the references of a new one.
 
-        A draft that is returned is verified in the first forward, beside the prompt's last token: for drafters that
-        want logits there. It is not guaranteed: some models and batches read their prompts alone.
+        Args:
+            prompt: Token ids of the prompt.
+            references: Token ids of the texts to copy from, one sequence each.
+
+        Returns:
+            An optional draft for the first forward pass, which reads the end of the prompt. It is for drafters that
+            need logits there; it may be ignored, because some models and batches prefill their prompts alone.
         """
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Guess what follows ``context`` (prompt and everything emitted so far).
+        """Return a draft of what follows the context.
 
-        At most ``budget`` rows are candidates; whether probes pay is decided afterwards, by the budget.
+        Args:
+            context: Token ids of the prompt and of everything emitted so far.
+            budget: Maximum number of candidates. Probes are not counted: the budget decides afterwards if they pay.
         """
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Learn from a step. ``logits`` are the model's, or None where nobody has them (a replay of a known text).
+        """Learn from one step.
 
-        The draft may have fewer rows than were proposed, and in another order: paths tell which they are.
+        Args:
+            draft: The draft that was verified. It may have fewer rows than proposed and in another order: identify
+                rows by their paths.
+            accepted: What was accepted of it.
+            logits: The model's logits, or None if there are none (when a recorded answer is replayed).
         """
 
 
 DrafterFactory = Callable[[], Drafter]
-"""Makes a fresh drafter for each request: a drafter class, a ``partial`` of one, or any function of no arguments."""
+"""Returns a new drafter for each request: a drafter class, a ``partial`` of one, or a function without parameters."""
 
 
 def chain(tokens: Tokens, chances: Sequence[float] | None = None) -> Draft:
-    """A draft without branches: each token follows the one before it."""
+    """Return a draft without branches: each token follows the previous one.
+
+    Args:
+        tokens: Token of each row.
+        chances: Acceptance probability of each row; 1.0 by default.
+    """
     rows = len(tokens)
     return Draft(tuple(tokens), tuple(range(-1, rows - 1)), tuple(chances or (1.0,) * rows))
 
 
 def path_to(draft: Draft, row: int) -> list[int]:
-    """The rows from the first below the root down to ``row``, which is the last; none for the root."""
+    """Return the rows from the first below the root down to ``row``, inclusive; none for the root.
+
+    Args:
+        draft: The draft.
+        row: The last row of the path, or ``ROOT``.
+    """
     path: list[int] = []
     while row != ROOT:
         path.insert(0, row)
@@ -198,46 +238,52 @@ def path_to(draft: Draft, row: int) -> list[int]:
 
 
 def without_probes(draft: Draft) -> Draft:
-    """The candidates alone."""
-    if not draft.probes:
+    """Return the candidates alone."""
+    if not draft.num_probes:
         return draft
-    count = draft.candidates
-    return Draft.trusted(draft.tokens[:count], draft.parents[:count], draft.chances[:count])
+    count = draft.num_candidates
+    return Draft.unchecked(draft.tokens[:count], draft.parents[:count], draft.chances[:count])
 
 
 def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) -> Draft:
-    """The likeliest ``rows`` rows no deeper than ``depth``, closed under parents; ties keep the earlier row.
+    """Return the most likely rows up to a number and a depth, with the parent of every row.
 
-    A child is never likelier than its parent, so taking rows by the smaller of both chances keeps paths whole.
-    Probes go first: those of the root are taken before any candidate, and each candidate is taken with those below
-    it. All probes are dropped where those of the root do not fit, or where one of them is deeper than ``probe_depth``
-    (by default ``depth``; it may be larger, for a probe's logits are of use even where no row may be accepted).
+    The rank of a row is at most that of its parent, so paths stay whole; of equal ranks the earlier row is kept.
+    Probes take precedence: those below the root are taken before any candidate, and each candidate is taken with the
+    probes below it. If the probes of the root do not fit, or a probe is too deep, all probes are dropped.
+
+    Args:
+        draft: The draft to trim.
+        rows: Maximum number of rows.
+        depth: Maximum depth of a candidate.
+        probe_depth: Maximum depth of a probe, ``depth`` by default. It may be larger, because the logits of a probe
+            are useful even if the row cannot be accepted.
     """
     depths = draft.depths
     if len(draft) <= rows and max(depths, default=0) <= depth:
         return draft
-    if draft.probes:
-        kept = _with_probes(draft, rows, depth, depth if probe_depth is None else probe_depth)
-        return trim(without_probes(draft), rows, depth) if kept is None else select(draft, kept)
-    return select(draft, sorted(_likeliest(draft, max(rows, 0), depth)))
+    if draft.num_probes:
+        kept = _trim_with_probes(draft, rows, depth, depth if probe_depth is None else probe_depth)
+        return trim(without_probes(draft), rows, depth) if kept is None else take_rows(draft, kept)
+    return take_rows(draft, sorted(_most_likely(draft, max(rows, 0), depth)))
 
 
-def _likeliest(draft: Draft, rows: int, depth: int) -> list[int]:
-    """So many candidates no deeper than ``depth``, the likeliest first and parents before their children."""
+def _most_likely(draft: Draft, rows: int, depth: int) -> list[int]:
+    """Return the ``rows`` most likely candidates down to ``depth``, most likely first, parents before children."""
     depths = draft.depths
     ranks: list[tuple[float, int]] = []
-    for row in range(draft.candidates):
+    for row in range(draft.num_candidates):
         parent = draft.parents[row]
         above = ranks[parent][0] if parent != ROOT else -1.0
         ranks.append((max(-draft.chances[row], above), row))
     return [row for _, row in heapq.nsmallest(rows, (rank for rank in ranks if depths[rank[1]] <= depth))]
 
 
-def _with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> list[int] | None:
-    """The rows that `trim` keeps of a draft with probes, ascending; None where the probes have to go."""
+def _trim_with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> list[int] | None:
+    """Return the rows, ascending, that `trim` keeps of a draft with probes; None if the probes do not fit."""
     probes, depths = draft.probes_below, draft.depths
     kept = list(probes.get(ROOT, ()))
-    for row in _likeliest(draft, rows, depth):
+    for row in _most_likely(draft, rows, depth):
         if len(kept) + 1 + len(probes.get(row, ())) > rows:
             break
         kept += [row, *probes.get(row, ())]
@@ -245,8 +291,8 @@ def _with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> list[
     return sorted(kept) if fits else None
 
 
-def likeliest_chain(draft: Draft) -> Draft:
-    """The path to verify where only a chain can be: from the root down, the likeliest candidate each time."""
+def most_likely_chain(draft: Draft) -> Draft:
+    """Return the path from the root that follows the most likely candidate, for models that verify chains only."""
     path: list[int] = []
     row = ROOT
     children = without_probes(draft).children
@@ -254,57 +300,68 @@ def likeliest_chain(draft: Draft) -> Draft:
         row = max(children[row].values(), key=lambda child: (draft.chances[child], -child))
         path.append(row)
     tokens, chances = (tuple([values[row] for row in path]) for values in (draft.tokens, draft.chances))
-    return Draft.trusted(tokens, tuple(range(-1, len(path) - 1)), chances)  # type: ignore[arg-type]
+    return Draft.unchecked(tokens, tuple(range(-1, len(path) - 1)), chances)  # type: ignore[arg-type]
 
 
 def merge(*drafts: Draft) -> Draft:
-    """One tree of several drafts: equal paths become one row, with the highest chance that any of them gave it.
+    """Return one tree of several drafts: equal paths become one row, which has the highest of their chances.
 
-    The probes of all of them follow the candidates of all of them. A probe whose path a candidate has, too, is a row
-    of its own: else dropping the one would drop the other.
+    The probes of all drafts follow the candidates of all drafts. A probe with the same path as a candidate stays a
+    separate row: otherwise dropping the candidate would drop the probe.
     """
     tokens: list[int] = []
     parents: list[int] = []
     chances: list[float] = []
-    places: list[dict[int, int]] = [{ROOT: ROOT} for _ in drafts]
+    merged_rows: list[dict[int, int]] = [{ROOT: ROOT} for _ in drafts]
 
     def add(rows: Sequence[range]) -> None:
         known: dict[tuple[int, int], int] = {}
-        for draft, here, own in zip(drafts, places, rows, strict=True):
+        for draft, merged, own in zip(drafts, merged_rows, rows, strict=True):
             for row in own:
-                key = (here[draft.parents[row]], draft.tokens[row])
+                key = (merged[draft.parents[row]], draft.tokens[row])
                 if key not in known:
                     known[key] = len(tokens)
                     tokens.append(draft.tokens[row])
                     parents.append(key[0])
                     chances.append(draft.chances[row])
-                here[row] = known[key]
+                merged[row] = known[key]
                 chances[known[key]] = max(chances[known[key]], draft.chances[row])
 
-    add([range(draft.candidates) for draft in drafts])
+    add([range(draft.num_candidates) for draft in drafts])
     candidates = len(tokens)
-    add([range(draft.candidates, len(draft)) for draft in drafts])
-    return Draft.trusted(tuple(tokens), tuple(parents), tuple(chances), len(tokens) - candidates)
+    add([range(draft.num_candidates, len(draft)) for draft in drafts])
+    return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances), len(tokens) - candidates)
 
 
-def padded(draft: Draft, token: int, pads: int) -> Draft:
-    """The draft with so many rows more that nobody accepts or reads: they only make its forward larger."""
-    return Draft.trusted(
-        draft.tokens + (token,) * pads,
-        draft.parents + (ROOT,) * pads,
-        draft.chances + (0.0,) * pads,
-        draft.probes + pads,
+def pad(draft: Draft, token: int, count: int) -> Draft:
+    """Return the draft with padding rows, which only make its forward pass larger.
+
+    Args:
+        draft: The draft.
+        token: Token of every padding row.
+        count: Number of padding rows. They are probes of the root with chance 0.
+    """
+    return Draft.unchecked(
+        draft.tokens + (token,) * count,
+        draft.parents + (ROOT,) * count,
+        draft.chances + (0.0,) * count,
+        draft.num_probes + count,
     )
 
 
-def select(draft: Draft, kept: Sequence[int]) -> Draft:
-    """Only these rows, in this order; with a row its parent has to be kept, and to stand before it."""
+def take_rows(draft: Draft, kept: Sequence[int]) -> Draft:
+    """Return only the kept rows, in the given order.
+
+    Args:
+        draft: The draft.
+        kept: Rows to keep; the parent of each kept row comes before it.
+    """
     place = {row: index for index, row in enumerate(kept)}
     place[ROOT] = ROOT
-    tokens, parents, chances, candidates = draft.tokens, draft.parents, draft.chances, draft.candidates
-    return Draft.trusted(
+    tokens, parents, chances, candidates = draft.tokens, draft.parents, draft.chances, draft.num_candidates
+    return Draft.unchecked(
         tuple([tokens[row] for row in kept]),
         tuple([place[parents[row]] for row in kept]),
         tuple([chances[row] for row in kept]),
-        sum([row >= candidates for row in kept]) if draft.probes else 0,
+        sum([row >= candidates for row in kept]) if draft.num_probes else 0,
     )

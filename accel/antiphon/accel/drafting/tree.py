@@ -1,4 +1,4 @@
-"""Geometry of a draft: in which order its rows stand, how deep each is, which rows see which. Knows no models."""
+"""Geometry of a draft tree: the order of its rows, their depths, and which rows attend to which. Imports no model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.drafting.draft import ROOT, Draft, select
+from antiphon.accel.drafting.draft import ROOT, Draft, take_rows
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """How far back a kind of attention layer looks, in positions: to the start, a sliding window, or its own chunk."""
+    """How far back an attention layer looks. With neither limit it attends to the whole sequence.
+
+    Attributes:
+        window: Size of a sliding window, in positions.
+        chunk: Size of the fixed chunks that attention stays within, in positions.
+    """
 
     window: int | None = None
     chunk: int | None = None
@@ -21,42 +26,54 @@ class AttentionSpan:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The rows of one forward: first the pending tokens, a chain that ends in the root, then the draft below it.
+    """The rows of one forward pass: the pending tokens (a chain that ends in the root), then the draft below the root.
 
-    ``depths[i]`` counts from 0 at the first pending token; a row's position is the number of tokens before the
-    first pending one plus its depth. ``sees[i, j]`` is true where row ``j`` is row ``i`` or one of its ancestors.
-    Shapes are (rows,) and (rows, rows). The last ``pads`` rows only fill the forward: they see nothing, and stand at
-    the root's depth, where no position is out of range.
+    Attributes:
+        depths: Depth of each row, shape (rows,). The first pending token has depth 0. The position of a row is its
+            depth plus the number of tokens before the first pending one.
+        ancestor_mask: Shape (rows, rows). Entry [i, j] is true if row j is row i or one of its ancestors.
+        padding_rows: Number of padding rows at the end. They attend to nothing and have the depth of the root, so
+            that their position is always in range.
     """
 
     depths: NDArray[np.int64]
-    sees: NDArray[np.bool_]
-    pads: int = 0
+    ancestor_mask: NDArray[np.bool_]
+    padding_rows: int = 0
 
     def __len__(self) -> int:
         return len(self.depths)
 
 
-def plant(pending: int, parents: Sequence[int], pads: int = 0) -> Tree:
-    """The tree of ``pending`` confirmed tokens, the draft rows that hang from the last of them, and ``pads`` rows."""
+def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> Tree:
+    """Return the tree of the pending tokens and the draft below the last of them.
+
+    Args:
+        pending: Number of confirmed tokens that the forward pass reads before the draft, at least 1.
+        parents: Parent of each draft row: an earlier draft row, or ``ROOT`` for the last pending token.
+        padding_rows: Number of padding rows to append.
+    """
     root = pending - 1
     above = [ROOT, *range(root), *(root if parent == ROOT else pending + parent for parent in parents)]
     depths: list[int] = []
-    seen: list[int] = []  # as bit sets: one integer per row is far cheaper than a Python loop over pairs
+    ancestors: list[int] = []  # bit sets: one integer per row is far cheaper than a Python loop over pairs of rows
     for row, parent in enumerate(above):
         depths.append(0 if parent == ROOT else depths[parent] + 1)
-        seen.append((0 if parent == ROOT else seen[parent]) | 1 << row)
-    depths += [root] * pads
-    return Tree(np.array(depths, dtype=np.int64), _unpack(seen + [0] * pads), pads)
+        ancestors.append((0 if parent == ROOT else ancestors[parent]) | 1 << row)
+    depths += [root] * padding_rows
+    return Tree(np.array(depths, dtype=np.int64), _unpack_bits(ancestors + [0] * padding_rows), padding_rows)
 
 
-def select_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
-    """Only these rows (ascending), with every candidate followed by the first one below it, and all below that.
+def take_rows_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
+    """Return only the kept rows, in depth-first order: every candidate is followed by its first child's subtree.
 
-    Drafters name likely rows first, so an accepted path then mostly stands side by side behind the root, and its keys
-    and values need not be moved. Probes stay behind the candidates, in their order.
+    Drafters put likely rows first. In this order an accepted path is therefore mostly contiguous behind the root, and
+    its keys and values need not be moved in the KV cache. Probes stay behind the candidates, in their order.
+
+    Args:
+        draft: The draft to take rows from.
+        kept: Rows to keep, ascending; the parent of each kept row is kept, too.
     """
-    candidates, parents = draft.candidates, draft.parents
+    candidates, parents = draft.num_candidates, draft.parents
     below: dict[int, list[int]] = {}
     probes: list[int] = []
     for row in reversed(kept):
@@ -72,15 +89,16 @@ def select_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
         if row in below:
             waiting += below[row]
     order += probes
-    return draft if order == list(range(len(draft))) else select(draft, order)
+    return draft if order == list(range(len(draft))) else take_rows(draft, order)
 
 
-def depth_first(draft: Draft) -> Draft:
-    """The whole draft in the order of `select_depth_first`."""
-    return select_depth_first(draft, range(len(draft)))
+def reorder_depth_first(draft: Draft) -> Draft:
+    """Return the whole draft in the order of `take_rows_depth_first`."""
+    return take_rows_depth_first(draft, range(len(draft)))
 
 
-def _unpack(seen: list[int]) -> NDArray[np.bool_]:
-    width = (len(seen) + 7) // 8
-    packed = np.frombuffer(b"".join(bits.to_bytes(width, "little") for bits in seen), dtype=np.uint8)
-    return np.unpackbits(packed.reshape(len(seen), width), axis=1, count=len(seen), bitorder="little").view(np.bool_)
+def _unpack_bits(rows: list[int]) -> NDArray[np.bool_]:
+    """Return bit sets, one integer per row, as a boolean matrix of shape (rows, rows)."""
+    width = (len(rows) + 7) // 8
+    packed = np.frombuffer(b"".join(bits.to_bytes(width, "little") for bits in rows), dtype=np.uint8)
+    return np.unpackbits(packed.reshape(len(rows), width), axis=1, count=len(rows), bitorder="little").view(np.bool_)

@@ -1,4 +1,4 @@
-"""Verification: which rows of a draft are accepted. Knows neither where drafts come from nor how a token is chosen."""
+"""Verification: which rows of a draft are accepted. Independent of who drafted and of how a token is chosen."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Callable
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
 
 
-def walk(draft: Draft, choose: Callable[[int], int], commit: Callable[[int], bool]) -> Accepted:
-    """Draw the model's own next token, then follow the child that guessed it.
+def verify(draft: Draft, choose: Callable[[int], int], commit: Callable[[int], bool]) -> Accepted:
+    """Follow the model's own tokens down the draft tree until one of them was not drafted.
 
-    ``choose(row)`` is the model's token after that row: its argmax, or one draw from its processed distribution.
-    Every token that is drawn is emitted, so the text and its law are the model's for any draft; at a node, a draft
-    is accepted with the summed probability of its children, and no scheme for one-hot drafts accepts more.
-    ``commit(token)`` makes it part of the text and says whether generation ends there: nothing is drawn after that.
+    At every node the model's next token is drawn and emitted, so the text and its distribution are the model's for any
+    draft. A draft is accepted at a node with the summed probability of the node's children; no scheme for one-hot
+    drafts accepts more. The greedy case is the acceptance rule of LLMA (section 3, algorithm 1). For sampling, the
+    distribution is that of Lookahead decoding's algorithm 4, with one draw per emitted token.
 
-    The greedy case is the acceptance rule of LLMA (section 3, algorithm 1); for sampling it has the same law as
-    Lookahead decoding's algorithm 4, with one draw per emitted token.
+    Args:
+        draft: The draft tree that the forward pass has read.
+        choose: Returns the model's token after a row: its argmax, or one draw from its processed distribution.
+        commit: Appends a token to the text and returns whether generation ends there; nothing is drawn after that.
+
+    Returns:
+        The accepted rows, and the emitted tokens: those of the rows and the bonus token.
     """
     children = draft.children
     row = ROOT

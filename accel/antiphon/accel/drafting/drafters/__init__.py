@@ -1,4 +1,4 @@
-"""Who guesses what comes next: one file, one drafter."""
+"""Drafters: one file each. They propose draft trees from references, prompt and answer, or from the model's logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.drafting.drafters.recycling import Recycling
-from antiphon.accel.drafting.drafters.runners_up import RunnersUp
+from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.drafters.trie import Trie
 
@@ -23,29 +23,36 @@ DRAFTERS: dict[str, DrafterFactory] = {
     "lookahead": Lookahead,
     "blend": Blend,
 }
-"""Every drafter that needs no trained weights, under the name that a command line gives it."""
+"""Drafters that need no trained weights, by their names on the command line."""
 
 BITA = "bita"
-"""The name of the drafter that needs trained weights."""
+"""Name of the drafter that needs trained weights."""
 
 BITA_FILE = "bita.safetensors"
-"""What the file of BiTA's weights is called: in the folder of its model the drafter "auto" finds it."""
+"""File name of BiTA's weights; the drafter "auto" looks for it in the folder of the model."""
 
 BITA_PLACES = (f"antiphon/{BITA_FILE}", BITA_FILE)
-"""Where it looks there: first in a folder of our own, since vLLM takes every such file beside weights for weights."""
+"""Where "auto" looks in that folder: first in a subfolder, because vLLM loads every safetensors file next to the
+weights as weights of the model."""
 
 
 def make_drafter(
-    name: str = "blend", *, bita: MaskWeights | None = None, window: WindowSize | None = None, reads: bool = True
+    name: str = "blend",
+    *,
+    bita: MaskWeights | None = None,
+    window: WindowSize | None = None,
+    prompt_as_reference: bool = True,
 ) -> DrafterFactory:
-    """A drafter by its name: one of `DRAFTERS`, or "bita", which needs its weights.
+    """Return the factory of a drafter by its name.
 
-    ``bita`` adds BiTA's masks to "blend". ``window`` is the size of Lookahead's window, as columns, tokens of an
-    n-gram and guesses: it adds one to "blend", and sets that of "lookahead", which with ``reads`` takes n-grams from
-    prompt and references, too.
+    Args:
+        name: One of `DRAFTERS`, or "bita".
+        bita: Weights of BiTA: required for "bita", and adds its masks to "blend".
+        window: Lookahead's W, N and G (columns, tokens of an n-gram, guesses), for "lookahead" and "blend".
+        prompt_as_reference: Whether "lookahead" also takes n-grams from prompt, references and answer.
 
     Raises:
-        ValueError: there is no such drafter, or it does not take an option that was given; the message says which do.
+        ValueError: There is no such drafter, or it does not take a given option.
     """
     if name != BITA and name not in DRAFTERS:
         raise ValueError(f"There is no drafter named {name!r}; choose one of {', '.join(DRAFTERS)}, or {BITA}.")
@@ -53,16 +60,16 @@ def make_drafter(
         raise ValueError(f"BiTA's weights are for the drafters {BITA} and blend, and this is {name!r}; leave them out.")
     if window is not None and name not in ("lookahead", "blend"):
         raise ValueError(f"A window is for the drafters lookahead and blend, and this is {name!r}; leave it out.")
-    if not reads and name != "lookahead":
-        raise ValueError(f"Only lookahead can do without the n-grams of its texts, and this is {name!r}.")
+    if not prompt_as_reference and name != "lookahead":
+        raise ValueError(f"prompt_as_reference=False is for the drafter lookahead, and this is {name!r}; leave it out.")
     if name == BITA:
         if bita is None:
             raise ValueError("The drafter bita needs weights that were trained for the model: antiphon bita train.")
         return partial(Bita, bita)
     if name == "blend" and (bita is not None or window is not None):
         return partial(Blend, bita, window=window)
-    if name == "lookahead" and (window is not None or not reads):
-        return partial(Lookahead, *(window or ()), reads=reads)
+    if name == "lookahead" and (window is not None or not prompt_as_reference):
+        return partial(Lookahead, *(window or ()), prompt_as_reference=prompt_as_reference)
     return DRAFTERS[name]
 
 
@@ -79,7 +86,7 @@ __all__ = [
     "MaskWeights",
     "Nothing",
     "Recycling",
-    "RunnersUp",
+    "RecyclingTable",
     "SuffixMatch",
     "Trie",
     "WindowSize",

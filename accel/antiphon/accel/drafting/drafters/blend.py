@@ -1,4 +1,4 @@
-"""Blend, the default: one tree of what a suffix match, BiTA's masks and Lookahead's window guess. Knows no models."""
+"""Blend, the default drafter: one tree of a suffix match, BiTA's masks and Lookahead's window. Imports no model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.accel.drafting.draft import (
 )
 from antiphon.accel.drafting.drafters.bita import Bita, MaskWeights
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.drafting.drafters.runners_up import RunnersUp, runners_up_of
+from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, recycling_table_of
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 
 WINDOW = (5, 3, 5)
@@ -29,17 +29,21 @@ WindowSize = tuple[int, int, int]
 
 
 class Blend:
-    """Drafts what its parts guess in one tree: equal paths are one row, and all rows share one budget.
+    """A `Drafter` that merges the drafts of its parts into one tree, whose rows share one budget.
 
-    The first part is a `SuffixMatch` with these runners-up (``recycling`` is its parameter), or another ``drafter``
-    without probes. With ``bita`` there are BiTA's masks, with ``window`` a window of `Lookahead` (W, N, G). Rows are
-    taken by their chance, whoever guessed them, and masks by what their logits are worth; they also stand behind rows
-    that were copied from a reference. The window is for requests without references (beside references it made
-    SmolLM2's steps shorter), and its rows are taken where they are worth more than the rows that they displace.
+    Equal paths become one row. Rows are taken by their chance and masks by the worth of their logits, whichever part
+    proposed them; masks also stand behind rows copied from a reference. The window is used only for requests without
+    references (with references it lowered the tokens per step of SmolLM2), and only if its rows are worth more than
+    the rows that they displace.
+
+    Args:
+        bita: Weights of BiTA, to add its masks.
+        window: W, N and G of a `Lookahead` window to add.
+        recycling: The same as for `SuffixMatch`.
+        drafter: Drafter without probes to use instead of a `SuffixMatch`.
 
     Raises:
-        ValueError: there is a ``drafter``, and ``recycling`` for a suffix match that there is not; or ``window`` is
-            out of range.
+        ValueError: Both ``drafter`` and ``recycling`` are given, or ``window`` is out of range.
     """
 
     def __init__(
@@ -47,25 +51,35 @@ class Blend:
         bita: MaskWeights | None = None,
         *,
         window: WindowSize | None = None,
-        recycling: bool | RunnersUp = True,
+        recycling: bool | RecyclingTable = True,
         drafter: Drafter | None = None,
     ) -> None:
         if drafter is not None and recycling is not True:
             raise ValueError("recycling belongs to the suffix match, which drafter replaces; give it to that drafter.")
-        self.drafter: Drafter = SuffixMatch(recycling=recycling) if drafter is None else drafter
-        self.runners_up = runners_up_of(self.drafter)
+        self._own_match: SuffixMatch | None = None
+        if drafter is None:
+            drafter = self._own_match = SuffixMatch(recycling=recycling)
+        self.drafter: Drafter = drafter
+        self.recycling_table = recycling_table_of(self.drafter)
         self.bita_weights = bita
         self.bita = Bita(bita) if bita is not None else None
-        self._window = Lookahead(*window, reads=False) if window else None  # the drafter reads
+        # The suffix match already drafts from the texts.
+        self._window = Lookahead(*window, prompt_as_reference=False) if window else None
         self.lookahead: Lookahead | None = None
+
+    def use_table(self, table: RecyclingTable | None) -> None:
+        """Share a recycling table with other requests, or use none; a ``drafter`` or ``recycling`` that was given stays."""
+        if self._own_match is not None:
+            self._own_match.use_table(table)
+            self.recycling_table = self._own_match.recycling_table
 
     @property
     def parts(self) -> tuple[type, ...]:
-        """The classes of the parts: drafters of the same parts are worth the same."""
+        """Classes of the parts; drafters with equal parts share acceptance statistics."""
         return tuple(type(part) for part in (self.drafter, self.bita, self._window) if part is not None)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
-        """All forget the last request; masks and window are in the first forward already."""
+        """Begin a request in all parts; return masks and window for the first forward pass."""
         self.drafter.begin(prompt, references)
         self.lookahead = self._window if prompt and not references else None
         masks = self.bita.begin(prompt, references) if self.bita else EMPTY
@@ -73,29 +87,29 @@ class Blend:
         return merge(masks, window) if window else masks
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """One tree of at most ``budget`` rows, masks and window included."""
+        """Return one tree of at most ``budget`` rows, masks and window included."""
         tree = self.drafter.propose(context, budget)
         if self.bita:
             tree = merge(tree, self.bita.guesses())
         if self.lookahead is None:
-            return self._taken(tree, budget)
+            return self._trimmed(tree, budget)
         tree = merge(tree, self.lookahead.share(context[-1], range(0), slice(None), budget))
         window = self.lookahead.share(context[-1], self.lookahead.columns, slice(0), 0)
-        whole, left = self._taken(tree, budget), budget - len(window)
+        whole, left = self._trimmed(tree, budget), budget - len(window)
         displaced = sorted(whole.chances, reverse=True)[max(left, 0) :]
         if left < 0 or sum(window.chances) <= sum(displaced):
             return whole
-        return merge(self._taken(tree, left), window)
+        return merge(self._trimmed(tree, left), window)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """All learn; the first part is shown no probes."""
-        shown = logits.head(draft.candidates) if logits is not None and draft.probes else logits
-        self.drafter.observe(without_probes(draft), accepted, shown)
+        """Pass the step to all parts; the first part gets no probes."""
+        own_logits = logits.head(draft.num_candidates) if logits is not None and draft.num_probes else logits
+        self.drafter.observe(without_probes(draft), accepted, own_logits)
         if self.bita:
             self.bita.observe(draft, accepted, logits)
         if self.lookahead:
             self.lookahead.observe(draft, accepted, logits)
 
-    def _taken(self, tree: Draft, budget: int) -> Draft:
-        """The rows of a tree that are worth most, and the masks behind them."""
+    def _trimmed(self, tree: Draft, budget: int) -> Draft:
+        """Return the most valuable rows of a tree, with masks behind them if there is BiTA."""
         return self.bita.with_masks(tree, budget) if self.bita else trim(tree, budget, sys.maxsize)

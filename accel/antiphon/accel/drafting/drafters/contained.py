@@ -1,4 +1,4 @@
-"""Whether one sequence of tokens stands in another. Knows nothing of drafts."""
+"""Substring search over tokens: whether one sequence occurs in another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from antiphon.accel.drafting.draft import Tokens
 
 
 class Contained:
-    """The runs of tokens that stand in a text: ``tokens in Contained(text)``."""
+    """The contiguous runs of a token sequence, for tests by ``tokens in Contained(text)``.
+
+    Args:
+        text: Token ids to search in.
+    """
 
     def __init__(self, text: Tokens) -> None:
         self._text = array("q", text).tobytes()
@@ -16,6 +20,6 @@ class Contained:
     def __contains__(self, tokens: Tokens) -> bool:
         wanted, size = array("q", tokens), array("q").itemsize
         place = self._text.find(wanted.tobytes())
-        while place % size and place >= 0:  # bytes that lie across two tokens
+        while place % size and place >= 0:  # the bytes match across the boundary of two tokens
             place = self._text.find(wanted.tobytes(), place + 1)
         return place >= 0

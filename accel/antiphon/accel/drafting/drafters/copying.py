@@ -7,22 +7,27 @@ from random import Random
 from typing import Literal, get_args
 
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens, chain
-from antiphon.accel.drafting.drafters.occurrences import END, Occurrences
+from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
 
 Tie = Literal["first", "last", "random"]
-"""Which of several equally long matches is copied."""
+"""Which of several equally long matches to copy."""
 
 
 class Copying:
-    """Drafts one chain: the ``k`` tokens after the longest match of the answer's last tokens in a reference.
+    """A `Drafter` of one chain: the ``k`` tokens after the longest match of the answer's last tokens in a reference.
 
-    ``n`` to ``max_n`` tokens must match; the longest match wins, and ``tie`` chooses among equals ("random" by
-    ``seed``, anew for every request). A copy ends with its reference and never runs into the next one; a match that
-    nothing follows is passed over for the next one. Only generated tokens are looked up, as in the paper;
-    ``use_prompt_tail`` lets the end of the prompt take part. ``k`` is the paper's: tokens copied, the root not counted.
+    A copy ends with its reference and never runs into the next one. A match that nothing follows is skipped.
 
-    ``strict_official`` does what the authors' code does at the end of a reference: the match counts even if nothing
-    follows it, and the step is a plain one.
+    Args:
+        n: Minimum number of matching tokens.
+        k: Number of tokens to copy, as in the paper: the root is not counted.
+        max_n: Maximum number of tokens to match.
+        tie: Which of several longest matches to copy; "random" draws from ``seed`` again for every request.
+        seed: Seed for ``tie="random"``.
+        strict_official: Handle the end of a reference as the authors' code does: a match counts even if nothing follows
+            it, and the step is then a plain one.
+        use_prompt_tail: Also match the end of the prompt. By default only generated tokens are looked up, as in the
+            paper.
 
     Raises:
         ValueError: ``n``, ``max_n``, ``k`` or ``tie`` is out of range.
@@ -50,41 +55,42 @@ class Copying:
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the references; of the prompt only its length matters, for that is where the answer begins."""
+        """Index the references; of the prompt only the length is used, as the beginning of the answer."""
         self._random = Random(self._seed)
         self._start = 0 if self._use_prompt_tail else len(prompt)
-        self._occurrences = Occurrences()
+        self._index = TokenIndex()
         for reference in references:
-            self._occurrences.extend(reference)
-            self._occurrences.close(is_place=self._strict_official)
+            self._index.extend(reference)
+            self._index.close(is_position=self._strict_official)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """One chain of at most ``k`` and at most ``budget`` tokens; empty where fewer than ``n`` tokens match."""
+        """Return a chain of at most ``k`` and at most ``budget`` tokens; empty if fewer than ``n`` tokens match."""
         tail = context[max(self._start, len(context) - self.max_n) :]
-        matches = self._occurrences.after(tail, self.max_n)
+        matches = self._index.find_matches(tail, self.max_n)
         if len(matches) < self.n or budget < 1:
             return EMPTY
         copy = self._copy(self._choose(matches[-1]), min(self.k, budget))
         return chain(copy, _chances(len(matches), len(copy)))
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Nothing: the context given to ``propose`` holds everything that is needed."""
+        """Ignore the step: the context of `propose` has all that is needed."""
 
-    def _choose(self, places: Sequence[int]) -> int:
+    def _choose(self, positions: Sequence[int]) -> int:
         if self.tie == "random":
-            return self._random.choice(places)
-        return places[0] if self.tie == "first" else places[-1]
+            return self._random.choice(positions)
+        return positions[0] if self.tie == "first" else positions[-1]
 
-    def _copy(self, place: int, length: int) -> list[int]:
-        copy = self._occurrences.tokens[place : place + length]
+    def _copy(self, position: int, length: int) -> list[int]:
+        copy = self._index.tokens[position : position + length]
         return copy[: copy.index(END)] if END in copy else copy
 
 
 def _chances(matched: int, rows: int) -> list[float]:
-    """A copy after m matching tokens begins well in about m / (m + 2) of the cases, and goes on in m / (m + 1.5).
+    """Return the chances of a copy: its first token is right with m / (m + 2) after m matching tokens.
 
-    Measured on recorded answers to four kinds of questions: beginnings 0.22 to 0.34 at m = 1, 0.5 at 2, 0.6 at 3;
-    going on 0.33 to 0.72 at m = 2, 0.66 to 0.84 at 5, 0.82 to 0.9 at 8, 0.78 to 0.94 at 12.
+    Each later token is right with m / (m + 1.5), where m counts the tokens before it. Both are fits to recorded answers
+    to four kinds of questions: first tokens 0.22 to 0.34 at m = 1, 0.5 at 2, 0.6 at 3; later ones 0.33 to 0.72 at
+    m = 2, 0.66 to 0.84 at 5, 0.82 to 0.9 at 8, 0.78 to 0.94 at 12.
     """
     chances: list[float] = []
     for m in range(matched, matched + rows):

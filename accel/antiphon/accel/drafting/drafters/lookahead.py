@@ -1,49 +1,176 @@
-"""Lookahead decoding: the model drafts for itself, from a window of guesses beside the text. Knows no other texts."""
+"""Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): draft n-grams that the model generated in a window."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens, merge
-from antiphon.accel.drafting.drafters.pool import Pool
-from antiphon.accel.drafting.drafters.window import Window
 
-GOES_ON = 0.6
-"""How often a row of an n-gram is accepted where the one above it is."""
+NGRAM_CHANCE = 0.6
+"""Probability that a row of an n-gram is accepted if its parent is."""
+
+WINDOW_WORTH = 0.3
+"""Value of the logits of a whole window, in expected tokens: they added 0.2 to 0.5 tokens to a step of SmolLM2."""
+
+
+class NGramPool:
+    """N-grams by their first token, at most ``capacity`` of each: the n-gram pool of the paper (section 3.2).
+
+    An n-gram that is added again becomes the newest one of its token; looking it up does not change the order.
+
+    Args:
+        capacity: Maximum number of n-grams per first token.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._followers: dict[int, dict[tuple[int, ...], None]] = {}
+
+    def add(self, ngram: Tokens) -> None:
+        """Add an n-gram as the newest of its first token; beyond the capacity the oldest one is dropped."""
+        first, *rest = ngram
+        followers = self._followers.setdefault(first, {})
+        followers.pop(tuple(rest), None)
+        followers[tuple(rest)] = None
+        if len(followers) > self.capacity:
+            del followers[next(iter(followers))]
+
+    def add_all(self, text: Tokens, size: int) -> None:
+        """Add every n-gram of ``size`` tokens in a text, in its order."""
+        for start in range(len(text) - size + 1):
+            self.add(text[start : start + size])
+
+    def lookup(self, token: int) -> list[tuple[int, ...]]:
+        """Return the n-grams that begin with a token, without it, oldest first."""
+        return list(self._followers.get(token, ()))
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        """Return all n-grams, grouped by first token, oldest first."""
+        return ((first, *rest) for first, followers in self._followers.items() for rest in followers)
+
+
+class Window:
+    """The lookahead window: ``width`` columns of guesses, the first one below the root, ``size`` - 1 levels deep.
+
+    Level 0 runs along the text: its tokens are guesses at the next 1, 2, ... positions, and each attends to those
+    before it. A column starts in one of them (column 0 in the root) and goes down level by level; a token attends to
+    those of its column above it and to their ancestors. So the window is a tree of rows: row (0, i) follows
+    (0, i - 1), and row (l, j) follows (l - 1, j), where (0, j - 1) is the start of column j and the root is that of
+    column 0.
+
+    The model's token after the deepest one of a column is the next token of the column: one Jacobi iteration for every
+    level at once (section 3.1). At first only level 0 exists, and each forward pass adds a level. Once there are all
+    levels, each forward pass also drops the oldest. Either way the window advances by one token.
+
+    Args:
+        width: Number of columns of the full window (the paper's W).
+        size: Tokens of an n-gram (the paper's N).
+        prompt: Tokens to draw level 0 from. Level 0 starts with ``size`` - 2 tokens more than it has in the end.
+        random: Source of randomness.
+    """
+
+    def __init__(self, width: int, size: int, prompt: Tokens, random: Random) -> None:
+        self.size = size
+        self.levels = [random.choices(prompt, k=width + size - 3)]
+
+    @property
+    def columns(self) -> int:
+        """Current number of columns; more than ``width`` until all levels exist."""
+        return len(self.levels[0]) + 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all levels exist, so that a column and its next token are an n-gram."""
+        return len(self.levels) == self.size - 1
+
+    def draft(self, columns: range) -> Draft:
+        """Return these columns as probes, with the part of level 0 that they attend to."""
+        above = self.levels[0][: columns[-1]] if columns else []
+        tokens, parents, tips = list(above), list(range(ROOT, len(above) - 1)), [ROOT, *range(len(above))]
+        for level in self.levels[1:]:
+            for column in columns:
+                parents.append(tips[column])
+                tips[column] = len(tokens)
+                tokens.append(level[column])
+        worth = WINDOW_WORTH / max(len(tokens), 1)
+        return Draft.unchecked(tuple(tokens), tuple(parents), (worth,) * len(tokens), num_probes=len(tokens))
+
+    def path(self, column: int) -> list[int]:
+        """Return the tokens from the root down to the deepest one of a column."""
+        return [*self.levels[0][:column], *(level[column] for level in self.levels[1:])]
+
+    def ngrams(self, root: int, answers: Tokens) -> list[tuple[int, ...]]:
+        """Return the n-gram of every column of a full window.
+
+        Args:
+            root: The last confirmed token.
+            answers: The model's token after each column.
+        """
+        heads = [root, *self.levels[0]]
+        return [
+            (head, *(level[column] for level in self.levels[1:]), token)
+            for column, (head, token) in enumerate(zip(heads, answers, strict=True))
+        ]
+
+    def advance(self, answers: Tokens) -> None:
+        """Advance by one token, with the model's token after each column as the newest level."""
+        if self.is_full:
+            self.levels = [*self.levels[1:], list(answers)]
+            self.levels[0] = self.levels[0][1:]
+        else:
+            self.levels = [level[1:] for level in (*self.levels, list(answers))]
+
+
+def window_rows(width: int, size: int) -> int:
+    """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1.
+
+    Args:
+        width: Number of columns W.
+        size: Tokens of an n-gram N.
+    """
+    return width * (size - 1) - 1
 
 
 class Lookahead:
-    """Drafts n-grams that the model itself made up in earlier forwards (Fu et al. 2024, arXiv 2402.02057).
+    """A `Drafter` of n-grams that the model itself generated in earlier forward passes.
 
-    Beside every draft stands a window of ``window`` columns, whose rows are probes: each forward makes all columns one
-    token longer, and a column of ``ngram`` tokens goes into a pool. When the text reaches the first token of pooled
-    n-grams, the newest ``guesses`` of them are the draft. Nothing has to be trained, and no text is needed; with
-    ``reads`` the n-grams of references, prompt and answer go into the pool, too.
+    Every draft contains a `Window`, whose rows are probes: each forward pass extends all columns by one token, and
+    columns of ``ngram`` tokens go into an `NGramPool`. When the text reaches the first token of pooled n-grams, the
+    newest of them are drafted. No training and no reference is needed.
 
-    A row of the window is accepted like any other where it is right: it sees exactly the tokens above it, at their
-    positions, so it is the row that a draft of the same tokens would have. The window always goes on with the model's
-    best tokens, also where the text is sampled. Each request begins anew, with a window drawn by ``seed``.
+    A row of the window is accepted like any other if it is right: it attends exactly to the tokens above it at their
+    positions, as a draft of the same tokens would. The window always continues with the model's best tokens, even if
+    the text is sampled.
+
+    Args:
+        window: Number of columns of the window (the paper's W).
+        ngram: Tokens of an n-gram (the paper's N).
+        guesses: Maximum number of n-grams per first token in the pool and in a draft (the paper's G).
+        prompt_as_reference: Whether the n-grams of references, prompt and answer go into the pool, too.
+        seed: Seed for the first window of each request.
 
     Raises:
-        ValueError: a parameter is out of range.
+        ValueError: A parameter is out of range.
     """
 
-    def __init__(self, window: int = 7, ngram: int = 5, guesses: int = 7, *, reads: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, window: int = 7, ngram: int = 5, guesses: int = 7, *, prompt_as_reference: bool = True, seed: int = 0
+    ) -> None:
         if window < 1 or ngram < 2 or guesses < 0:
             raise ValueError(
-                f"window is {window}, ngram {ngram} and guesses {guesses}; a window has 1 column or more, an n-gram 2 "
-                "tokens or more, and 0 guesses or more are drafted."
+                f"window is {window}, ngram is {ngram} and guesses is {guesses}; give a window of at least 1 column, "
+                "n-grams of at least 2 tokens, and at least 0 guesses."
             )
         self.width, self.ngram, self.guesses = window, ngram, guesses
-        self.reads, self.seed = reads, seed
+        self.prompt_as_reference, self.seed = prompt_as_reference, seed
         self.begin((), ())
 
     @property
-    def rows(self) -> int:
-        """The most rows of a draft: W - 1 + W (N - 2) of the window, (N - 1) G of n-grams.
+    def max_rows(self) -> int:
+        """Largest number of rows of a draft: W - 1 + W (N - 2) of the window and (N - 1) G of n-grams.
 
-        A window narrower than its n-grams is larger before it has all of its levels, and that counts.
+        A window narrower than its n-grams is larger before all its levels exist, which is included.
         """
         longest = self.width + self.ngram - 2
         window = max((level + 1) * (longest - level) for level in range(self.ngram - 1)) - 1
@@ -51,37 +178,49 @@ class Lookahead:
 
     @property
     def columns(self) -> range:
-        """The columns that the window has now; none before the first request."""
+        """Current columns of the window; none before the first request."""
         return range(self.window.columns if self.window else 0)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Draw a new window from the prompt; its rows are to be in the first forward already."""
-        self.pool = Pool(self.guesses)
+        """Draw a new window from the prompt and return it for the first forward pass."""
+        self.pool = NGramPool(self.guesses)
         self.window = Window(self.width, self.ngram, prompt, Random(self.seed)) if prompt else None
         self._tail = tuple(prompt[-self.ngram :])
-        if self.reads:
+        if self.prompt_as_reference:
             for text in (*references, prompt):
-                self.pool.read(text, self.ngram)
-        return self.propose(prompt, self.rows)
+                self.pool.add_all(text, self.ngram)
+        return self.propose(prompt, self.max_rows)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """The pool's n-grams after the last token, ``budget`` rows of them at most, and the whole window as probes."""
+        """Return at most ``budget`` rows of pooled n-grams after the last token, and the whole window as probes."""
         return self.share(context[-1], self.columns, slice(None), budget) if self.window else EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Move the window on, if its rows were verified."""
+        """Advance the window if its rows were verified."""
         self.advance(self.answers(draft, logits, self.columns), accepted.tokens)
 
     def share(self, root: int, columns: range, guesses: slice, budget: int) -> Draft:
-        """A part of the draft: these columns of the window, and these of the n-grams, which stand newest first."""
-        ngrams = self.pool.after(root)[::-1][guesses]
+        """Return a part of the draft, for devices that verify one part each.
+
+        Args:
+            root: The last confirmed token.
+            columns: Columns of the window.
+            guesses: Which of the pooled n-grams, newest first.
+            budget: Maximum number of rows of n-grams.
+        """
+        ngrams = self.pool.lookup(root)[::-1][guesses]
         window = self.window.draft(columns) if self.window else EMPTY
-        return merge(_tree(ngrams, budget), window)
+        return merge(_ngram_tree(ngrams, budget), window)
 
     def answers(self, draft: Draft, logits: Logits | None, columns: range) -> list[int]:
-        """The model's best token after each of these columns; none where their rows were not verified.
+        """Return the model's best token after each column; empty if their rows were not verified.
 
-        Rows are found by their paths, so it does not matter what else a draft has, or which row stands for equal ones.
+        Rows are found by their paths, so neither other rows of the draft nor merged duplicates matter.
+
+        Args:
+            draft: The draft that was verified.
+            logits: Its logits, or None.
+            columns: Columns of the window.
         """
         if not self.window or logits is None:
             return []
@@ -94,25 +233,29 @@ class Lookahead:
             if row is None:
                 return []
             rows.append(row)
-        return [logits.best(row) for row in rows]
+        return [logits.argmax(row) for row in rows]
 
     def advance(self, answers: Tokens, emitted: Tokens) -> None:
-        """Put what the columns have become into the pool and move the window, by one token however many were emitted.
+        """Pool the n-grams of the columns and advance the window by one token, however many were emitted.
 
-        After several emitted tokens the window stands a few positions behind the text; its next levels make up for it.
+        After several emitted tokens the window is a few positions behind the text; its next levels make up for it.
+
+        Args:
+            answers: The model's best token after each column; empty if the window was not verified.
+            emitted: The emitted tokens of the step.
         """
         if self.window and answers:
             for ngram in self.window.ngrams(self._tail[-1], answers) if self.window.is_full else ():
                 self.pool.add(ngram)
-            self.window.move(answers)
+            self.window.advance(answers)
         for token in emitted:
             self._tail = (*self._tail, token)[-self.ngram :]
-            if self.reads and len(self._tail) == self.ngram:
+            if self.prompt_as_reference and len(self._tail) == self.ngram:
                 self.pool.add(self._tail)
 
 
-def _tree(ngrams: Sequence[tuple[int, ...]], budget: int) -> Draft:
-    """The first ``budget`` rows of the n-grams as one tree; all n-grams are taken to be equally likely."""
+def _ngram_tree(ngrams: Sequence[tuple[int, ...]], budget: int) -> Draft:
+    """Return the first ``budget`` rows of the n-grams as one tree; all n-grams count as equally likely."""
     rows: dict[tuple[int, ...], int] = {(): ROOT}
     counts: list[int] = []
     for ngram in ngrams:
@@ -121,8 +264,8 @@ def _tree(ngrams: Sequence[tuple[int, ...]], budget: int) -> Draft:
             counts += [0] * (row == len(counts))
             counts[row] += 1
     paths = list(rows)[1 : 1 + budget]
-    return Draft.trusted(
+    return Draft.unchecked(
         tuple(path[-1] for path in paths),
         tuple(rows[path[:-1]] for path in paths),
-        tuple(counts[row] / len(ngrams) * GOES_ON ** len(path) for row, path in enumerate(paths)),
+        tuple(counts[row] / len(ngrams) * NGRAM_CHANCE ** len(path) for row, path in enumerate(paths)),
     )

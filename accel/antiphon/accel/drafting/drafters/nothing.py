@@ -8,16 +8,16 @@ from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens
 
 
 class Nothing:
-    """Never drafts: every forward emits one token, as plain decoding does."""
+    """A `Drafter` that never drafts: every forward pass emits one token, as in plain decoding."""
 
     __slots__ = ()
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Read nothing."""
+        """Ignore the request."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """An empty draft, whatever the budget."""
+        """Return the empty draft."""
         return EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Learn nothing."""
+        """Ignore the step."""

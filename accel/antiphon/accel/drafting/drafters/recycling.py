@@ -1,4 +1,4 @@
-"""Token Recycling: the model's own runners-up as a tree (Luo et al. 2024, arXiv 2408.08696). Knows no texts."""
+"""Token Recycling (Luo et al. 2024, arXiv 2408.08696): a tree of the model's top tokens from earlier forward passes."""
 
 from __future__ import annotations
 
@@ -7,38 +7,47 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
-from antiphon.accel.drafting.drafters.runners_up import RunnersUp, contexts
+from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, context_keys
 
 
 class Recycling:
-    """Drafts what the model found likely when it last read the same two tokens, or the same one.
+    """A `Drafter` of the tokens that the model ranked highest when it last read the same two tokens, or the last one.
 
     Rows are taken best first by the product of the chances on their path, so the tree is deep where the model was
-    sure; the paper's tree always has the same shape. Every row of every forward updates the table, accepted or not.
-    Without a ``table`` the drafter has one of its own, cleared for each request; a table that is given is kept, and
-    may be shared by requests of the same model.
+    certain; the tree of the paper always has the same shape. Every row of every forward pass updates the table,
+    accepted or not.
+
+    Args:
+        table: Table to use and update; requests of the same model can share it. By default the drafter has a table of
+            its own, which each request clears.
     """
 
-    def __init__(self, table: RunnersUp | None = None) -> None:
-        self.runners_up = RunnersUp() if table is None else table
-        self._forgets = table is None
+    def __init__(self, table: RecyclingTable | None = None) -> None:
+        self.recycling_table = RecyclingTable() if table is None else table
+        self._clears_table = table is None
         self.begin((), ())
 
+    def use_table(self, table: RecyclingTable | None) -> None:
+        """Share a recycling table with other requests, unless one was given before; None changes nothing."""
+        if self._forgets and table is not None:
+            self.recycling_table, self._forgets = table, False
+
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Of the prompt only its last two tokens matter."""
-        if self._forgets:
-            self.runners_up.clear()
+        """Remember the last two tokens of the prompt."""
+        if self._clears_table:
+            self.recycling_table.clear()
         self._tail = tuple(prompt[-2:])
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """A tree of at most ``budget`` rows, the likeliest first; empty after a token of which nothing is known."""
+        """Return a tree of at most ``budget`` rows, the most likely ones; empty if the last token is unknown."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
         order = count()
-        [(before, last)] = contexts(context[-2:], EMPTY)
+        [(before, last)] = context_keys(context[-2:], EMPTY)
         heap = [
-            (-chance, next(order), ROOT, last, token) for token, chance in self.runners_up.after(before, last).items()
+            (-chance, next(order), ROOT, last, token)
+            for token, chance in self.recycling_table.lookup(before, last).items()
         ]
         heapify(heap)
         while heap and len(tokens) < budget:
@@ -47,11 +56,11 @@ class Recycling:
             tokens.append(last)
             parents.append(parent)
             chances.append(-negative)
-            for token, chance in self.runners_up.after(before, last).items():
+            for token, chance in self.recycling_table.lookup(before, last).items():
                 heappush(heap, (negative * chance, next(order), row, last, token))
-        return Draft.trusted(tuple(tokens), tuple(parents), tuple(chances))
+        return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Learn what the model found likely after every row."""
-        self.runners_up.learn(self._tail, draft, logits)
+        """Write the model's top tokens after every row to the table."""
+        self.recycling_table.update(self._tail, draft, logits)
         self._tail = (*self._tail, *accepted.tokens)[-2:]

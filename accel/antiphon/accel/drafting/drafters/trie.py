@@ -1,4 +1,4 @@
-"""N-gram trie: every known continuation of the last tokens as one tree, the most frequent rows first."""
+"""N-gram trie (Chen et al. 2025): all known continuations of the last tokens as one tree, the most frequent first."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ from heapq import heappop, heappush
 from typing import Literal, get_args
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
-from antiphon.accel.drafting.drafters.occurrences import END, Occurrences
+from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
 
 Counting = Literal["occurrences", "window"]
-"""What a frequency counts: the places where a continuation stands, or the paper's windows that hold it there."""
+"""What a frequency counts: the occurrences of a continuation, or the windows of the paper that contain it."""
 
 
 class Trie:
-    """Drafts a tree: what followed the longest known suffix of the context, up to ``num_draft`` rows by frequency.
+    """A `Drafter` of the tree of everything that followed the longest known suffix of the context.
 
-    The last ``prefix`` tokens (the paper's L_p) are looked up, then one fewer, down to one; the first hit answers.
-    Rows go ``n - prefix`` tokens deep, or ``depth`` if that is given. Equal frequencies go by depth, shallow first,
-    then by what was seen first, so that the draft is the same in every run. References are looked up each by itself;
-    prompt and answer are one text, and the answer counts as if the trie were built anew at every step.
+    The last ``prefix`` tokens are looked up, then one fewer, down to one; the first lookup with a continuation is used.
+    Rows are sorted by frequency, then shallow ones first, then those seen first, so drafts are reproducible. Each
+    reference is a separate text; prompt and answer are one text. The draft is the same as if the trie were rebuilt
+    with the answer at every step.
 
-    ``counting="window"`` counts as the paper's Algorithm 1 does: every full window of ``n`` tokens is inserted once
-    for each of its ``prefix`` cuts, so a place in the middle of a text counts up to ``prefix`` times and a
-    continuation that no full window holds counts nothing.
+    Args:
+        n: Window size of the paper, in tokens.
+        prefix: Number of tokens to look up (the paper's L_p).
+        num_draft: Maximum number of rows.
+        depth: Maximum depth of a row, ``n - prefix`` by default.
+        counting: "occurrences", or "window" for the counts of the paper's Algorithm 1: every full window of ``n``
+            tokens is inserted once for each of its ``prefix`` cuts. A position in the middle of a text then counts up
+            to ``prefix`` times, and a continuation that no full window contains does not count.
+        include_prompt: Whether to draft from the prompt.
+        include_output: Whether to draft from the answer.
 
     Raises:
         ValueError: ``n``, ``prefix``, ``num_draft``, ``depth`` or ``counting`` is out of range.
@@ -55,21 +62,21 @@ class Trie:
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the references, each alone, and the prompt."""
-        self._occurrences = Occurrences()
+        """Index the prompt, and each reference as a separate text."""
+        self._index = TokenIndex()
         for reference in references:
-            self._occurrences.extend(reference)
-            self._occurrences.close()
+            self._index.extend(reference)
+            self._index.close()
         if self._include_prompt:
-            self._occurrences.extend(prompt)
+            self._index.extend(prompt)
         self._read = len(prompt)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """A tree of at most ``num_draft`` and at most ``budget`` rows; empty where nothing followed the last token."""
+        """Return a tree of at most ``num_draft`` and ``budget`` rows; empty if nothing followed the last token."""
         if self._include_output:
-            self._occurrences.extend(context[self._read :])
+            self._index.extend(context[self._read :])
             self._read = max(self._read, len(context))
-        matches = self._occurrences.after(context[-self.prefix :], self.prefix)
+        matches = self._index.find_matches(context[-self.prefix :], self.prefix)
         for matched in range(len(matches), 0, -1):
             draft = self._grow(matches[matched - 1], matched, min(budget, self.num_draft))
             if draft.tokens:
@@ -77,43 +84,44 @@ class Trie:
         return EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Nothing: the context given to ``propose`` holds everything that is needed."""
+        """Ignore the step: the context of `propose` has all that is needed."""
 
-    def _grow(self, places: Sequence[int], matched: int, rows: int) -> Draft:
-        """The ``rows`` most frequent paths after ``places``: a child is never more frequent than its parent."""
+    def _grow(self, positions: Sequence[int], matched: int, rows: int) -> Draft:
+        """Return the ``rows`` most frequent paths from these positions, parents before children."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
         heap: list[tuple[int, int, int, int, int, Sequence[int], float]] = []
-        parent, depth, total, chance = ROOT, 1, self._frequency(places, matched, matched), 1.0
+        parent, depth, total, chance = ROOT, 1, self._frequency(positions, matched, matched), 1.0
         while len(tokens) < rows:
             if depth <= self.depth:
                 agreed = matched + depth - 1
-                for token, group in self._occurrences.continuations(places, depth - 1).items():
+                for token, group in self._index.continuations(positions, depth - 1).items():
                     if count := self._frequency(group, matched, agreed + 1):
                         share = chance * count / total * agreed / (agreed + 1)
                         heappush(heap, (-count, depth, group[0], parent, token, group, share))
             if not heap:
                 break
-            negative, depth, _, parent, token, places, chance = heappop(heap)
+            negative, depth, _, parent, token, positions, chance = heappop(heap)
             tokens.append(token)
             parents.append(parent)
             chances.append(chance)
             parent, depth, total = len(tokens) - 1, depth + 1, -negative
-        return Draft.trusted(tuple(tokens), tuple(parents), tuple(chances))
+        return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
-    def _frequency(self, places: Sequence[int], matched: int, length: int) -> int:
-        """The frequency f of a path of ``length`` tokens, ``matched`` of which stand before each of ``places``."""
+    def _frequency(self, positions: Sequence[int], matched: int, length: int) -> int:
+        """Return the frequency f of a path of ``length`` tokens, of which ``matched`` precede each position."""
         if self.counting == "occurrences":
-            return len(places)
-        return sum(self._windows(place - matched, length) for place in places)
+            return len(positions)
+        return sum(self._windows(position - matched, length) for position in positions)
 
     def _windows(self, start: int, length: int) -> int:
-        """How many windows of n tokens begin j tokens before ``start`` (0 <= j < prefix) and hold the whole path.
+        """Return the number of windows of n tokens that begin j tokens before ``start`` and contain the whole path.
 
-        The path is the ``length`` tokens from ``start`` on: j is limited by what stands before, and n - j >= length.
+        The path is the ``length`` tokens from ``start`` on; 0 <= j < prefix, j is at most the number of tokens before
+        ``start`` in its text, and n - j >= length.
         """
-        tokens, before, ahead = self._occurrences.tokens, 0, length
+        tokens, before, ahead = self._index.tokens, 0, length
         while before < self.prefix - 1 and tokens[start - before - 1] != END:
             before += 1
         while ahead < self.n and tokens[start + ahead] != END:

@@ -1,7 +1,6 @@
-"""How likely a model finds each of several texts as its answer: a draft of all of them, whose logits are what counts.
+"""Scoring of given continuations: the log-probability of several texts as the beginning of a model's answer.
 
-Verification is what reads them: the texts are one tree, so they cost one forward beside the prompt, and those that
-begin alike share rows. Knows no engine.
+The texts are one draft tree, so they cost one forward pass together, and texts with a common beginning share rows.
 """
 
 from __future__ import annotations
@@ -11,38 +10,42 @@ from collections.abc import Sequence
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
 
 
-class Weigher:
-    """A `Drafter` that drafts these texts (token ids) once, in the first forward, and notes how likely each is.
+class ContinuationScorer:
+    """A `Drafter` that drafts the given texts once, in the first forward pass, and records their log-probabilities.
 
-    ``log_probabilities`` has one entry for each text, in nats: of all its tokens as the answer's first ones. It is None
-    until the first step is done, and stays so where not all rows of the draft could be verified with it.
+    Args:
+        texts: Token ids of each text.
+
+    Attributes:
+        log_probabilities: Sum of log p(token | prompt, tokens before it) of each text, in nats. None before the first
+            step, and if that step did not verify all rows of the draft.
     """
 
     def __init__(self, texts: Sequence[Tokens]) -> None:
         self._texts = [tuple(text) for text in texts]
         self._draft = _tree(self._texts)
-        self._is_over = False
+        self._is_done = False
         self.log_probabilities: list[float] | None = None
 
     @property
-    def rows(self) -> int:
-        """How many rows the draft has."""
+    def num_rows(self) -> int:
+        """Number of rows of the draft."""
         return len(self._draft.tokens)
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """All texts as one tree, without the last token of each: after it nothing has to be known."""
+        """Return all texts as one tree, each without its last token, whose logits are not needed."""
         return self._draft
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Nothing: the texts hang from the prompt's last token alone."""
+        """Return an empty draft: the texts follow the prompt only."""
         return EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Note log p(text) = sum of log p(token | prompt, tokens before it), for each text."""
-        if self._is_over or logits is None:
+        """Record log p(text) = sum of log p(token | prompt, tokens before it) for each text."""
+        if self._is_done or logits is None:
             return
-        self._is_over = True
-        places = [_rows(text, draft) for text in self._texts]
+        self._is_done = True
+        places = [_logit_rows(text, draft) for text in self._texts]
         found = [rows for rows in places if rows is not None]
         if len(found) < len(places):
             return
@@ -69,8 +72,8 @@ def _tree(texts: Sequence[Tokens]) -> Draft:
     return Draft(tuple(tokens), tuple(parents), (1.0,) * len(tokens))
 
 
-def _rows(text: Tokens, draft: Draft) -> list[int] | None:
-    """Where the logits say each of the tokens of a text, the root first; None where rows of it are missing."""
+def _logit_rows(text: Tokens, draft: Draft) -> list[int] | None:
+    """Return for each token of a text its row of the logits tensor (0: the root); None if a row is missing."""
     rows = [ROOT]
     for token in text[:-1]:
         below = draft.children.get(rows[-1], {})

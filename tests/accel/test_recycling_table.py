@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain
-from antiphon.accel.drafting.drafters import RunnersUp
-from antiphon.accel.drafting.drafters.runners_up import K, contexts
+from antiphon.accel.drafting.drafters import RecyclingTable
+from antiphon.accel.drafting.drafters.recycling_table import TOP_K, context_keys
 from antiphon.accel.engines.torch.logits import TorchLogits
 
 VOCABULARY = 40
@@ -30,20 +30,20 @@ def logits_of(*rows: dict[int, float]) -> TorchLogits:
     return TorchLogits(tensor_of(*rows))
 
 
-def taught(*pairs: tuple[int, int], entries: int = 100) -> RunnersUp:
+def taught(*pairs: tuple[int, int], entries: int = 100) -> RecyclingTable:
     """A table that stood after each of these pairs of tokens, and found the token above the second one best."""
-    table = RunnersUp("m", entries=entries)
+    table = RecyclingTable("m", entries=entries)
     for pair in pairs:
-        table.learn(pair, EMPTY, logits_of({pair[1] + 1: 3.0}))
+        table.update(pair, EMPTY, logits_of({pair[1] + 1: 3.0}))
     return table
 
 
 def test_every_row_teaches_what_comes_after_the_last_two_tokens_on_its_path() -> None:
     draft = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3))
-    table = RunnersUp()
-    table.learn((4, 5, 6), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}))
+    table = RecyclingTable()
+    table.update((4, 5, 6), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}))
     for context, follower in (((5, 6), 11), ((6, 7), 12), ((7, 8), 13), ((6, 9), 14)):
-        assert next(iter(table.after(*context))) == follower
+        assert next(iter(table.lookup(*context))) == follower
     assert table.size == 4 + 4, "each under its last two tokens and under its last one"
 
 
@@ -51,106 +51,106 @@ def test_every_row_teaches_what_comes_after_the_last_two_tokens_on_its_path() ->
 def test_of_equal_contexts_the_likeliest_row_counts_wherever_it_stands(likelier: int) -> None:
     chances = (0.5, 0.2) if likelier == 0 else (0.2, 0.5)
     draft = Draft((7, 7, 8, 8), (ROOT, ROOT, 0, 1), (*chances, *chances))
-    table = RunnersUp()
-    table.learn((4, 5), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}, {15: 2.0}))
-    assert next(iter(table.after(7, 8))) == (14, 15)[likelier]
-    assert next(iter(table.after(3, 7))) == (12, 13)[likelier]
+    table = RecyclingTable()
+    table.update((4, 5), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}, {15: 2.0}))
+    assert next(iter(table.lookup(7, 8))) == (14, 15)[likelier]
+    assert next(iter(table.lookup(3, 7))) == (12, 13)[likelier]
 
 
 def test_the_best_tokens_come_in_order_and_with_chances_that_leave_room() -> None:
-    table = RunnersUp()
-    table.learn((1, 2), EMPTY, logits_of({30: 5.0, 20: 4.0, 10: 4.5}))
-    found = table.after(1, 2)
+    table = RecyclingTable()
+    table.update((1, 2), EMPTY, logits_of({30: 5.0, 20: 4.0, 10: 4.5}))
+    found = table.lookup(1, 2)
     assert list(found)[:4] == [30, 10, 20, 0]
-    assert len(found) == K
+    assert len(found) == TOP_K
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert 0 < sum(found.values()) < 1
 
 
 def test_a_pair_that_was_never_met_backs_off_to_its_last_token_and_trusts_it_less() -> None:
     table = taught((1, 2))
-    assert list(table.after(9, 2)) == list(table.after(1, 2))
-    assert table.after(9, 2)[3] < table.after(1, 2)[3]
-    assert table.after(2, 1) == {}
+    assert list(table.lookup(9, 2)) == list(table.lookup(1, 2))
+    assert table.lookup(9, 2)[3] < table.lookup(1, 2)[3]
+    assert table.lookup(2, 1) == {}
 
 
 def test_the_newest_row_overwrites_what_was_known() -> None:
     table = taught((1, 2))
-    table.learn((1, 2), EMPTY, logits_of({33: 3.0}))
-    assert next(iter(table.after(1, 2))) == 33
-    assert 3 not in list(table.after(1, 2))[:1]
+    table.update((1, 2), EMPTY, logits_of({33: 3.0}))
+    assert next(iter(table.lookup(1, 2))) == 33
+    assert 3 not in list(table.lookup(1, 2))[:1]
     assert table.size == 2
 
 
 def test_a_text_of_one_token_has_a_context() -> None:
-    assert contexts([5], chain([6])) == [(-1, 5), (5, 6)]
-    assert contexts([], EMPTY) == [(-1, -1)]
-    table = RunnersUp()
-    table.learn([5], EMPTY, logits_of({6: 1.0}))
-    assert next(iter(table.after(-1, 5))) == 6
+    assert context_keys([5], chain([6])) == [(-1, 5), (5, 6)]
+    assert context_keys([], EMPTY) == [(-1, -1)]
+    table = RecyclingTable()
+    table.update([5], EMPTY, logits_of({6: 1.0}))
+    assert next(iter(table.lookup(-1, 5))) == 6
 
 
 def test_the_table_is_bounded_and_what_was_met_the_longest_ago_goes_first() -> None:
     table = taught((1, 2), (3, 4), entries=4)
-    table.learn((1, 2), EMPTY, logits_of({3: 1.0}))  # met again: now (3, 4) is the oldest
-    table.learn((5, 6), EMPTY, logits_of({7: 1.0}))
+    table.update((1, 2), EMPTY, logits_of({3: 1.0}))  # met again: now (3, 4) is the oldest
+    table.update((5, 6), EMPTY, logits_of({7: 1.0}))
     assert table.size == 4
-    assert table.after(3, 4) == {}
-    assert next(iter(table.after(1, 2))) == 3
-    assert next(iter(table.after(5, 6))) == 7
+    assert table.lookup(3, 4) == {}
+    assert next(iter(table.lookup(1, 2))) == 3
+    assert next(iter(table.lookup(5, 6))) == 7
 
 
 def test_more_rows_than_the_table_has_entries_leave_the_last_ones() -> None:
-    table = RunnersUp(entries=2)
-    table.learn((1, 2), chain([3, 4]), logits_of({10: 1.0}, {11: 1.0}, {12: 1.0}))
+    table = RecyclingTable(entries=2)
+    table.update((1, 2), chain([3, 4]), logits_of({10: 1.0}, {11: 1.0}, {12: 1.0}))
     assert table.size == 2
-    assert next(iter(table.after(3, 4))) == 12
-    assert next(iter(table.after(2, 3))) == 11
-    assert table.after(1, 2) == {}
+    assert next(iter(table.lookup(3, 4))) == 12
+    assert next(iter(table.lookup(2, 3))) == 11
+    assert table.lookup(1, 2) == {}
 
 
 def test_clear_forgets_everything() -> None:
     table = taught((1, 2))
     table.clear()
     assert table.size == 0
-    assert table.after(1, 2) == {}
+    assert table.lookup(1, 2) == {}
 
 
 def test_a_replay_without_logits_teaches_nothing() -> None:
-    table = RunnersUp()
-    table.learn((1, 2), chain([3]), None)
+    table = RecyclingTable()
+    table.update((1, 2), chain([3]), None)
     assert table.size == 0
 
 
 def test_logits_of_another_vocabulary_are_refused() -> None:
-    with pytest.raises(ValueError, match="knows the 40 tokens of 'm', and this model has 41"):
-        taught((1, 2)).learn((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
+    with pytest.raises(ValueError, match="has the 40 tokens of 'm', and this model has 41"):
+        taught((1, 2)).update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
 
 
 def test_a_table_needs_room_for_one_row() -> None:
     with pytest.raises(ValueError, match="entries is 1"):
-        RunnersUp(entries=1)
+        RecyclingTable(entries=1)
 
 
 def test_a_saved_table_comes_back_whole(tmp_path: Path) -> None:
     table = taught((1, 2), (3, 4), (5, 6))
-    table.learn((1, 2), EMPTY, logits_of({3: 1.0}))
+    table.update((1, 2), EMPTY, logits_of({3: 1.0}))
     table.save(tmp_path / "table.safetensors")
-    loaded = RunnersUp.load(tmp_path / "table.safetensors", "m", entries=4)
+    loaded = RecyclingTable.load(tmp_path / "table.safetensors", "m", entries=4)
     assert [path.name for path in tmp_path.iterdir()] == ["table.safetensors"]
     assert loaded.size == 4
-    assert loaded.after(3, 4) == {}, "the oldest did not fit"
+    assert loaded.lookup(3, 4) == {}, "the oldest did not fit"
     for pair in ((1, 2), (5, 6), (9, 6)):
-        assert loaded.after(*pair) == table.after(*pair)
-    loaded.learn((7, 8), EMPTY, logits_of({9: 1.0}))
-    assert loaded.after(5, 6) == {}
+        assert loaded.lookup(*pair) == table.lookup(*pair)
+    loaded.update((7, 8), EMPTY, logits_of({9: 1.0}))
+    assert loaded.lookup(5, 6) == {}
     with pytest.raises(ValueError, match="this model has 41"):
-        loaded.learn((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
+        loaded.update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
 
 
 def test_an_empty_table_is_saved_and_loaded(tmp_path: Path) -> None:
-    RunnersUp().save(tmp_path / "empty")
-    assert RunnersUp.load(tmp_path / "empty", "").size == 0
+    RecyclingTable().save(tmp_path / "empty")
+    assert RecyclingTable.load(tmp_path / "empty", "").size == 0
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,23 +163,23 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="no space left"):
         taught((3, 4)).save(path)
-    assert len(RunnersUp.load(path, "m").after(1, 2)) == K
+    assert len(RecyclingTable.load(path, "m").lookup(1, 2)) == TOP_K
 
 
 def test_another_models_table_is_refused_by_name(tmp_path: Path) -> None:
     taught((1, 2)).save(tmp_path / "table")
-    with pytest.raises(ValueError, match=r"table' holds the runners-up of 'm', not of 'other'"):
-        RunnersUp.load(tmp_path / "table", "other")
+    with pytest.raises(ValueError, match=r"table' is the recycling table of 'm', not of 'other'"):
+        RecyclingTable.load(tmp_path / "table", "other")
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"tokens": np.full((4, K), VOCABULARY, dtype=np.int32)},
-        {"tokens": np.full((4, K), -1, dtype=np.int32)},
-        {"tokens": np.zeros((3, K), dtype=np.int32)},
-        {"chances": np.full((4, K), np.nan, dtype=np.float32)},
-        {"chances": np.full((4, K), 0.2, dtype=np.float32)},
+        {"tokens": np.full((4, TOP_K), VOCABULARY, dtype=np.int32)},
+        {"tokens": np.full((4, TOP_K), -1, dtype=np.int32)},
+        {"tokens": np.zeros((3, TOP_K), dtype=np.int32)},
+        {"chances": np.full((4, TOP_K), np.nan, dtype=np.float32)},
+        {"chances": np.full((4, TOP_K), 0.2, dtype=np.float32)},
         {"contexts": np.zeros((4, 3), dtype=np.int32)},
         {"runners_up": "2"},
         {"vocabulary": "many"},
@@ -191,17 +191,17 @@ def test_a_damaged_file_is_refused_by_name(change: dict[str, Any], tmp_path: Pat
     facts = {"runners_up": "1", "model": "m", "vocabulary": str(VOCABULARY)}
     arrays = load_file(path) | {name: value for name, value in change.items() if not isinstance(value, str)}
     save_file(arrays, path, facts | {name: value for name, value in change.items() if isinstance(value, str)})
-    with pytest.raises(ValueError, match=r"table' is no table of runners-up, or a damaged one"):
-        RunnersUp.load(path, "m")
+    with pytest.raises(ValueError, match=r"table' is not a recycling table, or is damaged"):
+        RecyclingTable.load(path, "m")
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x00" * 100])
 def test_a_file_of_another_kind_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "table").write_bytes(content)
-    with pytest.raises(ValueError, match=r"table' is no table"):
-        RunnersUp.load(tmp_path / "table", "m")
+    with pytest.raises(ValueError, match=r"table' is not a recycling table"):
+        RecyclingTable.load(tmp_path / "table", "m")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no table of runners-up at"):
-        RunnersUp.load(tmp_path / "none", "m")
+    with pytest.raises(FileNotFoundError, match="no recycling table at"):
+        RecyclingTable.load(tmp_path / "none", "m")

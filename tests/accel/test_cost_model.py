@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.accel.drafting.budget import Measured
+from antiphon.accel.drafting.budget import AdaptiveBudget
+from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel, StepCost
 from antiphon.accel.drafting.drafters import Nothing
-from antiphon.accel.drafting.running_cost import FixedCost, RunningCost
-from antiphon.accel.drafting.step_cost import StepCost
 from antiphon.accel.engines.torch import cost_store
+from antiphon.accel.engines.torch.cost_measurement import STEPS, measure
 from antiphon.accel.engines.torch.cost_store import describe, file_of, kept, load, save
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.measuring import STEPS, measure
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.testing.tiny import tiny_model
 
@@ -133,7 +132,7 @@ def test_a_cost_is_measured_once_for_all_processes(cache: Path) -> None:
     model.register_forward_hook(lambda *call: fed.append(call))
     assert engine_of(model).step_cost().seconds == first.seconds
     assert fed == []
-    assert engine_of(model).step_cost(anew=True).seconds != first.seconds
+    assert engine_of(model).step_cost(remeasure=True).seconds != first.seconds
     assert load(path, describe(model, 0)) is not None
     assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
 
@@ -172,9 +171,9 @@ def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path
         (StepCost({100: {1: 1.0, 2: 1.5, 4: 1.1}}), 1.0, True),
         (StepCost({100: {1: 1.0, 2: 1.8, 4: 1.1}}), 1.0, False),
         (StepCost({100: {1: 1.0}, 200: {1: 2.0, 4: 1.2}}), 1.0, False),
-        (StepCost({100: {1: 1.0, 2: 1.5}}, change=0.9), 1.0, True),
-        (StepCost({100: {1: 1.0, 2: 1.5}}, change=1.1), 1.0, False),
-        (StepCost({100: {1: 1e-3, 2: 1e-2, 4: 1e-3}}, change=1.0), 1e-4, True),
+        (StepCost({100: {1: 1.0, 2: 1.5}}, shape_change=0.9), 1.0, True),
+        (StepCost({100: {1: 1.0, 2: 1.5}}, shape_change=1.1), 1.0, False),
+        (StepCost({100: {1: 1e-3, 2: 1e-2, 4: 1e-3}}, shape_change=1.0), 1e-4, True),
     ],
 )
 def test_what_was_measured_while_others_had_the_machine_is_not_taken(
@@ -200,15 +199,15 @@ def test_a_cost_given_by_hand_is_believed() -> None:
     fed: list[object] = []
     model.register_forward_hook(lambda *call: fed.append(call))
     budget = engine_of(model).budget(Nothing(), None, COST)
-    assert isinstance(budget, Measured)
+    assert isinstance(budget, AdaptiveBudget)
     for _ in range(9):
-        budget.spent(4, 100, 77.0)
-    assert budget.cost.seconds(100, 4) == FixedCost(COST).seconds(100, 4)
+        budget.observe_time(4, 100, 77.0)
+    assert budget.cost.seconds(100, 4) == FixedCostModel(COST).seconds(100, 4)
     assert fed == [], "nothing is measured"
 
 
-def running() -> RunningCost:
-    return RunningCost(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
+def running() -> OnlineCostModel:
+    return OnlineCostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
 
 
 def test_what_slows_every_forward_alike_changes_no_ratio() -> None:

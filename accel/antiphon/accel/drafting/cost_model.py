@@ -1,0 +1,295 @@
+"""Cost model: seconds of one forward pass by its rows and its context, measured once and corrected by real steps.
+
+`StepCost` holds the measured curve. A `CostModel` answers from it: `FixedCostModel` as measured, `OnlineCostModel` with
+the corrections that this process has learned. Independent of drafts and of how costs are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONTEXT_STEP = 64
+"""The curve is evaluated again whenever the context has grown by this many tokens."""
+
+DRIFT_RATE, BIAS_RATE = 0.2, 0.1
+"""Share of each error that is attributed to the machine (all forward passes became slower or faster), and share that is
+attributed to forward passes of this number of rows alone."""
+
+MAX_ERROR = 0.5
+"""Largest error, as a logarithm, that is taken from one step: a pause of the machine is not a cost."""
+
+SHAPE_CHANGE_SHARE = 0.5
+"""Share of the cost of a change of rows that is charged to the next forward pass if no number of rows is preferred: the
+forward passes after it may keep its rows."""
+
+BIAS_DECAY = 1 - 1 / 500
+"""Corrections decay by this factor per step, so that row counts that were once found slow are tried again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepCost:
+    """Measured seconds of one forward pass by the tokens before it and by its rows (root and draft).
+
+    Attributes:
+        seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one row,
+            a plain step. Row counts are missing if the model cannot verify them in one forward pass or if there was
+            no time to measure them. The costs are those of a forward pass after another one of as many rows.
+        shape_change: Extra seconds of a forward pass after one of more or fewer rows, for engines whose graph adapts to
+            its shapes.
+        packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
+            If it is 0, it does not matter which sequence the rows belong to.
+    """
+
+    seconds: Mapping[int, Mapping[int, float]]
+    shape_change: float = 0.0
+    packing: float = 0.0
+
+    @property
+    def row_counts(self) -> list[int]:
+        """Measured numbers of rows, ascending."""
+        return [*next(iter(self.seconds.values()))]
+
+    def curve(self, context_length: int, rows: int) -> NDArray[np.float64]:
+        """Return the seconds of forward passes of 1 to ``rows`` rows, shape (rows,).
+
+        Costs are linear between measured points and continue with the last slope beyond them. For row counts that only
+        the first context has, the ratio to the first context is interpolated over the rows.
+
+        Args:
+            context_length: Number of tokens before the forward pass.
+            rows: Largest number of rows.
+        """
+        counts = np.arange(1, rows + 1)
+        (start, first), *others = self.seconds.items()
+        cost = _interpolate(counts, first)
+        if not others:
+            return cost
+        end, last = others[-1]
+        ratios = [last[count] / first[count] for count in last]
+        slope = (cost * np.interp(counts, list(last), ratios) - cost) / (end - start)
+        after: NDArray[np.float64] = cost + slope * (context_length - start)
+        after.clip(min=cost.min() / 2, out=after)  # noise can make a slope negative
+        return after
+
+    def ratio(self, rows: int, context_length: int) -> float:
+        """Return the cost of a forward pass as a multiple of a plain step.
+
+        Args:
+            rows: Number of rows of the forward pass.
+            context_length: Number of tokens before it.
+        """
+        curve = self.curve(context_length, rows)
+        return float(curve[-1] / curve[0])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return, by context length, the measured rows, their milliseconds and their ratio to one row."""
+        return {
+            str(context): {
+                "rows": list(measured),
+                "ms": [round(1000 * seconds, 3) for seconds in measured.values()],
+                "ratio": [round(seconds / measured[1], 3) for seconds in measured.values()],
+            }
+            for context, measured in self.seconds.items()
+        }
+
+
+class CostModel(Protocol):
+    """Seconds of forward passes by context and rows."""
+
+    def seconds(self, context_length: int, rows: int) -> list[float]:
+        """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable.
+
+        Args:
+            context_length: Number of tokens before the forward pass.
+            rows: Largest number of rows.
+        """
+
+    def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
+        """Return the seconds of the very next forward pass, including the cost of changing the number of rows.
+
+        Args:
+            context_length: Number of tokens before the forward pass.
+            rows: Largest number of rows.
+            preferred: Preferred number of rows. If given, the cost of returning to it is included. 0: none.
+
+        Returns:
+            Seconds for 1, 2, ... rows: up to ``rows``, and if a change of rows costs anything, at least up to the rows
+            of the last forward pass and to the preferred number.
+        """
+
+    @property
+    def shape_change(self) -> float:
+        """Extra seconds of a forward pass after one of more or fewer rows."""
+
+    @property
+    def row_counts(self) -> Sequence[int]:
+        """Measured numbers of rows, ascending; costs between them are interpolated."""
+
+    @property
+    def packing(self) -> float:
+        """Extra seconds per context token that the first draft row of a sequence adds to a shared forward pass.
+
+        If it is not 0, ``context_length`` of a shared forward pass is the sum over its sequences, and ``seconds`` are
+        those of a forward pass in which all sequences verify a draft.
+        """
+
+    def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
+        """Learn from the duration of one forward pass.
+
+        Args:
+            rows: Number of its rows.
+            context_length: Number of tokens before it.
+            seconds: Its duration.
+            saved: Seconds by which it is expected to be faster than the curve, see
+                `antiphon.accel.drafting.budget.packing_savings`.
+        """
+
+
+class FixedCostModel:
+    """A `CostModel` that does not learn: for known costs, and for results that must not depend on the clock.
+
+    Args:
+        cost: The measured curve.
+    """
+
+    def __init__(self, cost: StepCost) -> None:
+        self.cost = cost
+
+    def seconds(self, context_length: int, rows: int) -> list[float]:
+        """Return the seconds of the curve, with contexts rounded as in `OnlineCostModel`."""
+        seconds: list[float] = self.cost.curve(_round_context(context_length), rows).tolist()
+        return seconds
+
+    def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
+        """Return the same as `seconds`: the rows of the last forward pass are unknown."""
+        return self.seconds(context_length, rows)
+
+    @property
+    def shape_change(self) -> float:
+        """0: the rows of the last forward pass are unknown."""
+        return 0.0
+
+    @property
+    def row_counts(self) -> Sequence[int]:
+        """See `CostModel.row_counts`."""
+        return self.cost.row_counts
+
+    @property
+    def packing(self) -> float:
+        """See `CostModel.packing`."""
+        return self.cost.packing
+
+    def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
+        """Ignore the observation."""
+
+
+class OnlineCostModel:
+    """A `CostModel` that corrects the measured curve by the durations of real steps.
+
+    Only ratios between forward passes affect decisions. A drift that slows all forward passes alike is therefore
+    tracked apart from errors of the curve: each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own slowly learned
+    correction.
+
+    Args:
+        cost: The measured curve.
+    """
+
+    def __init__(self, cost: StepCost) -> None:
+        self.cost = cost
+        self._drift: float | None = None
+        self._biases = [0.0] * 24
+        self._last_rows = 0
+        self._seen: set[int] = set()
+        self._cached: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
+
+    def seconds(self, context_length: int, rows: int) -> list[float]:
+        """See `CostModel.seconds`."""
+        curve, ranges = self._curve(context_length, rows)
+        seconds: list[float] = (curve * np.exp(self._biases)[ranges])[:rows].tolist()
+        return seconds
+
+    def next_seconds(self, context_length: int, rows: int, preferred: int = 0) -> list[float]:
+        """Return the seconds, plus the cost of leaving the last number of rows and of returning to the preferred one.
+
+        Without a preferred number, only the share `SHAPE_CHANGE_SHARE` of leaving is added.
+        """
+        change = self.cost.shape_change
+        if not change:
+            return self.seconds(context_length, rows)
+        seconds = self.seconds(context_length, max(rows, self._last_rows, preferred))
+        leaving, returning = (change, change) if preferred else (SHAPE_CHANGE_SHARE * change, 0.0)
+        return [
+            each + leaving * (count != self._last_rows) + returning * (count != preferred)
+            for count, each in enumerate(seconds, 1)
+        ]
+
+    @property
+    def shape_change(self) -> float:
+        """See `CostModel.shape_change`."""
+        return self.cost.shape_change
+
+    @property
+    def row_counts(self) -> Sequence[int]:
+        """See `CostModel.row_counts`."""
+        return self.cost.row_counts
+
+    @property
+    def packing(self) -> float:
+        """See `CostModel.packing`."""
+        return self.cost.packing
+
+    def observe(self, rows: int, context_length: int, seconds: float, saved: float = 0.0) -> None:
+        """Correct the costs by one step; the first forward pass of a shape is slower than later ones and is ignored."""
+        last, self._last_rows = self._last_rows, rows
+        if rows not in self._seen:
+            self._seen.add(rows)
+            return
+        curve, _ = self._curve(context_length, rows)
+        own = _row_range(rows)
+        change = 0.0 if rows == last else self.cost.shape_change
+        expected = max(float(curve[rows - 1]) - saved, float(curve[rows - 1]) / 2) + change
+        error = log(max(seconds, 1e-9) / expected) - self._biases[own]
+        if self._drift is None:
+            self._drift = error  # the load of the machine when this process started
+        error = min(max(error - self._drift, -MAX_ERROR), MAX_ERROR)
+        self._drift += DRIFT_RATE * error
+        self._biases = [BIAS_DECAY * bias for bias in self._biases]
+        self._biases[own] += BIAS_RATE * error
+
+    def correction(self, rows: int) -> float:
+        """Return the learned cost factor of forward passes of ``rows`` rows, without the drift common to all."""
+        return exp(self._biases[_row_range(rows)])
+
+    def _curve(self, context_length: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the curve at this context and the range of each number of rows; at least ``rows`` entries each."""
+        place = context_length // CONTEXT_STEP
+        if self._cached is None or self._cached[0] != place or len(self._cached[1]) < rows:
+            size = max(rows, CONTEXT_STEP)
+            ranges = np.array([_row_range(count) for count in range(1, size + 1)])
+            self._cached = (place, self.cost.curve(_round_context(context_length), size), ranges)
+        return self._cached[1:]
+
+
+def _round_context(context_length: int) -> int:
+    """Return the context length at which the curve is evaluated: the middle of its step."""
+    return context_length // CONTEXT_STEP * CONTEXT_STEP + CONTEXT_STEP // 2
+
+
+def _row_range(rows: int) -> int:
+    """Return the range of a number of rows: 0 for one row, then one range for every doubling."""
+    return (rows - 1).bit_length()
+
+
+def _interpolate(counts: NDArray[np.int64], measured: Mapping[int, float]) -> NDArray[np.float64]:
+    """Return the seconds at ``counts`` rows: linear between measured points, and beyond the last one."""
+    cost = np.interp(counts, list(measured), list(measured.values()))
+    if len(measured) > 1:
+        (low, below), (high, above) = list(measured.items())[-2:]
+        cost += np.maximum(counts - high, 0) * max(above - below, 0.0) / (high - low)
+    return cost

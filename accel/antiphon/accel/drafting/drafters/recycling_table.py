@@ -1,0 +1,265 @@
+"""Recycling table: the model's top tokens after a context, kept from earlier forward passes (Token Recycling)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
+from antiphon.accel.files import write
+
+TOP_K = 8
+"""Number of tokens kept per context: Token Recycling's 8."""
+
+NO_TOKEN = -1
+"""Placeholder in a context key: no token before the first one of a text, or a key of the last token alone."""
+
+# How often the r-th best token after a context came next when the context came again, by the number of tokens of the
+# context. Rank predicts it better than probability does; the chance of a token is the mean of both. Measured on greedy
+# answers of SmolLM2-135M.
+_RANK_CHANCES = {
+    2: np.array([0.62, 0.11, 0.045, 0.02, 0.012, 0.01, 0.008, 0.006], dtype=np.float32),
+    1: np.array([0.30, 0.06, 0.045, 0.03, 0.02, 0.015, 0.01, 0.01], dtype=np.float32),
+}
+_PROBABILITY_FACTORS = {2: 0.7, 1: 0.4}
+
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bigrams:
+    """A model's ``TOP_K`` best tokens after each of the first tokens of its vocabulary, best first.
+
+    Attributes:
+        tokens: Token ids, shape (tokens, TOP_K).
+        chances: Their probabilities, of the same shape.
+    """
+
+    tokens: NDArray[np.int32]
+    chances: NDArray[np.float32]
+
+    def lookup(self, last: int) -> dict[int, float]:
+        """Return the tokens after this token alone and their chances; empty if it is unknown."""
+        return _entry(self.tokens, self.chances, last) if 0 <= last < len(self.tokens) else {}
+
+
+class RecyclingTable:
+    """The model's ``TOP_K`` best next tokens by the last two tokens, and by the last one alone.
+
+    This is the table of Token Recycling (Luo et al. 2024, arXiv 2408.08696) with a longer context: every row of every
+    forward pass, accepted or not, overwrites the entry of its context, and drafts use the entry when the context comes
+    again. When the table is full, the entry that was written the longest ago is replaced. An entry takes 64 bytes in
+    two arrays and about 250 bytes in the index: some 20 MB for a full table of the default size. Thread-safe.
+
+    Args:
+        model: Name of the model that the table belongs to.
+        entries: Maximum number of contexts, at least 2.
+
+    Attributes:
+        vocabulary: Vocabulary size of the model; None before the first update.
+        prior: The model's best tokens after the last token alone, for contexts without an entry. It depends on no
+            request; `clear` keeps it and `save` does not write it.
+
+    Raises:
+        ValueError: ``entries`` is below 2.
+    """
+
+    def __init__(self, model: str = "", *, entries: int = 65_536) -> None:
+        if entries < 2:
+            raise ValueError(f"entries is {entries}; give at least 2, because each row writes two contexts.")
+        self.model = model
+        self.entries = entries
+        self.vocabulary: int | None = None
+        self.prior: Bigrams | None = None
+        self._slots: OrderedDict[_Key, int] = OrderedDict()
+        self._tokens = np.empty((entries, TOP_K), dtype=np.int32)
+        self._chances = np.empty((entries, TOP_K), dtype=np.float32)
+        self._lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """Number of known contexts. There is no ``__len__``, because an empty table would then be falsy like None."""
+        return len(self._slots)
+
+    def lookup(self, before: int, last: int) -> dict[int, float]:
+        """Return the tokens after a context and their chances, best first.
+
+        Args:
+            before: The second to last token.
+            last: The last token.
+
+        Returns:
+            The entry of both tokens, else that of the last token, else that of ``prior``, else an empty dict.
+        """
+        with self._lock:
+            slot = self._slots.get((before, last))
+            if slot is None:
+                slot = self._slots.get((NO_TOKEN, last))
+            if slot is not None:
+                return _entry(self._tokens, self._chances, slot)
+        return {} if self.prior is None else self.prior.lookup(last)
+
+    def update(self, tail: Tokens, draft: Draft, logits: Logits | None) -> None:
+        """Store the model's best tokens after a context and after each row of a draft below it.
+
+        Args:
+            tail: The last tokens of the context.
+            draft: The draft that was verified.
+            logits: The model's logits; None changes nothing.
+
+        Raises:
+            ValueError: The vocabulary size differs from that of earlier logits.
+        """
+        if logits is None or logits.vocab_size < TOP_K:
+            return
+        self.check_vocabulary(logits.vocab_size)
+        tokens, chances = logits.top_k(range(ROOT, len(draft)), TOP_K)
+        row_chances = (1.0, *draft.chances)
+        # If a context occurs twice, the last one written stays: the row with the higher chance.
+        order = sorted(range(len(row_chances)), key=row_chances.__getitem__)
+        keys = context_keys(tail, draft)
+        self.record([keys[row] for row in order], tokens[order], chances[order])
+
+    def record(self, keys: Sequence[_Key], tokens: NDArray[np.integer[Any]], chances: NDArray[np.float32]) -> None:
+        """Overwrite the entries of the given contexts; of equal contexts the last one counts.
+
+        Args:
+            keys: The last two tokens of each context.
+            tokens: The best tokens after each context, shape (contexts, TOP_K).
+            chances: Their probabilities, of the same shape.
+        """
+        with self._lock:
+            for length, own in ((1, [(NO_TOKEN, last) for _, last in keys]), (2, keys)):
+                slots = [self._slot(key) for key in own]
+                self._tokens[slots] = tokens
+                self._chances[slots] = (_RANK_CHANCES[length] + _PROBABILITY_FACTORS[length] * chances) / 2
+
+    def check_vocabulary(self, vocabulary: int) -> None:
+        """Raise ValueError if the vocabulary size differs from that of earlier logits."""
+        self.vocabulary = self.vocabulary or vocabulary
+        if vocabulary != self.vocabulary:
+            raise ValueError(
+                f"This recycling table has the {self.vocabulary:,} tokens of {self.model or 'its model'!r}, and this "
+                f"model has {vocabulary:,}; give each model a table of its own."
+            )
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        with self._lock:
+            self._slots.clear()
+            self.vocabulary = None
+
+    def save(self, path: str | Path) -> None:
+        """Write all entries to a safetensors file, atomically."""
+        from safetensors.numpy import save
+
+        path = Path(path)
+        with self._lock:
+            slots = list(self._slots.values())
+            arrays = {
+                "contexts": np.array(list(self._slots), dtype=np.int32).reshape(-1, 2),
+                "tokens": self._tokens[slots],
+                "chances": self._chances[slots],
+            }
+            written = save(arrays, {"runners_up": "1", "model": self.model, "vocabulary": str(self.vocabulary or 0)})
+        write(path, written, is_needed=True)
+
+    @classmethod
+    def load(cls, path: str | Path, model: str, *, entries: int = 65_536) -> RecyclingTable:
+        """Load a table that `save` wrote.
+
+        Args:
+            path: The file.
+            model: Name of the model that the table has to belong to.
+            entries: Maximum number of contexts; of a larger table the newest ones are loaded.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is not a recycling table, is damaged, or belongs to another model.
+        """
+        table = cls(model, entries=entries)
+        metadata, arrays = _read(Path(path))
+        if metadata["model"] != model:
+            raise ValueError(
+                f"{str(path)!r} is the recycling table of {metadata['model']!r}, not of {model!r}; start a new table."
+            )
+        table.vocabulary = int(metadata["vocabulary"]) or None
+        keys = [(before, last) for before, last in arrays["contexts"][-entries:].tolist()]
+        table._slots.update(zip(keys, range(len(keys)), strict=True))
+        table._tokens[: len(keys)] = arrays["tokens"][-entries:]
+        table._chances[: len(keys)] = arrays["chances"][-entries:]
+        return table
+
+    def _slot(self, key: _Key) -> int:
+        slot = self._slots.get(key)
+        if slot is not None:
+            self._slots.move_to_end(key)
+            return slot
+        slot = self._slots.popitem(last=False)[1] if len(self._slots) == self.entries else len(self._slots)
+        self._slots[key] = slot
+        return slot
+
+
+@runtime_checkable
+class SharesTable(Protocol):
+    """A drafter that can share a recycling table with other requests."""
+
+    def use_table(self, table: RecyclingTable | None) -> None:
+        """Share this table, or use none."""
+
+
+def recycling_table_of(drafter: object) -> RecyclingTable | None:
+    """Return the recycling table that a drafter uses, or None."""
+    table = getattr(drafter, "recycling_table", None)
+    return table if isinstance(table, RecyclingTable) else None
+
+
+def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
+    """Return the last two tokens after a context and after each row of a draft below it.
+
+    Args:
+        tail: The last tokens of the context.
+        draft: The draft.
+
+    Returns:
+        One pair for the root, then one for each row.
+    """
+    before, last = (NO_TOKEN, NO_TOKEN, *tail)[-2:]
+    pairs = [(before, last)]
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        pairs.append((last if parent == ROOT else draft.tokens[parent], token))
+    return pairs
+
+
+def _entry(tokens: NDArray[np.int32], chances: NDArray[np.float32], index: int) -> dict[int, float]:
+    return dict(zip(tokens[index].tolist(), chances[index].tolist(), strict=True))
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """Return the metadata and the arrays of a saved table; see `RecyclingTable.load` for errors."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no recycling table at {str(path)!r}.")
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        count, vocabulary = len(arrays["contexts"]), int(metadata["vocabulary"])
+        shapes = [arrays[name].shape for name in ("contexts", "tokens", "chances")]
+        is_whole = metadata["runners_up"] == "1" and shapes == [(count, 2), (count, TOP_K), (count, TOP_K)]
+        is_valid = is_whole and np.all(arrays["chances"] > 0) and np.all(arrays["chances"].sum(1) < 1)
+        if not is_valid or np.any((arrays["tokens"] < 0) | (arrays["tokens"] >= vocabulary)):
+            raise ValueError
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{str(path)!r} is not a recycling table, or is damaged; delete it and start a new table."
+        ) from error
+    return metadata, arrays

@@ -1,0 +1,109 @@
+"""Index over token sequences (references, prompt, answer): for every token the positions right after it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from heapq import nsmallest
+
+from antiphon.accel.drafting.draft import Tokens
+
+END = -1
+"""Separator between sequences. It equals no token id (ids are 0 or more), so nothing matches across it."""
+
+
+class TokenIndex:
+    """Token sequences in one list, and for every token the positions that follow it.
+
+    A position is an index into ``tokens``: that of the token right after an occurrence, so every position has a
+    continuation. The last sequence can be extended until it is closed. Adding a token costs O(1). ``tokens`` begins and
+    ends with ``END``, so a text can be read on from any position until it ends.
+
+    Attributes:
+        tokens: All sequences, each followed by ``END``.
+    """
+
+    __slots__ = ("_positions", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = [END, END]
+        self._positions: defaultdict[int, list[int]] = defaultdict(list)
+
+    def extend(self, tokens: Tokens) -> None:
+        """Append tokens to the last sequence."""
+        self.tokens.pop()
+        positions, last = self._positions, self.tokens[-1]
+        for position, token in enumerate(tokens, len(self.tokens)):
+            positions[last].append(position)
+            last = token
+        self.tokens.extend(tokens)
+        self.tokens.append(END)
+
+    def close(self, *, is_position: bool = False) -> None:
+        """End the last sequence; with ``is_position``, index its end as a position that only ``END`` follows."""
+        if is_position:
+            self._positions[self.tokens[-2]].append(len(self.tokens) - 1)
+        self.tokens.append(END)
+
+    def find_matches(self, tail: Tokens, longest: int, newest: int | None = None) -> list[list[int]]:
+        """Return the positions after each occurrence of the last 1, 2, ... tokens of a text.
+
+        Args:
+            tail: The text, or its last tokens.
+            longest: Maximum length of a match, in tokens.
+            newest: Maximum number of positions of the last token to consider, the newest ones; all by default.
+
+        Returns:
+            Entry m - 1 has the positions after matches of m tokens, oldest first. The list ends with the longest
+            match; it is empty if the last token does not occur.
+        """
+        found = self._positions.get(tail[-1], []) if tail else []
+        found = found[-newest:] if newest else found
+        matches: list[list[int]] = []
+        tokens = self.tokens
+        for back in range(2, min(longest, len(tail)) + 2):
+            if not found:
+                break
+            matches.append(found)
+            if back <= len(tail):
+                token = tail[-back]
+                found = [position for position in found if tokens[position - back] == token]
+        return matches
+
+    def continuations(self, positions: Iterable[int], ahead: int) -> dict[int, list[int]]:
+        """Group positions by the token that stands ``ahead`` tokens after them; sequences that have ended are left out.
+
+        Args:
+            positions: Positions that the call with ``ahead - 1`` returned. Others could read into the next sequence.
+            ahead: Distance in tokens; 0 is the token at the position itself.
+
+        Returns:
+            Positions by token, in order of appearance.
+        """
+        groups: dict[int, list[int]] = {}
+        tokens = self.tokens
+        for position in positions:
+            token = tokens[position + ahead]
+            if token in groups:
+                groups[token].append(position)
+            else:
+                groups[token] = [position]
+        groups.pop(END, None)
+        return groups
+
+    def kneser_ney_unigrams(self, count: int) -> list[tuple[int, float]]:
+        """Return the tokens that follow the most different tokens, with probabilities that sum to 1.
+
+        This is the lower-order distribution of Kneser and Ney (1995): if no context is known, it predicts the next
+        token better than plain frequency. Only the ``4 * count`` most frequent tokens are considered.
+        """
+        tokens = self.tokens
+        frequent = nsmallest(
+            4 * count, ((-len(positions), token) for token, positions in self._positions.items() if token != END)
+        )
+        predecessors = [
+            (-len({tokens[position - 2] for position in self._positions[token]}), token) for _, token in frequent
+        ]
+        best = nsmallest(count, predecessors)
+        total = sum(distinct for distinct, _ in best)
+        return [(token, distinct / total) for distinct, token in best]

@@ -1,0 +1,81 @@
+"""The preferred number of rows of a step, for engines on which changing the number of rows is expensive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.accel.drafting.draft import ROOT, Draft, Tokens
+
+STEP_WEIGHT = 1 / 32
+"""Weight of one step in the moving average over all steps."""
+
+SWITCH_GAIN = 1.04
+"""Another number of rows is preferred once it gives this many times the tokens per second: the average fluctuates by a
+few percent."""
+
+
+class PreferredRows:
+    """The number of rows, root included, with the most tokens per second if every step verifies as many.
+
+    The draft of a single step may deserve more rows or fewer. But if a forward pass costs much more after one with
+    another number of rows, the same number in every step is the fastest. Until the first step has been observed, the
+    number follows what the first draft promises; then it follows how many of the drafted tokens the text contained,
+    whether or not their rows were verified. Requests with the same kind of drafter share it.
+
+    Args:
+        max_rows: Largest number of rows of a draft.
+
+    Attributes:
+        rows: The preferred number; 0 before the first `update`.
+    """
+
+    def __init__(self, max_rows: int) -> None:
+        self.rows = 0
+        self._gains: NDArray[np.float64] = np.zeros(max_rows + 1)
+        self._steps = 0
+
+    def update(self, seconds: Mapping[int, float], chances: Sequence[float]) -> None:
+        """Choose the number of rows with the most tokens per second.
+
+        Args:
+            seconds: Seconds of a forward pass by its number of rows.
+            chances: Acceptance probabilities of the current draft, used before the first step has been observed.
+        """
+        if not self._steps:
+            self._record(np.sort(chances)[::-1].cumsum())
+        rates = {rows: (1 + self._gains[rows - 1]) / spent for rows, spent in seconds.items()}
+        best = max(rates, key=rates.__getitem__)
+        if rates[best] > SWITCH_GAIN * rates.get(self.rows, 0.0):
+            self.rows = best
+
+    def observe(self, draft: Draft, chances: Sequence[float], tokens: Tokens) -> None:
+        """Learn how many candidates of a draft would have been accepted if all of them had been verified.
+
+        Args:
+            draft: The draft as proposed.
+            chances: Calibrated chance of each candidate.
+            tokens: The tokens with which the text went on.
+        """
+        order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
+        places = {row: place for place, row in enumerate(order, 1)}
+        found: list[int] = []
+        row = ROOT
+        for token in tokens:
+            row = draft.children.get(row, {}).get(token, len(draft))
+            if row not in places:
+                break
+            found.append(places[row])
+        self._record(np.bincount(np.array(found, dtype=int), minlength=len(self._gains))[1:].cumsum())
+
+    def _record(self, gains: NDArray[np.float64] | NDArray[np.int64]) -> None:
+        """Average in the tokens that the first 1, 2, ... candidates of a step give; more candidates give no more."""
+        share = max(STEP_WEIGHT, 1 / (self._steps + 1))
+        self._gains *= 1 - share
+        count = min(len(gains), len(self._gains) - 1)
+        if count:
+            self._gains[1 : count + 1] += share * gains[:count]
+            self._gains[count + 1 :] += share * gains[count - 1]
+        self._steps += 1

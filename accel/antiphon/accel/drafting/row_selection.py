@@ -1,0 +1,150 @@
+"""Row selection: which rows of one or several drafts give the most expected tokens per second.
+
+Here a draft is cut to the rows that pay. `antiphon.accel.drafting.budget` calls it with calibrated chances and costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+from antiphon.accel.drafting.draft import ROOT, Draft
+
+MARGIN = 1.03
+"""Rows have to raise the tokens per second by this factor over a plain step, because costs are known to a few percent
+only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDraft:
+    """The draft of one sequence with calibrated acceptance probabilities.
+
+    Attributes:
+        draft: The draft tree.
+        chances: Calibrated chance of each candidate; that of a child is never above that of its parent.
+    """
+
+    draft: Draft
+    chances: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Candidates in the order in which they are added, most likely first, and what is in the forward pass before them.
+
+    Attributes:
+        tokens: Expected tokens without any candidate.
+        rows: Rows without any candidate.
+        seconds: Seconds without any candidate, in addition to those of the rows.
+        gains: Expected tokens that each candidate adds, with its probes.
+        sizes: Rows that each candidate adds, with its probes.
+        extra_seconds: Seconds that each candidate adds, in addition to those of its rows.
+    """
+
+    tokens: float
+    rows: int
+    seconds: float
+    gains: list[float]
+    sizes: list[int]
+    extra_seconds: list[float]
+
+    def rates(self, costs: Sequence[float]) -> list[float]:
+        """Return the expected tokens per second with 0, 1, 2, ... candidates."""
+        tokens, rows = accumulate(self.gains, initial=self.tokens), accumulate(self.sizes, initial=self.rows)
+        extra = accumulate(self.extra_seconds, initial=self.seconds)
+        return [token / (costs[count] + more) for token, count, more in zip(tokens, rows, extra, strict=True)]
+
+
+def select_rows(
+    scored: Sequence[ScoredDraft], costs: Sequence[float], tokens: float, first_row_costs: Sequence[float] = ()
+) -> list[list[int]]:
+    """Select the rows to verify: those with the most expected tokens per second.
+
+    The candidates of all drafts are sorted by their chance, most likely first. The first k of them give
+    (tokens + sum of their chances) / costs[k] tokens per second. Every k is tried, because costs rise in steps. If a
+    draft has more tokens per second with its probes, those of its root and of each selected candidate are added;
+    otherwise none of its probes is.
+
+    Args:
+        scored: The draft of each sequence that shares the forward pass.
+        costs: Seconds of the forward pass with k draft rows of all sequences together, for k from 0.
+        tokens: Expected tokens of the forward pass without any of these rows.
+        first_row_costs: Seconds that the first row of each draft adds to its forward pass; 0 by default.
+
+    Returns:
+        For each draft the selected rows, ascending. No row is selected unless it raises the tokens per second by the
+        factor `MARGIN`.
+    """
+    first_row_costs = first_row_costs or (0.0,) * len(scored)
+    chances = [chance for each in scored for chance in each.chances]
+    order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or earlier
+    extra_seconds = _extra_seconds(scored, order, first_row_costs)
+    plan = _Plan(tokens, 0, 0.0, [chances[row] for row in order], [1] * len(order), extra_seconds)
+    rates = plan.rates(costs)
+    best, least = max(rates), MARGIN * rates[0]
+    kept = rates.index(best) if best > least else 0
+    if not any(each.draft.num_probes for each in scored):
+        return _selected(scored, order[:kept], set())
+    best, probing = rates[kept], set[int]()
+    for index, each in enumerate(scored):
+        if each.draft.num_probes:
+            tried = _with_probes(plan, each, _places(scored, index, order), first_row_costs[index])
+            rates = tried.rates(costs)
+            if max(rates) > max(best, least):
+                plan, best = tried, max(rates)
+                kept = rates.index(best)
+                probing.add(index)
+    return _selected(scored, order[:kept], probing)
+
+
+def _extra_seconds(
+    scored: Sequence[ScoredDraft], order: Sequence[int], first_row_costs: Sequence[float]
+) -> list[float]:
+    """Return the extra seconds of each candidate: the first-row cost of its draft if it is the first of it, else 0."""
+    extra = [0.0] * len(order)
+    if any(first_row_costs):
+        owners = [index for index, each in enumerate(scored) for _ in each.chances]
+        first = {owners[row]: place for place, row in reversed(list(enumerate(order)))}
+        for index, place in first.items():
+            extra[place] = first_row_costs[index]
+    return extra
+
+
+def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first_row_cost: float) -> _Plan:
+    """Return the plan with the probes of one draft; ``places`` maps its candidates to their index in the plan."""
+    worth = scored.draft.chances
+    gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
+    extra_seconds, seconds = list(plan.extra_seconds), plan.seconds
+    for above, probes in scored.draft.probes_below.items():
+        if above == ROOT:
+            tokens += sum(worth[probe] for probe in probes)
+            rows += len(probes)
+            seconds += first_row_cost
+            for place in places.values():
+                extra_seconds[place] = 0.0
+        else:
+            gains[places[above]] += sum(worth[probe] for probe in probes)
+            sizes[places[above]] += len(probes)
+    return _Plan(tokens, rows, seconds, gains, sizes, extra_seconds)
+
+
+def _places(scored: Sequence[ScoredDraft], index: int, order: Sequence[int]) -> dict[int, int]:
+    """Return the index in the order of each candidate of one draft."""
+    first = sum(len(each.chances) for each in scored[:index])
+    rows = range(first, first + len(scored[index].chances))
+    return {row - first: place for place, row in enumerate(order) if row in rows}
+
+
+def _selected(scored: Sequence[ScoredDraft], order: Sequence[int], probing: set[int]) -> list[list[int]]:
+    """Return the rows of each draft: its candidates in the order, and their probes if the draft is in ``probing``."""
+    ends = list(accumulate(len(each.chances) for each in scored))
+    selected: list[list[int]] = []
+    for index, (each, end) in enumerate(zip(scored, ends, strict=True)):
+        first = end - len(each.chances)
+        rows = sorted(row - first for row in order if first <= row < end) if len(scored) > 1 else sorted(order)
+        if index in probing:
+            probes = each.draft.probes_below
+            rows += sorted(chain.from_iterable(probes.get(row, ()) for row in (ROOT, *rows)))
+        selected.append(rows)
+    return selected
