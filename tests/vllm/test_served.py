@@ -19,7 +19,7 @@ from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyp
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import RemoteLanguageModel
-from antiphon.accel.remote.errors import ModelMissingError, RefusedError
+from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedError
 from antiphon.integrations.vllm import references_for
 from antiphon.pipelines import resolve_model
 from tests.chi_square import p_value
@@ -219,7 +219,7 @@ def test_what_cannot_be_read_is_refused_at_the_door(served: Served) -> None:
     client = openai.OpenAI(base_url=served.url, api_key="none", timeout=900)
     with pytest.raises(openai.BadRequestError, match="give a list of texts, or a flat list of token ids"):
         client.completions.create(model="smollm2", prompt="a", extra_body={"vllm_xargs": {"references": 0}})
-    with pytest.raises(RefusedError, match="one request may bring 256"):
+    with pytest.raises(RequestRejectedError, match="one request may bring 256"):
         asking(served).generate("a", references=["b"] * 300)
-    with pytest.raises(ModelMissingError, match="it has 'smollm2'"):
+    with pytest.raises(ModelNotFoundError, match="it has 'smollm2'"):
         RemoteLanguageModel(served.url, "other").generate("a")

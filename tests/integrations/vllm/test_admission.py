@@ -1,7 +1,9 @@
-"""What a request may bring along: which forms are read, what is too much, and what a client sends."""
+"""Validation and tokenization of references and predictions, and the body that a client sends."""
 
 from __future__ import annotations
 
+import copy
+import random
 from typing import Any
 
 import pytest
@@ -9,8 +11,21 @@ from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from antiphon.integrations.vllm import references_for
-from antiphon.integrations.vllm.admission import ADMITTED, MOST_REFERENCES, MOST_TOKENS, Sources, admitted, sources_of
+from antiphon.integrations.vllm.admission import (
+    ADMITTED,
+    MAX_REFERENCES,
+    MAX_TOKENS,
+    SLICE_CHARACTERS,
+    Admission,
+    AdmittedSources,
+    Sources,
+    admit,
+    read_sources,
+    slice_text,
+)
 from antiphon.retrieval import Passage
+
+VOCABULARY = 256
 
 
 def tokenize(text: str) -> list[int]:
@@ -25,15 +40,16 @@ def tokenize(text: str) -> list[int]:
         ({"references": [1, 2, -1, 3]}, Sources(((1, 2), (3,)))),
         ({"references": [4, 5]}, Sources(((4, 5),))),
         ({"references": []}, Sources()),
+        ({"references": [255], "prediction": []}, Sources(((255,),))),
         ({"prediction": "a"}, Sources(prediction=(97,))),
         ({"prediction": [1, 2], "references": ["a"]}, Sources(((97,),), (1, 2))),
         ({"session_id": "x"}, None),
     ],
 )
-def test_forms_that_are_read(given: dict[str, Any], sources: Sources | None) -> None:
-    assert admitted(given, tokenize) == sources
+def test_valid_arguments_become_token_ids(given: dict[str, Any], sources: Sources | None) -> None:
+    assert admit(given, tokenize, VOCABULARY) == sources
     if sources is not None:
-        assert sources_of({ADMITTED: sources.as_argument()}) == sources
+        assert read_sources({ADMITTED: AdmittedSources(sources, given)}) == sources
 
 
 @pytest.mark.parametrize(
@@ -43,34 +59,105 @@ def test_forms_that_are_read(given: dict[str, Any], sources: Sources | None) -> 
         ({"references": {"a": 1}}, "of type dict"),
         ({"references": ["a", 1]}, "something else than texts"),
         ({"references": [1.5]}, "something else than texts"),
+        ({"references": [True]}, "something else than texts"),
+        ({"references": [[1], [2]]}, "something else than texts"),
         ({"references": [-2]}, "something else than texts"),
         ({"prediction": [-1]}, "give a text, or a flat list of token ids"),
         ({"prediction": 3}, "prediction is 3"),
-        ({"references": ["a"] * (MOST_REFERENCES + 1)}, f"one request may bring {MOST_REFERENCES}"),
-        ({"references": ["a" * 1000] * 66}, f"66000 tokens, and one request may bring {MOST_TOKENS}"),
+        ({"references": ["a"] * (MAX_REFERENCES + 1)}, f"one request may bring {MAX_REFERENCES}"),
+        ({"references": ["a" * 1000] * 66}, f"66000 tokens, and one request may bring {MAX_TOKENS}"),
+        ({"references": [1] * (MAX_TOKENS + 1)}, f"65537 tokens, and one request may bring {MAX_TOKENS}"),
         ({"references": ["a" * 10_000_000]}, "10000000 characters"),
     ],
 )
-def test_what_is_refused_says_what_is_wanted(given: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected_with_what_is_needed(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        admitted(given, tokenize)
+        admit(given, tokenize, VOCABULARY)
 
 
-def test_a_text_that_is_far_too_long_is_refused_before_it_is_tokenized() -> None:
+@pytest.mark.parametrize("name", ["references", "prediction"])
+@pytest.mark.parametrize(
+    ("token", "shown"), [(256, "256"), (2**31, "2147483648"), (2**63, "9223372036854775808"), (10**400, "1329 bits")]
+)
+def test_a_token_id_outside_the_vocabulary_is_rejected_by_name(name: str, token: int, shown: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} holds the token id .*{shown}.* vocabulary size is 256"):
+        admit({name: [1, token, 2]}, tokenize, VOCABULARY)
+
+
+@pytest.mark.parametrize("name", ["references", "prediction"])
+def test_a_token_id_outside_the_vocabulary_from_the_tokenizer_is_rejected(name: str) -> None:
+    """Some tokenizers have more tokens than the model has embeddings."""
+    with pytest.raises(ValueError, match=f"{name} holds the token id 256, but the model's vocabulary size is 256"):
+        admit({name: "a"}, lambda _: [1, 256], VOCABULARY)
+
+
+@pytest.mark.parametrize("given", [{"references": ["a", "b\ud800"]}, {"prediction": "b\udfff"}])
+def test_a_text_with_a_lone_surrogate_is_rejected(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"holds a lone surrogate, '.ud.*' at character 1"):
+        admit(given, tokenize, VOCABULARY)
+
+
+@pytest.mark.parametrize("forged", [1, "a", [1], {"references": [[10**9]], "prediction": []}, {}])
+def test_the_reserved_key_is_rejected_if_a_client_sets_it(forged: Any) -> None:
+    for others in ({}, {"references": ["a"]}):
+        with pytest.raises(ValueError, match="'antiphon' is a reserved key; give 'references' and 'prediction'"):
+            admit({**others, ADMITTED: forged}, tokenize, VOCABULARY)
+
+
+def test_arguments_that_were_admitted_are_admitted_again() -> None:
+    """As offline use of vLLM does, with one object of sampling parameters for many prompts."""
+    given: dict[str, Any] = {"references": ["a"]}
+    again = {**given, ADMITTED: copy.deepcopy(AdmittedSources(Sources(((97,),)), given))}
+    assert admit(again, tokenize, VOCABULARY) == Sources(((97,),))
+    assert again[ADMITTED].is_made_from(again)
+    given["references"].append("b")
+    assert not again[ADMITTED].is_made_from(again)
+
+
+def test_a_text_over_the_limit_is_rejected_before_tokenization() -> None:
     def never(text: str) -> list[int]:
         raise AssertionError
 
     with pytest.raises(ValueError, match="characters"):
-        admitted({"references": ["a" * 10_000_000]}, never)
+        admit({"references": ["a" * 10_000_000]}, never, VOCABULARY)
 
 
-def test_a_server_without_a_tokenizer_takes_ids() -> None:
+def test_a_server_without_a_tokenizer_accepts_only_token_ids() -> None:
     with pytest.raises(ValueError, match="give references and prediction as token ids"):
-        admitted({"references": ["a"]}, None)
-    assert admitted({"references": [1]}, None) == Sources(((1,),))
+        admit({"references": ["a"]}, None, VOCABULARY)
+    assert admit({"references": [1]}, None, VOCABULARY) == Sources(((1,),))
 
 
-def test_documents_of_every_framework_become_what_a_client_sends() -> None:
+def test_each_step_of_an_admission_tokenizes_a_bounded_number_of_characters() -> None:
+    read: list[int] = []
+
+    def count(text: str) -> list[int]:
+        read.append(len(text))
+        return tokenize(text)
+
+    texts = ["a" * 30_000, *(["word " * 20] * 150), "b"]
+    admission = Admission({"references": texts[:-1], "prediction": texts[-1]}, count, VOCABULARY)
+    assert not read, "the constructor tokenizes nothing"
+    is_left, done = True, 0
+    while is_left:
+        is_left = admission.advance()
+        assert 0 < sum(read) - done <= SLICE_CHARACTERS
+        done = sum(read)
+    assert admission.sources() == Sources(tuple(tuple(tokenize(text)) for text in texts[:-1]), (98,))
+
+
+def test_slices_make_up_the_text_and_end_before_spaces() -> None:
+    chance = random.Random(0)
+    text = " ".join("x" * chance.randrange(1, 40) for _ in range(5_000))
+    slices = list(slice_text(text))
+    assert "".join(slices) == text
+    assert max(map(len, slices)) <= SLICE_CHARACTERS
+    assert all(each.startswith(" ") for each in slices[1:])
+    assert [len(each) for each in slice_text("y" * 20_000)] == [SLICE_CHARACTERS, SLICE_CHARACTERS, 3_616]
+    assert not list(slice_text(""))
+
+
+def test_documents_of_every_framework_become_references() -> None:
     documents = [
         "text",
         Passage.at("bees.txt", 0, "passage"),

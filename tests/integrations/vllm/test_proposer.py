@@ -1,4 +1,4 @@
-"""The proposer without vLLM: what it drafts, from whose texts, and that nothing of it can hurt an engine."""
+"""The proposer without vLLM: its drafts, the isolation of tenants, and its failures."""
 
 from __future__ import annotations
 
@@ -12,57 +12,52 @@ import pytest
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
-from tests.integrations.vllm.running import Engine, Request, proposer
+from tests.integrations.vllm.fake_engine import Engine, Request, make_proposer
 
 
 def words(tenant: int, count: int = 60) -> list[int]:
-    """Tokens that nobody but this tenant has."""
+    """Return tokens that no other tenant has."""
     first = 1000 * (1 + tenant)
     return random.Random(tenant).sample(range(first, first + 1000), count)
 
 
-def to_end(engine: Engine) -> None:
-    while engine.running:
-        engine.step()
-
-
-def test_what_a_reference_says_is_drafted_and_saves_steps() -> None:
-    said = words(1)
-    plain, told = Request("plain", [7, 8], said), Request("told", [7, 8], said, Sources((said,)))
-    for request in (plain, told):
-        engine = Engine(proposer())
+def test_drafts_from_a_reference_save_steps() -> None:
+    answer = words(1)
+    plain, drafted = Request("plain", [7, 8], answer), Request("drafted", [7, 8], answer, Sources((answer,)))
+    for request in (plain, drafted):
+        engine = Engine(make_proposer())
         engine.add(request)
-        to_end(engine)
-    assert plain.steps == len(said), "nothing to copy"
-    assert told.steps < len(said) / 5
-    assert all(len(draft) <= 12 for draft in told.drafted)
+        engine.run()
+    assert plain.steps == len(answer), "there is nothing to copy"
+    assert drafted.steps < len(answer) / 5
+    assert all(len(draft) <= 12 for draft in drafted.drafts)
 
 
-def test_a_prediction_is_drafted_from_the_first_token_on() -> None:
-    said = words(1)
-    request = Request("a", [7, 8, 9, 10], said, Sources(prediction=said[1:]))
-    first = Request("b", [7, 8, 9, 10], said, Sources(prediction=said))
+def test_a_prediction_is_drafted_after_the_first_token() -> None:
+    answer = words(1)
+    request = Request("a", [7, 8, 9, 10], answer, Sources(prediction=answer[1:]))
+    first = Request("b", [7, 8, 9, 10], answer, Sources(prediction=answer))
     for each in (request, first):
-        engine = Engine(proposer())
+        engine = Engine(make_proposer())
         engine.add(each)
-        to_end(engine)
-    assert first.steps < len(said) / 5
-    assert first.drafted[0] == said[1:13]
+        engine.run()
+    assert first.steps < len(answer) / 5
+    assert first.drafts[0] == answer[1:13]
 
 
-def test_the_prompt_is_always_a_reference() -> None:
-    said = words(1)
-    request = Request("a", [*said, 5, said[0]], said[1:])
-    engine = Engine(proposer())
+def test_the_prompt_is_a_reference() -> None:
+    answer = words(1)
+    request = Request("a", [*answer, 5, answer[0]], answer[1:])
+    engine = Engine(make_proposer())
     engine.add(request)
-    to_end(engine)
-    assert request.steps < len(said) / 4
+    engine.run()
+    assert request.steps < len(answer) / 4
 
 
-def test_forty_tenants_are_never_drafted_from_each_others_texts() -> None:
-    """Requests wait, come back, are aborted and reuse ids while rows move; every draft is looked at, row by row."""
+def test_drafts_never_hold_tokens_of_another_tenant() -> None:
+    """Requests are preempted, resumed and aborted, and reuse ids, while rows move; every draft is checked."""
     chance = random.Random(0)
-    engine = Engine(proposer(), rows=48)
+    engine = Engine(make_proposer(), rows=48)
     tenants = {}
     for tenant in range(40):
         own = words(tenant)
@@ -76,14 +71,14 @@ def test_forty_tenants_are_never_drafted_from_each_others_texts() -> None:
             engine.step()
         for request in engine.running:
             known = set(request.prompt) | set(tenants[int(request.name[3:])])
-            drafted = set(request.drafted[-1])
+            drafted = set(request.drafts[-1])
             seen += len(drafted)
             assert drafted <= known, f"a draft of {request.name} holds another tenant's tokens"
         if waiting and turn % 3 == 0:
             engine.resume(waiting.pop())
         elif len(engine.running) > 4:
             picked = chance.choice(engine.running)
-            if turn % 5 == 0:  # aborted, and the same id is given to somebody else's request at once
+            if turn % 5 == 0:  # aborted, and another tenant's request gets the same id at once
                 engine.abort(picked)
                 other = (int(picked.name[3:]) + 1) % 40
                 tenants[int(picked.name[3:])] = words(other + 40)
@@ -91,7 +86,7 @@ def test_forty_tenants_are_never_drafted_from_each_others_texts() -> None:
                 engine.drafts.pop(picked.name, None)
                 engine.add(Request(picked.name, [3, own[0]], own[1:], Sources((own,))))
             else:
-                engine.wait(picked)
+                engine.preempt(picked)
                 engine.drafts.pop(picked.name, None)
                 waiting.append(picked)
         chance.shuffle(engine.running)
@@ -99,33 +94,33 @@ def test_forty_tenants_are_never_drafted_from_each_others_texts() -> None:
     assert engine.proposer.failures == 0
 
 
-def test_a_request_under_the_id_of_one_that_has_ended_is_another_request() -> None:
-    """The very same prompt and first token, so that nothing but who it belongs to tells the two apart."""
-    engine, said = Engine(proposer()), words(1)
-    first = Request("same", [7, 8], said, Sources((said,)))
+def test_a_reused_request_id_does_not_reuse_references() -> None:
+    """Both requests have the same prompt and first token, so only their state tells them apart."""
+    engine, answer = Engine(make_proposer()), words(1)
+    first = Request("same", [7, 8], answer, Sources((answer,)))
     engine.add(first)
     engine.step()
     engine.abort(first)
     engine.drafts.clear()
-    second = Request("same", [7, 8], said)
+    second = Request("same", [7, 8], answer)
     engine.add(second)
-    to_end(engine)
-    assert first.drafted[0]
-    assert not any(second.drafted), "drafted from the first one's references"
+    engine.run()
+    assert first.drafts[0]
+    assert not any(second.drafts), "drafted from the first request's references"
 
 
-def test_nothing_is_kept_of_requests_that_have_ended() -> None:
-    engine = Engine(proposer())
+def test_state_of_ended_requests_is_dropped() -> None:
+    engine = Engine(make_proposer())
     for tenant in range(200):
         engine.add(Request(f"id-{tenant}", [1, 2], words(tenant, 20), Sources((words(tenant),))))
         if tenant % 8 == 7:
-            to_end(engine)
+            engine.run()
     engine.add(Request("last", [1, 2], words(3, 5)))
     engine.step()
-    assert engine.proposer.kept == 1
+    assert engine.proposer.num_requests == 1
 
 
-class Failing(SuffixMatch):
+class FailingDrafter(SuffixMatch):
     """Fails for requests whose prompt holds the token 666."""
 
     def begin(self, prompt: Tokens, references: Any) -> None:
@@ -140,68 +135,82 @@ class Failing(SuffixMatch):
         return super().propose(context, budget)
 
 
-def test_a_request_that_cannot_be_drafted_for_drafts_nothing_and_the_others_go_on(
+def test_a_failing_drafter_leaves_the_other_requests_drafting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = Engine(proposer(make=Failing))
-    said = words(1)
+    engine = Engine(make_proposer(make_drafter=FailingDrafter))
+    answer = words(1)
     good, bad, worse = (
-        Request(name, [token], said, Sources((said,))) for name, token in (("g", 1), ("b", 13), ("w", 666))
+        Request(name, [token], answer, Sources((answer,))) for name, token in (("g", 1), ("b", 13), ("w", 666))
     )
     for request in (good, bad, worse):
         engine.add(request)
     with caplog.at_level(logging.ERROR, logger="vllm.antiphon"):
-        to_end(engine)
-    assert good.steps < 20 < bad.steps == worse.steps == len(said)
+        engine.run()
+    assert good.steps < 20 < bad.steps == worse.steps == len(answer)
     assert engine.proposer.failures == 2, "each is tried once"
-    assert len(caplog.records) == 1, "and the first is logged"
+    assert len(caplog.records) == 1, "only the first failure is logged"
 
 
-def test_a_batch_of_another_shape_drafts_nothing_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    drafting = proposer()
+def test_an_unknown_batch_format_is_counted_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    drafting = make_proposer()
     engine = Engine(drafting)
     engine.add(Request("a", [1], words(1)))
     engine.step()
-    engine.input_batch = SimpleNamespace()  # as a later vLLM might have it
-    drafting.meet(engine, {})
+    engine.input_batch = SimpleNamespace()  # as a later version of vLLM might
+    drafting.prepare_step(engine, {})
     with caplog.at_level(logging.ERROR, logger="vllm.antiphon"):
         assert drafting.propose([[1], [2]], engine.counts, engine.ids) == [[], []]
     assert drafting.failures == 1
 
 
-def test_without_a_runner_and_while_a_prompt_is_read_nothing_is_drafted() -> None:
-    drafting = proposer()
+def test_nothing_is_drafted_during_prefill_or_without_a_runner() -> None:
+    drafting = make_proposer()
     assert drafting.propose([[1]], None, None) == [[]]
     engine = Engine(drafting)
     engine.add(Request("a", [1, 2, 3], words(1), Sources((words(1),))))
     engine.input_batch.req_ids = ["a"]
-    drafting.meet(engine, {"a": 3})
+    drafting.prepare_step(engine, {"a": 3})
     assert drafting.propose([[]], engine.counts, engine.ids) == [[]]
 
 
-def test_speculation_gives_way_where_rows_are_dear() -> None:
-    """Steps that take a time proportional to their rows: rows of small chances stop, rows that are certain go on."""
-    drafting = proposer()
+def test_uncertain_drafts_stop_if_rows_are_expensive() -> None:
+    """Steps take time proportional to their rows, so a row with a small acceptance chance costs more than it gains."""
+    drafting = make_proposer()
     for _ in range(200):
         for rows in (1, 2, 4, 8, 16):
-            drafting.budget.spent(rows, 0.01 * rows)
+            drafting.budget.observe(rows, 0.01 * rows)
     unsure = [5, 1, 5, 2, 5, 3, 5, 4, 5, 9] * 4
     request = Request("a", unsure, [5, 6, 5, 7, 5, 8, 5, 10], Sources())
     engine = Engine(drafting)
     engine.add(request)
     engine.step()
-    assert request.drafted == [[]]
+    assert request.drafts == [[]]
 
 
-def test_what_a_vllm_took_back_is_read_anew() -> None:
-    said = words(1)
-    request = Request("a", [7, 8], said, Sources((said,)))
-    engine = Engine(proposer())
+def test_a_context_that_vllm_shortened_is_read_again() -> None:
+    answer = words(1)
+    request = Request("a", [7, 8], answer, Sources((answer,)))
+    engine = Engine(make_proposer())
     engine.add(request)
     engine.step()
     engine.step()
     request.emitted -= 3
     engine.drafts = {}
-    to_end(engine)
+    engine.run()
     assert engine.proposer.failures == 0
-    assert all(set(draft) <= set(said) for draft in request.drafted)
+    assert all(set(draft) <= set(answer) for draft in request.drafts)
+
+
+@pytest.mark.parametrize("bad", [50, 51, 2**40, 2**63, -5])
+def test_drafts_end_before_a_token_id_outside_the_vocabulary(bad: int) -> None:
+    """Admission rejects such ids; this covers arguments that reach the worker on another way."""
+    answer = [10, 11, 12, 13, 14, 15]
+    engine = Engine(make_proposer(vocab_size=50))
+    request = Request("a", [7, 8, 9], answer, Sources(prediction=[10, 11, 12, bad, 14, 15]))
+    engine.add(request)
+    other = Request("b", [7, 8, 9], answer, Sources(prediction=answer))
+    engine.add(other)
+    engine.run()
+    assert all(0 <= token < 50 for draft in request.drafts for token in draft)
+    assert other.steps < len(answer)

@@ -1,4 +1,4 @@
-"""What is learned of a step's time: from steps that all have other rows, through stairs, pauses and busier machines."""
+"""The model of step time: learning from scattered batch sizes, stairs, pauses and a machine that gets busier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from antiphon.integrations.vllm.step_times import SLOPE, StepTimes
+from antiphon.integrations.vllm.step_times import INITIAL_SLOPE, StepTimes
 
 COUNTS = list(range(16, 216, 5))
 Random(1).shuffle(COUNTS)
@@ -20,27 +20,27 @@ def learned(cost: Callable[[int], float], counts: list[int]) -> list[float]:
     return times.seconds(256)
 
 
-def test_before_any_step_rows_are_cheap() -> None:
+def test_rows_are_cheap_before_any_step() -> None:
     seconds = StepTimes().seconds(33)
     assert seconds[0] == pytest.approx(1)
-    assert seconds[32] == pytest.approx(1 + 32 * SLOPE)
+    assert seconds[32] == pytest.approx(1 + 32 * INITIAL_SLOPE)
 
 
 @pytest.mark.parametrize("each", [0.0, 0.0005, 0.002])
-def test_forty_steps_that_never_have_the_same_rows_show_what_rows_cost(each: float) -> None:
+def test_the_cost_of_a_row_is_learned_from_forty_different_batch_sizes(each: float) -> None:
     seconds = learned(lambda rows: 0.02 + each * rows, COUNTS)
     wanted = (0.02 + each * 200) / (0.02 + each * 16)
     assert seconds[199] / seconds[15] == pytest.approx(wanted, rel=0.2)
 
 
-def test_a_stair_is_learned_where_it_stands() -> None:
-    """Four rows cost what one does, and five twice that."""
+def test_a_stair_is_learned_at_its_place() -> None:
+    """Four rows cost as much as one, and five twice as much."""
     seconds = learned(lambda rows: 0.01 if rows <= 4 else 0.02, [1, 2, 3, 4, 5, 6, 7, 8] * 20)
     assert seconds[3] / seconds[0] == pytest.approx(1, rel=0.2)
     assert 1.6 < seconds[5] / seconds[2] < 2.4
 
 
-def test_a_pause_of_the_machine_is_no_cost() -> None:
+def test_a_pause_of_the_machine_is_ignored() -> None:
     times = StepTimes()
     for rows in [1, 8] * 30:
         times.observe(rows, 0.01)
@@ -49,7 +49,7 @@ def test_a_pause_of_the_machine_is_no_cost() -> None:
     assert times.seconds(8)[7] < 1.4 * before[7]
 
 
-def test_a_machine_that_becomes_busy_is_followed() -> None:
+def test_a_machine_that_becomes_busier_is_tracked() -> None:
     times = StepTimes()
     for step in range(600):
         for rows in (4, 40):
@@ -57,6 +57,6 @@ def test_a_machine_that_becomes_busy_is_followed() -> None:
     assert times.seconds(40)[39] / times.seconds(4)[3] == pytest.approx(0.05 / 0.014, rel=0.1)
 
 
-def test_no_step_takes_less_than_nothing() -> None:
+def test_step_times_are_positive() -> None:
     for cost in (lambda rows: 0.001 * rows, lambda rows: 1 / rows):
         assert min(learned(cost, [1, 2, 64, 128, *COUNTS])) > 0

@@ -1,7 +1,7 @@
-"""Antiphon in vLLM: references and predictions of a request are what its drafts are copied from.
+"""Antiphon's drafter for vLLM: drafts are copied from a request's references, prediction, prompt and answer.
 
-`Proposer` is what vLLM runs (``--speculative-config``), `references_for` what a client sends. Names are imported when
-they are first used; neither needs vLLM to be imported.
+The server runs `Proposer` (``--speculative-config``); clients call `references_for`. Names are imported when they are
+first used, and importing them does not import vLLM.
 """
 
 from __future__ import annotations

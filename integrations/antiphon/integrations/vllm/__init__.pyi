@@ -1,2 +1,2 @@
+from .client import references_for as references_for
 from .proposer import Proposer as Proposer
-from .sent import references_for as references_for

@@ -1,77 +1,211 @@
-"""References and prediction of a request, as they come in: checked, bounded and tokenized once. Knows no vLLM."""
+"""Validation and tokenization of a request's references and prediction. Knows no vLLM."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from antiphon.accel.drafting.draft import Tokens
 
 REFERENCES, PREDICTION = "references", "prediction"
-"""The keys of a request's ``vllm_xargs`` (``extra_args`` in Python)."""
+"""Keys that a client sets in a request's ``vllm_xargs`` (``extra_args`` in Python)."""
 
 ADMITTED = "antiphon"
-"""Under this key the same go on to the worker, as token ids."""
+"""Reserved key of ``extra_args``: the validated token ids on their way to the worker."""
 
 SEPARATOR = -1
-"""Stands between references that are given as token ids, in one flat list: nothing else passes through HTTP."""
+"""Separates references given as token ids in one flat list, because vLLM's HTTP API accepts no nested lists."""
 
-MOST_REFERENCES = 256
-MOST_TOKENS = 65_536
-MOST_CHARACTERS = 8 * MOST_TOKENS
-"""Of all references and the prediction of one request: they are indexed while others wait for their next token."""
+MAX_REFERENCES = 256
+MAX_TOKENS = 65_536
+"""Limit for all references and the prediction of a request: indexing them delays the other requests' next token."""
 
-Tokenize = Callable[[str], list[int]]
+MAX_CHARACTERS = 8 * MAX_TOKENS
+
+SLICE_CHARACTERS = 8_192
+"""Upper limit of what one call of `Admission.advance` tokenizes: about 5 ms of one core."""
+
+Tokenize = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a request may be drafted from besides its prompt, as token ids."""
+    """The token ids, besides the prompt, that a request's drafts may be copied from.
+
+    Attributes:
+        references: Texts that the answer may quote.
+        prediction: A text that the answer probably repeats from its beginning.
+    """
 
     references: tuple[Tokens, ...] = ()
     prediction: Tokens = ()
 
-    def as_argument(self) -> dict[str, Any]:
-        """As it goes from one process to another."""
-        return {REFERENCES: [list(each) for each in self.references], PREDICTION: list(self.prediction)}
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all references and the prediction."""
+        return sum(map(len, self.references)) + len(self.prediction)
 
 
-def admitted(given: Mapping[str, Any], tokenize: Tokenize | None) -> Sources | None:
-    """What these arguments of a request hold for a drafter; None where they hold nothing.
+class AdmittedSources(dict[str, Any]):
+    """`Sources` as a dictionary of lists, which vLLM serializes to send it to the worker.
 
-    ``references`` is a text, a list of texts, or a list of token ids in which -1 stands between two references;
-    ``prediction`` a text or a list of token ids. Without ``tokenize``, only ids can be read.
+    Only this package creates it. A client can send any value under the key `ADMITTED`, but none of this type.
+
+    Args:
+        sources: The validated token ids.
+        given: The request's arguments that they were made from.
+    """
+
+    def __init__(self, sources: Sources, given: Mapping[str, Any]) -> None:
+        super().__init__(
+            {REFERENCES: [list(each) for each in sources.references], PREDICTION: list(sources.prediction)}
+        )
+        self._given = _snapshot(given)
+
+    def is_made_from(self, given: Mapping[str, Any]) -> bool:
+        """Return whether these are the references and the prediction of the arguments ``given``."""
+        return self._given == _snapshot(given)
+
+
+class Admission:
+    """Validation and tokenization of one request, in steps of bounded time.
+
+    The constructor validates everything but the number of tokens. Call `advance` until it returns False, then read
+    `sources`. Long texts are tokenized in slices of at most `SLICE_CHARACTERS` that end before a space if possible;
+    tokens at the ends of a slice may differ from those of the whole text, which can only cost a draft.
+
+    Args:
+        given: A request's arguments. ``references`` is a text, a list of texts, or a flat list of token ids with -1
+            between two references; ``prediction`` is a text or a list of token ids.
+        tokenize: Converts a text to token ids without special tokens; None if the server has no tokenizer.
+        vocab_size: Vocabulary size of the model; every token id must be smaller.
 
     Raises:
-        ValueError: they are of another form, or more than one request may bring.
+        ValueError: The arguments have another form, exceed a limit, or hold a token id outside the vocabulary.
     """
+
+    def __init__(self, given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> None:
+        self._tokenize, self._vocab_size = tokenize, vocab_size
+        references = _parse_references(given.get(REFERENCES, ()))
+        prediction = _parse_prediction(given.get(PREDICTION, ()))
+        named = [*((REFERENCES, each) for each in references), (PREDICTION, prediction)]
+        texts = [(name, each) for name, each in named if isinstance(each, str)]
+        _check_limit("texts", "characters", sum(len(text) for _, text in texts), MAX_CHARACTERS)
+        _check_limit(REFERENCES, "of them", len(references), MAX_REFERENCES)
+        if tokenize is None and any(text for _, text in texts):
+            raise ValueError(
+                "This server has no tokenizer and reads no texts; give references and prediction as token ids."
+            )
+        self._tokens: list[list[int]] = []
+        self._slices: list[tuple[int, str]] = []
+        for position, (name, each) in enumerate(named):
+            if isinstance(each, str):
+                _check_unicode(name, each)
+                self._slices += [(position, part) for part in slice_text(each)]
+                self._tokens.append([])
+            else:
+                self._check_vocabulary(each, name)
+                self._tokens.append(list(each))
+        self._slices.reverse()
+        self._check_tokens()
+
+    def advance(self) -> bool:
+        """Tokenize up to `SLICE_CHARACTERS` more; return whether anything is left to tokenize.
+
+        Raises:
+            ValueError: There are too many tokens, or the tokenizer returned an id outside the vocabulary.
+        """
+        characters = 0
+        while self._slices and self._tokenize and characters + len(self._slices[-1][1]) <= SLICE_CHARACTERS:
+            position, text = self._slices.pop()
+            characters += len(text)
+            tokens = self._tokenize(text)
+            self._check_vocabulary(tokens, REFERENCES if position < len(self._tokens) - 1 else PREDICTION)
+            self._tokens[position] += tokens
+        self._check_tokens()
+        return bool(self._slices)
+
+    def sources(self) -> Sources:
+        """Return the token ids of everything that was tokenized."""
+        *references, prediction = self._tokens
+        return Sources(tuple(map(tuple, references)), tuple(prediction))
+
+    def _check_tokens(self) -> None:
+        _check_limit("references and prediction", "tokens", sum(map(len, self._tokens)), MAX_TOKENS)
+
+    def _check_vocabulary(self, tokens: Sequence[int], name: str) -> None:
+        if tokens and max(tokens) >= self._vocab_size:
+            raise ValueError(
+                f"{name} holds the token id {_shown(max(tokens))}, but the model's vocabulary size is "
+                f"{self._vocab_size}; give ids from 0 to {self._vocab_size - 1}."
+            )
+
+
+def begin_admission(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Admission | None:
+    """Return the `Admission` of a request, or None if it brings neither references nor a prediction.
+
+    Args:
+        given: The request's arguments.
+        tokenize: See `Admission`.
+        vocab_size: See `Admission`.
+
+    Raises:
+        ValueError: See `Admission`; or the arguments hold the reserved key `ADMITTED`.
+    """
+    is_forged = ADMITTED in given and not isinstance(given[ADMITTED], AdmittedSources)
+    if is_forged:
+        raise ValueError(f"{ADMITTED!r} is a reserved key; give {REFERENCES!r} and {PREDICTION!r} instead.")
     if REFERENCES not in given and PREDICTION not in given:
         return None
-    references = _references(given.get(REFERENCES, ()))
-    prediction = _one(PREDICTION, given.get(PREDICTION, ()))
-    texts = [each for each in (*references, prediction) if isinstance(each, str)]
-    _bound("texts", "characters", sum(map(len, texts)), MOST_CHARACTERS)
-    _bound(REFERENCES, "of them", len(references), MOST_REFERENCES)
-    sources = Sources(tuple(_tokens(each, tokenize) for each in references), _tokens(prediction, tokenize))
-    count = sum(map(len, sources.references)) + len(sources.prediction)
-    _bound("references and prediction", "tokens", count, MOST_TOKENS)
-    return sources
+    return Admission(given, tokenize, vocab_size)
 
 
-def sources_of(extra_args: Mapping[str, Any] | None) -> Sources:
-    """What was admitted, where the worker finds it."""
+def admit(given: Mapping[str, Any], tokenize: Tokenize | None, vocab_size: int) -> Sources | None:
+    """Validate and tokenize a request's arguments at once; return None if they hold nothing to draft from.
+
+    Args:
+        given: The request's arguments.
+        tokenize: See `Admission`.
+        vocab_size: See `Admission`.
+
+    Raises:
+        ValueError: See `begin_admission`.
+    """
+    admission = begin_admission(given, tokenize, vocab_size)
+    if admission is None:
+        return None
+    while admission.advance():
+        pass
+    return admission.sources()
+
+
+def read_sources(extra_args: Mapping[str, Any] | None) -> Sources:
+    """Return the sources that admission put into a request's arguments; called in the worker."""
     found = (extra_args or {}).get(ADMITTED) or {}
     return Sources(tuple(map(tuple, found.get(REFERENCES, ()))), tuple(found.get(PREDICTION, ())))
 
 
-def _references(given: object) -> Sequence[str | Sequence[int]]:
+def slice_text(text: str) -> Iterable[str]:
+    """Yield slices of at most `SLICE_CHARACTERS` that make up a text, each ending before a space if possible."""
+    start = 0
+    while len(text) - start > SLICE_CHARACTERS:
+        end = text.rfind(" ", start + SLICE_CHARACTERS // 2, start + SLICE_CHARACTERS)
+        end = end if end > 0 else start + SLICE_CHARACTERS
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _parse_references(given: object) -> Sequence[str | Sequence[int]]:
     if isinstance(given, str):
         return [given]
     if not isinstance(given, list | tuple):
-        raise ValueError(f"{REFERENCES} is {_shown(given)}; {_WANTED}.")  # noqa: TRY004  # one error for one door
+        raise ValueError(f"{REFERENCES} is {_shown(given)}; {_WANTED}.")  # noqa: TRY004  # vLLM answers ValueErrors
     if all(isinstance(each, str) for each in given):
         return given
+    _check_limit(REFERENCES, "token ids", len(given), MAX_TOKENS + MAX_REFERENCES)
     if not _are_ids(given, SEPARATOR):
         raise ValueError(f"{REFERENCES} holds something else than texts, or than token ids; {_WANTED}.")
     ends = [index for index, token in enumerate(given) if token == SEPARATOR]
@@ -79,35 +213,44 @@ def _references(given: object) -> Sequence[str | Sequence[int]]:
     return [given[start:end] for start, end in zip(starts, [*ends, len(given)], strict=True)]
 
 
-def _one(name: str, given: object) -> str | Sequence[int]:
+def _parse_prediction(given: object) -> str | Sequence[int]:
     if isinstance(given, str) or (isinstance(given, list | tuple) and _are_ids(given, 0)):
         return given
-    raise ValueError(f"{name} is {_shown(given)}; give a text, or a flat list of token ids.")
+    raise ValueError(f"{PREDICTION} is {_shown(given)}; give a text, or a flat list of token ids.")
 
 
-def _are_ids(given: Sequence[object], least: int) -> bool:
-    return all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in given)
+def _are_ids(given: Sequence[Any], least: int) -> bool:
+    kinds = set(map(type, given))  # by types first: a loop over 65,536 ids would take milliseconds of the server's loop
+    return all(issubclass(kind, int) and kind is not bool for kind in kinds) and min(given, default=least) >= least
 
 
-def _tokens(given: str | Sequence[int], tokenize: Tokenize | None) -> tuple[int, ...]:
-    if not isinstance(given, str):
-        return tuple(given)
-    if tokenize is None:
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
         raise ValueError(
-            "This server has no tokenizer and reads no texts; give references and prediction as token ids."
-        )
-    return tuple(tokenize(given))
+            f"{name} holds a lone surrogate, {text[error.start]!a} at character {error.start} of a text; "
+            "give texts that can be encoded in UTF-8."
+        ) from None
 
 
-def _bound(what: str, unit: str, count: int, most: int) -> None:
+def _check_limit(what: str, unit: str, count: int, most: int) -> None:
     if count > most:
         raise ValueError(
             f"{what}: there are {count} {unit}, and one request may bring {most}; send fewer or shorter ones."
         )
 
 
+def _snapshot(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the client's keys, with lists copied, so that a later change of a list is noticed."""
+    found = {key: given[key] for key in (REFERENCES, PREDICTION) if key in given}
+    return {key: list(value) if isinstance(value, list) else value for key, value in found.items()}
+
+
 def _shown(given: object) -> str:
-    return f"of type {type(given).__name__}" if not isinstance(given, int | float) else repr(given)
+    if isinstance(given, int) and given.bit_length() > 64:
+        return f"an integer of {given.bit_length()} bits"
+    return repr(given) if isinstance(given, int | float) else f"of type {type(given).__name__}"
 
 
 _WANTED = "give a list of texts, or a flat list of token ids with -1 between two references"

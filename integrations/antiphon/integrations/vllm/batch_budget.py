@@ -1,33 +1,43 @@
-"""How many rows each running request gets: what their chances promise against what steps of this engine have taken."""
+"""The number of draft tokens of each running request, chosen from acceptance chances and measured step times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.accel.drafting.paying import ScoredDraft, paying_rows
+from antiphon.accel.drafting.row_selection import ScoredDraft, select_rows
 from antiphon.integrations.vllm.step_times import StepTimes
 
 
 class BatchBudget:
-    """Shares rows among all requests of a step, the likeliest first, as many as promise the most tokens per second.
+    """Allocates the draft tokens of a step to all requests so that the batch emits the most tokens per second.
 
-    A step of r rows emits one token for each request and the sum of the chances of the rows, and takes what steps of r
-    rows have taken here, learned from the steps themselves; so where the machine is full, further rows are dear, and
-    requests decode plainly.
+    A step of r rows emits one token per request plus the sum of the acceptance chances of its draft tokens, and takes
+    the time measured for steps of r rows on this machine. If the machine is saturated, further rows cost more than
+    they gain, and requests decode without drafts.
     """
 
     def __init__(self) -> None:
-        self.times = StepTimes()
+        self.step_times = StepTimes()
 
-    def shares(self, offers: Sequence[ScoredDraft], *, plain: int = 0) -> list[int]:
-        """How many rows of each chain are to be verified, in a step with ``plain`` requests more that have no draft."""
-        texts = len(offers) + plain
-        rows = sum(len(offer.chances) for offer in offers)
+    def allocate(self, drafts: Sequence[ScoredDraft], *, num_without_draft: int = 0) -> list[int]:
+        """Return how many tokens of each draft to verify.
+
+        Args:
+            drafts: Chains with the acceptance chance of every token.
+            num_without_draft: Number of requests in the step that have no draft.
+        """
+        requests = len(drafts) + num_without_draft
+        rows = sum(len(draft.chances) for draft in drafts)
         if not rows:
-            return [0] * len(offers)
-        costs = self.times.seconds(texts + rows)[texts - 1 :]
-        return [len(kept) for kept in paying_rows(offers, costs, float(texts))]
+            return [0] * len(drafts)
+        costs = self.step_times.seconds(requests + rows)[requests - 1 :]
+        return [len(kept) for kept in select_rows(drafts, costs, float(requests))]
 
-    def spent(self, rows: int, seconds: float) -> None:
-        """Learn what a step of so many rows has taken."""
-        self.times.observe(rows, seconds)
+    def observe(self, rows: int, seconds: float) -> None:
+        """Learn the duration of a step.
+
+        Args:
+            rows: Number of rows of the step, of all requests.
+            seconds: Its duration.
+        """
+        self.step_times.observe(rows, seconds)

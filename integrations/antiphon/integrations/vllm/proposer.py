@@ -1,9 +1,9 @@
-"""Who drafts in vLLM: a proposer for ``"method": "custom_class"``, with one drafter for each running request."""
+"""The proposer that vLLM runs with ``"method": "custom_class"``: one drafter per running request."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -11,148 +11,179 @@ from typing import Any, Protocol
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
-from antiphon.accel.drafting.paying import ScoredDraft
-from antiphon.integrations.vllm.admission import sources_of
+from antiphon.accel.drafting.row_selection import ScoredDraft
+from antiphon.integrations.vllm.admission import read_sources
 from antiphon.integrations.vllm.batch_budget import BatchBudget
-from antiphon.integrations.vllm.request_drafts import RequestDrafts
-from antiphon.integrations.vllm.seam import Seam
+from antiphon.integrations.vllm.plugin import patch_worker
+from antiphon.integrations.vllm.request_drafter import RequestDrafter
 
-log = logging.getLogger("vllm.antiphon")  # below vLLM's own, so that it is shown as vLLM's lines are
+log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
 
 
 class Runner(Protocol):
-    """What is looked at of vLLM's model runner: who is in which row of the batch, and what each request brought."""
+    """The attributes of vLLM's model runner that the proposer reads.
+
+    Attributes:
+        requests: State of every running or waiting request, by id.
+        input_batch: The batch: ``req_ids`` and ``num_prompt_tokens`` of each row.
+    """
 
     requests: Mapping[str, Any]
     input_batch: Any
 
 
 class Proposer:
-    """Drafts for vLLM what each request's prompt, references, prediction and own text say comes next.
+    """Drafts for vLLM from each request's prompt, references, prediction and answer so far.
 
-    Named to vLLM as ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer",
-    "num_speculative_tokens": 16}``. Drafts never change what is emitted, only how many steps it takes; so whatever
-    fails in here is logged, once, counted in ``failures``, and drafts nothing. Nothing of a request is kept
-    when it has ended, and no request is drafted from another's texts.
+    Select it with ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer",
+    "num_speculative_tokens": 16}``. Drafts never change the output, only the number of steps. Therefore an exception
+    in here is counted in ``failures``, logged once, and results in an empty draft. All state of a request is dropped
+    when it ends, and no request is drafted from another request's texts.
+
+    Args:
+        vllm_config: vLLM's configuration, as vLLM passes it.
+        patch: Called with the maximum number of draft tokens; patches vLLM's model runner.
+        make_drafter: Makes the drafter of a request; suffix matching by default.
     """
 
-    def __init__(self, vllm_config: Any, *, seam: Seam | None = None, make: DrafterFactory | None = None) -> None:
-        self.rows = int(vllm_config.speculative_config.num_speculative_tokens)
+    def __init__(
+        self,
+        vllm_config: Any,
+        *,
+        patch: Callable[[int], None] = patch_worker,
+        make_drafter: DrafterFactory | None = None,
+    ) -> None:
+        self.num_draft_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
+        self.vocab_size = int(vllm_config.model_config.get_vocab_size())
         self.failures = 0
         self.budget = BatchBudget()
         self.calibration = Calibration()
-        self._make = make or partial(SuffixMatch, depth=self.rows, common=0, recycling=False, branching=False)
-        self._requests: dict[str, RequestDrafts] = {}
-        self._broken: dict[str, Any] = {}
+        self._make_drafter = make_drafter or partial(
+            SuffixMatch, depth=self.num_draft_tokens, common=0, recycling=False, branching=False
+        )
+        self._requests: dict[str, RequestDrafter] = {}
+        self._failed: dict[str, Any] = {}
         self._runner: Runner | None = None
-        self._given: dict[str, int] = {}  # rows of the step under way, by request
-        self._scheduled: Mapping[str, int] = {}
+        self._proposed_rows: dict[str, int] = {}
+        self._scheduled_rows: Mapping[str, int] = {}
         self._ended = 0.0
-        (seam or Seam()).introduce(self.rows)
+        patch(self.num_draft_tokens)
 
     @property
-    def kept(self) -> int:
-        """How many requests it holds something of: those that run or wait."""
-        return len(self._requests) + len(self._broken)
+    def num_requests(self) -> int:
+        """Number of requests whose state is held: those that run or wait."""
+        return len(self._requests) + len(self._failed)
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Nothing to load: whoever drafts here is no model."""
+        """Do nothing; vLLM calls this to load a draft model."""
 
-    def meet(self, runner: Runner, scheduled: Mapping[str, int]) -> None:
-        """Be told, before each `propose`, whose batch it is, and how many rows each request had in the step."""
-        self._runner, self._scheduled = runner, scheduled
+    def prepare_step(self, runner: Runner, scheduled: Mapping[str, int]) -> None:
+        """Receive, before each `propose`, the state of the batch.
+
+        Args:
+            runner: vLLM's model runner.
+            scheduled: Number of rows of each request in the step that was just computed.
+        """
+        self._runner, self._scheduled_rows = runner, scheduled
 
     def propose(
         self, sampled_token_ids: Sequence[Sequence[int]], num_tokens_no_spec: Any, token_ids_cpu: Any, **_: Any
     ) -> list[list[int]]:
-        """The draft of each row of the batch, at most ``rows`` tokens; none where nothing pays.
+        """Return the draft of each row of the batch: at most `num_draft_tokens` tokens, none if no draft pays off.
 
-        ``token_ids_cpu[i, :num_tokens_no_spec[i]]`` are prompt and answer of row i; ``sampled_token_ids[i]`` is empty
-        while its prompt is still being read.
+        Args:
+            sampled_token_ids: Tokens that the step emitted for row i; empty during its prefill.
+            num_tokens_no_spec: Number of tokens of prompt and answer of row i, shape (rows,).
+            token_ids_cpu: Those tokens, shape (rows, tokens).
         """
         nothing: list[list[int]] = [[] for _ in sampled_token_ids]
         if self._runner is None:
             return nothing
         started = perf_counter()
         try:
-            self._learn(started)
-            return self._drafts(self._runner, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        except Exception as error:  # noqa: BLE001  # a draft is never needed, and the engine is everybody's
-            self._failed(error)
-            self._given = {}
+            self._observe_step_time(started)
+            return self._draft_batch(self._runner, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        except Exception as error:  # noqa: BLE001  # an empty draft is always right; an exception would end the engine
+            self._count_failure(error)
+            self._proposed_rows = {}
             return nothing
         finally:
             self._ended = perf_counter()
 
-    def _learn(self, now: float) -> None:
-        """What the step has taken, if it was of the rows that were given to it: not where prompts were read too."""
-        if self._given and self._given == dict(self._scheduled):
-            self.budget.spent(sum(self._given.values()), now - self._ended)
-        self._given = {}
+    def _observe_step_time(self, now: float) -> None:
+        """Learn the step's duration if it had exactly the proposed rows, thus no prefill."""
+        if self._proposed_rows and self._proposed_rows == dict(self._scheduled_rows):
+            self.budget.observe(sum(self._proposed_rows.values()), now - self._ended)
+        self._proposed_rows = {}
 
-    def _drafts(self, runner: Runner, sampled: Sequence[Sequence[int]], counts: Any, tokens: Any) -> list[list[int]]:
+    def _draft_batch(
+        self, runner: Runner, sampled: Sequence[Sequence[int]], counts: Any, tokens: Any
+    ) -> list[list[int]]:
         ids = runner.input_batch.req_ids
-        self._forget(runner)
-        drafting: dict[int, RequestDrafts] = {}
-        offers: list[ScoredDraft] = []
+        self._drop_ended(runner)
+        # 1. Every decoding request reads its new tokens and proposes a chain.
         decoding = [index for index in range(len(sampled)) if len(sampled[index])]
+        drafters: dict[int, RequestDrafter] = {}
+        proposed: list[ScoredDraft] = []
         for index in decoding:
-            request = self._read(runner, ids[index], index, tokens[index, : int(counts[index])])
-            if request is not None:
-                drafting[index] = request
-        for index, request in list(drafting.items()):
+            drafter = self._update(runner, ids[index], index, tokens[index, : int(counts[index])])
+            if drafter is not None:
+                drafters[index] = drafter
+        for index, drafter in list(drafters.items()):
             try:
-                offers.append(request.offer(self.rows))
+                proposed.append(drafter.propose(self.num_draft_tokens))
             except Exception as error:  # noqa: BLE001
-                del drafting[index]
-                self._refuse(runner, ids[index], error)
+                del drafters[index]
+                self._fail(runner, ids[index], error)
+        # 2. The budget cuts each chain to the tokens that pay off in this batch.
         drafts: list[list[int]] = [[] for _ in sampled]
-        shares = self.budget.shares(offers, plain=len(decoding) - len(offers))
-        for (index, request), offer, share in zip(drafting.items(), offers, shares, strict=True):
-            drafts[index] = request.take(offer.draft, min(share, self.rows))
-        self._given = {ids[index]: 1 + len(drafts[index]) for index in decoding}
+        counts_kept = self.budget.allocate(proposed, num_without_draft=len(decoding) - len(proposed))
+        for (index, drafter), scored, kept in zip(drafters.items(), proposed, counts_kept, strict=True):
+            drafts[index] = drafter.take(scored.draft, min(kept, self.num_draft_tokens))
+        self._proposed_rows = {ids[index]: 1 + len(drafts[index]) for index in decoding}
         return drafts
 
-    def _read(self, runner: Runner, name: str, index: int, tokens: Any) -> RequestDrafts | None:
-        """The request's drafts, once it has read what is new; None for a request that failed before."""
-        owner = runner.requests[name]
-        if self._broken.get(name) is owner:
+    def _update(self, runner: Runner, request_id: str, index: int, tokens: Any) -> RequestDrafter | None:
+        """Return the request's drafter after it has read all tokens; None if the request failed before."""
+        owner = runner.requests[request_id]
+        if self._failed.get(request_id) is owner:
             return None
         try:
-            known = self._requests.get(name)
+            known = self._requests.get(request_id)
             if known is None or known.owner is not owner or not _continues(known, tokens):
-                prompt = int(runner.input_batch.num_prompt_tokens[index])
-                sources = sources_of(getattr(owner.sampling_params, "extra_args", None))
-                known = RequestDrafts(owner, self._make, tokens[:prompt].tolist(), sources, self.calibration)
-                self._requests[name] = known
-            known.read(tokens[len(known.context) :].tolist())
+                num_prompt_tokens = int(runner.input_batch.num_prompt_tokens[index])
+                sources = read_sources(getattr(owner.sampling_params, "extra_args", None))
+                prompt = tokens[:num_prompt_tokens].tolist()
+                known = RequestDrafter(owner, self._make_drafter, prompt, sources, self.calibration, self.vocab_size)
+                self._requests[request_id] = known
+            known.observe(tokens[len(known.context) :].tolist())
         except Exception as error:  # noqa: BLE001
-            self._refuse(runner, name, error)
+            self._fail(runner, request_id, error)
             return None
         return known
 
-    def _forget(self, runner: Runner) -> None:
-        for kept in (self._requests, self._broken):
-            for name in [name for name in kept if name not in runner.requests]:
-                del kept[name]
+    def _drop_ended(self, runner: Runner) -> None:
+        for held in (self._requests, self._failed):
+            for request_id in [request_id for request_id in held if request_id not in runner.requests]:
+                del held[request_id]
 
-    def _refuse(self, runner: Runner, name: str, error: Exception) -> None:
-        """Draft nothing more for a request that cannot be drafted for; the others go on."""
-        self._requests.pop(name, None)
-        self._broken[name] = runner.requests.get(name)
-        self._failed(error)
+    def _fail(self, runner: Runner, request_id: str, error: Exception) -> None:
+        """Stop drafting for this request; the other requests continue."""
+        self._requests.pop(request_id, None)
+        self._failed[request_id] = runner.requests.get(request_id)
+        self._count_failure(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _count_failure(self, error: Exception) -> None:
         self.failures += 1
         if self.failures == 1:
             log.error(
-                "Antiphon: drafting failed and drafts nothing there; answers stay right. Further failures are counted "
-                "only.",
+                "Antiphon: drafting failed, so this request gets no drafts; its output is not affected. Further "
+                "failures are counted, not logged.",
                 exc_info=error,
             )
 
 
-def _continues(known: RequestDrafts, tokens: Any) -> bool:
-    """Whether these tokens go on where the request has read to: not after vLLM has taken some of them back."""
+def _continues(known: RequestDrafter, tokens: Any) -> bool:
+    """Return whether these tokens extend the context that was read; they do not if vLLM has dropped some of it."""
     read = len(known.context)
     return read <= len(tokens) and int(tokens[read - 1]) == known.context[-1]

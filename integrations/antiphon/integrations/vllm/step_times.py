@@ -1,70 +1,74 @@
-"""What steps of an engine take by their rows, learned from the steps themselves. Knows no requests and no drafts."""
+"""A model of step time by number of rows, learned from measured steps. Knows no requests and no drafts."""
 
 from __future__ import annotations
 
 from math import exp, log
 
-SLOPE = 0.02
-"""What a further row is thought to cost, in steps of one row, before steps have shown it: little, so it is tried."""
+INITIAL_SLOPE = 0.02
+"""Cost of a further row, in steps of one row, before any measurement: low, so that drafts are tried."""
 
-AHEAD = 32
-"""The line begins as if a step of one row and a step of so many rows had been seen, `SLOPE` apart."""
+PRIOR_ROWS = 32
+"""The fit starts from two imagined steps, of 1 and 1 + `PRIOR_ROWS` rows, that lie on the line of `INITIAL_SLOPE`."""
 
-FADE = 1 - 1 / 200
-"""Each step weighs so much less when the next one is seen: engines become busier and contexts longer."""
+DECAY = 1 - 1 / 200
+"""Weight of older steps, per step: load and context lengths change."""
 
-PAUSE = 3.0
-"""A step that takes so many times what was expected is a pause of the machine, and counts as that at most."""
+MAX_RATIO = 3.0
+"""A step's time is clipped to this multiple of the expected one (or its inverse), because the machine may pause."""
 
-SHARE, JUMP = 0.15, 0.7
-"""The share of a step's error that goes to its own range of rows, and the largest error, both of logarithms."""
+ERROR_RATE, MAX_ERROR = 0.15, 0.7
+"""Learning rate of a range's correction, and the largest error counted; both in logarithms of time."""
 
 
 class StepTimes:
-    """A line through rows and seconds of all steps, the latest weighing most, and its error for each doubling of rows.
+    """A weighted line through rows and seconds of all steps, with a correction for each doubling of rows.
 
-    Batches of many requests hardly ever have the same number of rows twice, so what one step has taken has to say
-    something about all others; and costs come in stairs, so each range of rows (1, 2, 3 to 4, 5 to 8, ...) has a
-    correction of its own.
+    Large batches rarely have the same number of rows twice, so each step has to inform the estimate for all others.
+    Cost rises in stairs, so each range of rows (1, 2, 3 to 4, 5 to 8, ...) has its own correction.
     """
 
     def __init__(self) -> None:
-        self._sums: tuple[float, ...] | None = None  # of weights, rows, seconds, rows * rows, rows * seconds
+        self._sums: tuple[float, ...] | None = None  # of weight, rows, seconds, rows * rows, rows * seconds
         self._errors = [0.0] * 24
 
     def seconds(self, rows: int) -> list[float]:
-        """Seconds of steps of 1 to ``rows`` rows; right relative to each other from the beginning."""
-        flat, slope = self._line()
+        """Return the seconds of steps of 1 to ``rows`` rows; before any step they are relative to one row."""
+        intercept, slope = self._line()
         scales = [exp(error) for error in self._errors]
-        return [(flat + slope * count) * scales[(count - 1).bit_length()] for count in range(1, rows + 1)]
+        return [(intercept + slope * count) * scales[(count - 1).bit_length()] for count in range(1, rows + 1)]
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn what a step of so many rows has taken."""
+        """Learn the duration of a step.
+
+        Args:
+            rows: Number of rows of the step, at least 1.
+            seconds: Its duration.
+        """
         if self._sums is None:
-            level = seconds / (1 + SLOPE * (rows - 1))
+            level = seconds / (1 + INITIAL_SLOPE * (rows - 1))
             self._sums = (0.0,) * 5
             self._add(1, level)
-            self._add(1 + AHEAD, level * (1 + SLOPE * AHEAD))
+            self._add(1 + PRIOR_ROWS, level * (1 + INITIAL_SLOPE * PRIOR_ROWS))
             return
-        flat, slope = self._line()
-        expected = flat + slope * rows
-        taken = min(max(seconds, expected / PAUSE), expected * PAUSE)
+        intercept, slope = self._line()
+        expected = intercept + slope * rows
+        clipped = min(max(seconds, expected / MAX_RATIO), expected * MAX_RATIO)
         own = (rows - 1).bit_length()
-        error = log(taken / expected) - self._errors[own]
-        self._errors = [FADE * each for each in self._errors]
-        self._errors[own] += SHARE * min(max(error, -JUMP), JUMP)
-        self._add(rows, taken)
+        error = log(clipped / expected) - self._errors[own]
+        self._errors = [DECAY * each for each in self._errors]
+        self._errors[own] += ERROR_RATE * min(max(error, -MAX_ERROR), MAX_ERROR)
+        self._add(rows, clipped)
 
     def _add(self, rows: int, seconds: float) -> None:
         values = (1.0, float(rows), seconds, float(rows * rows), rows * seconds)
-        self._sums = tuple(FADE * old + new for old, new in zip(self._sums or (0.0,) * 5, values, strict=True))
+        self._sums = tuple(DECAY * old + new for old, new in zip(self._sums or (0.0,) * 5, values, strict=True))
 
     def _line(self) -> tuple[float, float]:
-        """Seconds at no rows and for each row: least squares; neither is negative."""
+        """Return the intercept and the slope of the least-squares line; neither is negative."""
         if self._sums is None:
-            return 1.0 - SLOPE, SLOPE
+            return 1.0 - INITIAL_SLOPE, INITIAL_SLOPE
         weight, rows, seconds, squares, products = self._sums
         spread = weight * squares - rows * rows
         slope = max((weight * products - rows * seconds) / spread, 0.0)
-        flat = (seconds - slope * rows) / weight
-        return (flat, slope) if flat > 0 else (0.0, seconds / rows)
+        intercept = (seconds - slope * rows) / weight
+        return (intercept, slope) if intercept > 0 else (0.0, seconds / rows)

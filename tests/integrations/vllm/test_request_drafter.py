@@ -1,4 +1,4 @@
-"""The drafts of one request: what it reads of its references, and how much of its chains is accepted."""
+"""The drafts of one request: which references are indexed, and how much of its chains is accepted."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import pytest
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.integrations.vllm.admission import Sources
-from antiphon.integrations.vllm.request_drafts import RequestDrafts
+from antiphon.integrations.vllm.request_drafter import RequestDrafter
 from antiphon.pipelines.benchmark.samples import load_samples
 
 PASSAGE = tuple(range(100, 130))
 
 
-def begun(prompt: Sequence[int], references: Sequence[Sequence[int]], k: int = 8) -> RequestDrafts:
+def make_drafter(prompt: Sequence[int], references: Sequence[Sequence[int]], k: int = 8) -> RequestDrafter:
     make = partial(SuffixMatch, depth=k, common=0, recycling=False, branching=False)
-    return RequestDrafts(None, make, tuple(prompt), Sources(tuple(map(tuple, references))), Calibration())
+    return RequestDrafter(None, make, tuple(prompt), Sources(tuple(map(tuple, references))), Calibration(), 10**6)
 
 
-def test_a_passage_that_stands_in_the_prompt_with_other_tokens_at_its_ends_counts_once() -> None:
-    """As a tokenizer has it: " The" in the prompt is "The" alone, and its full stop ends a paragraph there."""
+def test_a_passage_in_the_prompt_with_other_tokens_at_its_ends_is_not_indexed_twice() -> None:
+    """A tokenizer makes such ends: " The" inside the prompt is "The" alone, and its full stop ends a paragraph."""
     prompt = [1, 50, *PASSAGE[1:-1], 60, 110, 70, 110, 71, 110]
-    alone = begun(prompt, [PASSAGE]).offer(16)
-    assert alone.chances == begun(prompt, []).offer(16).chances
-    assert alone.chances != begun(prompt, [PASSAGE[:13]]).offer(16).chances, "a short one is read"
+    alone = make_drafter(prompt, [PASSAGE]).propose(16)
+    assert alone.chances == make_drafter(prompt, []).propose(16).chances
+    assert alone.chances != make_drafter(prompt, [PASSAGE[:13]]).propose(16).chances, "a short reference is indexed"
 
 
-def test_a_passage_of_which_the_prompt_has_only_a_part_is_read() -> None:
-    drafts = begun([1, *PASSAGE[3:12], 9, PASSAGE[20]], [PASSAGE])
-    assert drafts.offer(16).draft.tokens == PASSAGE[21:29]
+def test_a_passage_that_is_only_partly_in_the_prompt_is_indexed() -> None:
+    drafter = make_drafter([1, *PASSAGE[3:12], 9, PASSAGE[20]], [PASSAGE])
+    assert drafter.propose(16).draft.tokens == PASSAGE[21:29]
 
 
 def lookup(context: Sequence[int], least: int, most: int, k: int) -> Sequence[int]:
-    """Prompt lookup as vLLM does it: what follows the first of the longest matches of the last tokens."""
+    """Return the tokens after the first of the longest matches of the last tokens, as vLLM's `ngram` drafter does."""
     for length in range(most, least - 1, -1):
         for start in range(len(context) - length):
             if context[start : start + length] == context[-length:]:
@@ -45,7 +45,7 @@ def lookup(context: Sequence[int], least: int, most: int, k: int) -> Sequence[in
 
 
 def accepted(answers: Sequence[tuple[list[int], list[int]]], drafting: Callable[[list[int]], _Drafting]) -> int:
-    """How many drafted tokens of these prompts and answers are right, if nothing else is drafted."""
+    """Return the number of accepted draft tokens over these prompts and answers."""
     total = 0
     for prompt, answer in answers:
         draft, read = drafting(prompt)
@@ -67,12 +67,12 @@ def accepted(answers: Sequence[tuple[list[int], list[int]]], drafting: Callable[
 _Drafting = tuple[Callable[[list[int]], Sequence[int]], Callable[[Sequence[int]], None]]
 
 
-def ours(k: int, prompt: list[int]) -> _Drafting:
-    drafts = begun(prompt, [], k)
-    return lambda _: drafts.take(drafts.offer(k).draft, k), drafts.read
+def suffix_match(k: int, prompt: list[int]) -> _Drafting:
+    drafter = make_drafter(prompt, [], k)
+    return lambda _: drafter.take(drafter.propose(k).draft, k), drafter.observe
 
 
-def theirs(least: int, most: int, k: int, prompt: list[int]) -> _Drafting:
+def prompt_lookup(least: int, most: int, k: int, prompt: list[int]) -> _Drafting:
     return lambda context: lookup(context, least, most, k), lambda _: None
 
 
@@ -90,7 +90,7 @@ def answers() -> list[tuple[list[int], list[int]]]:
 
 @pytest.mark.parametrize("k", [3, 5, 8])
 @pytest.mark.parametrize(("least", "most"), [(2, 5), (1, 3)])
-def test_a_chain_is_accepted_further_than_prompt_lookups_of_as_many_tokens(
+def test_more_tokens_are_accepted_than_with_prompt_lookup_of_the_same_length(
     answers: list[tuple[list[int], list[int]]], least: int, most: int, k: int
 ) -> None:
-    assert accepted(answers, partial(ours, k)) >= accepted(answers, partial(theirs, least, most, k)) > 0
+    assert accepted(answers, partial(suffix_match, k)) >= accepted(answers, partial(prompt_lookup, least, most, k)) > 0

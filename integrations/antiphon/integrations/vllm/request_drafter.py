@@ -1,0 +1,102 @@
+"""Drafts for one request, with their acceptance chances. Knows no vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
+from antiphon.accel.drafting.draft import (
+    EMPTY,
+    Accepted,
+    Draft,
+    Drafter,
+    DrafterFactory,
+    Tokens,
+    chain,
+    most_likely_chain,
+)
+from antiphon.accel.drafting.drafters.contained import Contained
+from antiphon.accel.drafting.row_selection import ScoredDraft
+from antiphon.integrations.vllm.admission import Sources
+
+OVERLAP = 4
+"""Number of the prompt's last tokens put before the prediction, so that it matches where the answer begins."""
+
+EDGE, MIN_INNER = 3, 8
+"""A reference counts as part of the prompt if its inner tokens are in it: all but `EDGE` at each end, at least
+`MIN_INNER`. It was tokenized on its own, and inside a prompt the tokens at the ends of a passage differ."""
+
+
+class RequestDrafter:
+    """Drafts for one request from its prompt, its sources and its answer so far, and from nothing else.
+
+    Args:
+        owner: vLLM's state of the running request. A request with the same id but another owner is another request.
+        make_drafter: Makes the request's drafter.
+        prompt: Token ids of the prompt.
+        sources: Validated references and prediction.
+        calibration: Acceptance statistics of all requests.
+        vocab_size: Drafts end before a token id outside the vocabulary, for which the model's embedding has no entry.
+    """
+
+    __slots__ = ("_draft", "_drafter", "_vocab_size", "calibration", "context", "owner")
+
+    def __init__(
+        self,
+        owner: Any,
+        make_drafter: DrafterFactory,
+        prompt: Tokens,
+        sources: Sources,
+        calibration: Calibration,
+        vocab_size: int,
+    ) -> None:
+        self.owner = owner
+        self.context = list(prompt)
+        self.calibration = RequestCalibration(calibration)
+        self._vocab_size = vocab_size
+        self._draft: Draft = EMPTY
+        self._drafter: Drafter = make_drafter()
+        predicted = [[*prompt[-OVERLAP:], *sources.prediction]] if sources.prediction else []
+        self._drafter.begin(prompt, [*_outside(sources.references, prompt), *predicted])
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Learn the tokens that were emitted since the last draft."""
+        if not tokens:
+            return
+        num_accepted = 0
+        for drafted, token in zip(self._draft.tokens, tokens, strict=False):
+            if drafted != token:
+                break
+            num_accepted += 1
+        self._drafter.observe(self._draft, Accepted(tuple(range(num_accepted)), tuple(tokens)), None)
+        self.calibration.observe(tokens)
+        self.context.extend(tokens)
+        self._draft = EMPTY
+
+    def propose(self, num_draft_tokens: int) -> ScoredDraft:
+        """Return a chain of at most ``num_draft_tokens``, with this request's acceptance chance of each token."""
+        draft = most_likely_chain(self._drafter.propose(self.context, num_draft_tokens))
+        for row, token in enumerate(draft.tokens):
+            if not 0 <= token < self._vocab_size:
+                draft = chain(draft.tokens[:row], draft.chances[:row])
+                break
+        return ScoredDraft(draft, self.calibration.calibrate(draft))
+
+    def take(self, draft: Draft, num_tokens: int) -> list[int]:
+        """Return the first tokens of a proposed chain and remember that they are verified in the next step.
+
+        Args:
+            draft: The chain that `propose` returned.
+            num_tokens: Number of its tokens to verify.
+        """
+        self._draft = (
+            draft if num_tokens == len(draft) else chain(draft.tokens[:num_tokens], draft.chances[:num_tokens])
+        )
+        return list(self._draft.tokens)
+
+
+def _outside(references: Sequence[Tokens], prompt: Tokens) -> list[Tokens]:
+    """Return the references that the prompt does not contain: a passage indexed twice would outweigh the answer."""
+    within = Contained(prompt)
+    return [each for each in references if len(each) < 2 * EDGE + MIN_INNER or each[EDGE:-EDGE] not in within]

@@ -1,0 +1,242 @@
+"""Send malformed requests to a real vLLM server: `python -m tests.vllm.fuzz --requests 1000 --seed 0`.
+
+After each of them the server must answer an ordinary request as before. Exits with 1 otherwise and prints the request.
+The environment variable ANTIPHON_VLLM names the `vllm` command, as for the tests of this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+
+from antiphon.pipelines import resolve_model
+from tests.vllm.server import Server, serve
+
+SPECULATION = {
+    "method": "custom_class",
+    "model": "tests.vllm.checked_proposer.CheckedProposer",
+    "num_speculative_tokens": 12,
+}
+VOCABULARY = 49_152
+TIMEOUT = 120.0
+PRINTED = 1_000
+
+NAN, INF = float("nan"), float("inf")
+NUMBERS = [
+    0,
+    1,
+    -1,
+    -2,
+    2**31 - 1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    2**64,
+    -(2**63) - 1,
+    10**400,
+    0.5,
+    -0.5,
+    1e308,
+    NAN,
+    INF,
+    -INF,
+]
+TEXTS = ["", "a", "\ud800", "a\udfff", "\x00", "\u202e", "<|endoftext|>", "<|im_start|>" * 20, "x" * 3_000]
+JUNK = [
+    None,
+    True,
+    False,
+    {},
+    {"a": 1},
+    [],
+    [[]],
+    [[1, 2], [3]],
+    [None],
+    [True],
+    ["a", 1],
+    [1, 0.5],
+    [NAN],
+    *NUMBERS,
+    *TEXTS,
+]
+
+PARAMETERS = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed"),
+    *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logprobs", "prompt_logprobs", "top_logprobs"),
+    *("min_tokens", "ignore_eos", "best_of", "logit_bias", "echo", "suffix", "skip_special_tokens", "stream"),
+    *("include_stop_str_in_output", "truncate_prompt_tokens", "structured_outputs", "response_format", "priority"),
+    *("thinking_token_budget", "return_token_ids", "kv_transfer_params", "cache_salt", "repetition_detection"),
+    *("logprob_token_ids", "stream_options", "add_special_tokens", "user", "use_beam_search", "length_penalty"),
+    *("spaces_between_special_tokens", "stream_interval", "request_id", "vllm_xargs", "prompt_embeds", "max_tokens"),
+)
+"""Fields of a request that get junk: all but ``n``, because vLLM accepts thousands of answers and computes them."""
+
+
+def sampling(chance: Random) -> dict[str, Any]:
+    """Return one or two sampling parameters of valid types, alone or in unusual combinations."""
+    penalty = chance.choice([-2.0, 0.0, 2.0, 1e-30, 1e30])
+    ids = chance.choice([[], [0], [7], [VOCABULARY - 1], [VOCABULARY], [2**31], [2**63], [-1], list(range(VOCABULARY))])
+    choices: list[dict[str, Any]] = [
+        {"top_k": chance.choice([1, 2, 50, VOCABULARY, VOCABULARY + 1, 2**31 - 1])},
+        {"top_k": 5, "temperature": chance.choice([1e-9, 0.01, 1.0, 2.0, 1e9, 1e38])},
+        {"top_p": chance.choice([1e-12, 0.1, 0.9999999, 1.0])},
+        {"temperature": 1.0, "seed": chance.choice([0, -1, 2**63 - 1, -(2**63)]), "n": chance.choice([0, 1, 3, 2**31])},
+        {"presence_penalty": penalty, "frequency_penalty": -penalty, "temperature": chance.choice([0, 1])},
+        {"repetition_penalty": chance.choice([1e-30, 0.5, 2.0, 1e30])},
+        {"stop_token_ids": ids, "min_tokens": chance.choice([0, 1, 3, 10**9])},
+        {"allowed_token_ids": ids},
+        {"logprobs": chance.choice([0, 1, 20, 21, 2**31]), "prompt_logprobs": chance.choice([0, 1, -1])},
+        {"bad_words": chance.choice([[], [""], [" "], ["a"] * 1000, ["\x00"]])},
+        {"stop": chance.choice([[], [""], ["a"] * 1000, "\n"]), "min_tokens": 2},
+        {"logprob_token_ids": ids},
+        {"structured_outputs": chance.choice(GRAMMARS)},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": chance.choice(SCHEMAS)}}},
+        {"logit_bias": chance.choice([{}, {"7": 5.0}, {str(VOCABULARY): 1}, {"a": 1}, {"7": NAN}])},
+    ]
+    return {key: value for each in chance.sample(choices, chance.choice([1, 1, 2])) for key, value in each.items()}
+
+
+SCHEMAS: list[Any] = [
+    *({}, {"type": "object"}, {"type": "nothing"}, {"$ref": "#"}, {"type": "string", "pattern": "("}, True, 1),
+    {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+]
+GRAMMARS: list[Any] = [
+    *(
+        {},
+        {"choice": []},
+        {"choice": ["a", ""]},
+        {"choice": ["\ud800"]},
+        {"regex": "("},
+        {"regex": ""},
+        {"regex": "a*"},
+    ),
+    *({"grammar": "root ::= "}, {"grammar": 'root ::= "a" root'}, {"json": {}}, {"json": "{"}, {"json_object": True}),
+    {"choice": ["a"], "regex": "a"},
+]
+
+
+def sources(chance: Random) -> dict[str, Any]:
+    """Return the ``vllm_xargs`` of a request, valid, malformed or too large, with ids at the vocabulary's limits."""
+    bad = chance.choice(
+        [VOCABULARY, VOCABULARY + 1, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, -2, -(2**63)]
+    )
+    pool: list[Any] = [
+        *([7, bad] * 5, [bad], [7, VOCABULARY - 1] * 5, [-1, -1, -1], [-1], [0] * 65_536, [7] * 65_537, [7, -1] * 300),
+        *(["a"] * 256, ["a"] * 257, "a b " * 20_000, "ab" * 400_000, ["\ud800"], ["a", "\udc00b"], ["", ""]),
+        *([7.0], [7, "a"], [7, None], [[7], [8]], chance.choice(JUNK), chance.choice(TEXTS)),
+    ]
+    given = {chance.choice(["references", "prediction"]): chance.choice(pool) for _ in range(chance.choice([1, 1, 2]))}
+    if chance.random() < 0.25:
+        given[chance.choice(["antiphon", "unknown", "", "session_id", "kv_transfer_params"])] = chance.choice(
+            [*pool, {"references": [[bad]], "prediction": []}]
+        )
+    return given
+
+
+def make_request(seed: int, number: int) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a request that is decided by ``seed`` and ``number`` alone."""
+    chance = Random(f"{seed}-{number}")
+    body: dict[str, Any] = {"model": "smollm2", "max_tokens": chance.choice([1, 4, 4]), "temperature": 0}
+    if is_chat := chance.random() < 0.3:
+        body["messages"] = [{"role": "user", "content": "Count: 1, 2, 1, 2, 1, 2"}]
+    else:
+        body["prompt"] = chance.choice([[7] * 20, [7, 8, 9] * 5, "Count: 1, 2, 1, 2, 1, 2"])
+    if chance.random() < 0.4:
+        body["allowed_token_ids"] = [7]  # the answer is 7 7 7, so drafts that follow a 7 are verified
+    kinds: list[Callable[[Random], dict[str, Any]]] = [
+        sampling,
+        lambda chance: {"vllm_xargs": sources(chance)},
+        lambda chance: {chance.choice(PARAMETERS): chance.choice(JUNK)},
+    ]
+    for kind in chance.sample(kinds, chance.choice([1, 1, 2, 3])):
+        body.update(kind(chance))
+    if chance.random() < 0.03:
+        body["prompt"] = chance.choice([*JUNK, [VOCABULARY], [-1], [7] * 5_000, [[7], [8, VOCABULARY]]])
+    return "/v1/chat/completions" if is_chat else "/v1/completions", body
+
+
+def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    """Send a body, NaN and lone surrogates included, and return status and answer."""
+    address = urlsplit(server.url)
+    connection = HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT)
+    try:
+        connection.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def ordinary_answer(server: Server) -> str:
+    """Return the answer to an ordinary request with a reference.
+
+    Raises:
+        RuntimeError: The server did not answer it.
+    """
+    body = {"model": "smollm2", "prompt": "Bees make", "max_tokens": 3, "temperature": 0}
+    status, answer = post(server, "/v1/completions", body | {"vllm_xargs": {"references": ["Bees make honey."]}})
+    if status != 200:
+        raise RuntimeError(f"an ordinary request was answered with {status}: {answer[:PRINTED]!r}")
+    return str(json.loads(answer)["choices"][0]["text"])
+
+
+def find_failure(server: Server, numbers: range, seed: int, statuses: Counter[int]) -> str | None:
+    """Send the requests one by one; return the first failure and its request, or None.
+
+    Args:
+        server: A server that is ready.
+        numbers: Numbers of the requests to send.
+        seed: Seed of the requests.
+        statuses: Counts the HTTP statuses of the answers.
+    """
+    expected = ordinary_answer(server)
+    for number in numbers:
+        path, body = make_request(seed, number)
+        try:
+            status, answer = post(server, path, body)
+            statuses[status] += 1
+            if status >= 500:
+                typer.echo(f"request {number} is answered with {status}: {answer[:200]!r}: {shown(path, body)}")
+            if (found := ordinary_answer(server)) != expected:
+                raise RuntimeError(f"the next ordinary answer is {found!r}, not {expected!r}")
+        except (OSError, HTTPException, RuntimeError) as error:
+            return f"after request {number} of seed {seed}: {error!r}: {shown(path, body)}"
+    return None
+
+
+def shown(path: str, body: dict[str, Any]) -> str:
+    """Return a request as a line of limited length."""
+    text = json.dumps({key: value for key, value in body.items() if key not in ("model", "messages")})
+    return f"{path} {text if len(text) < PRINTED else f'{text[:PRINTED]}... ({len(text)} characters)'}"
+
+
+def main(requests: int = 1000, seed: int = 0, first: int = 0) -> None:
+    """Start a server and send it malformed requests, `--first` being the number of the first one."""
+    started, statuses = time.monotonic(), Counter[int]()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--speculative-config", json.dumps(SPECULATION))
+        with serve(resolve_model("smollm2"), Path(folder), *options) as server:
+            failure = find_failure(server.wait_until_ready(), range(first, first + requests), seed, statuses)
+            log = server.log.read_text(encoding="utf-8", errors="replace")
+            if failure is None and server.violations.exists():
+                failure = f"the drafter failed: {server.violations.read_text('utf-8')[:PRINTED]}"
+    counts = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
+    typer.echo(f"{sum(statuses.values())} requests in {time.monotonic() - started:.0f} s, answered: {counts}")
+    if failure is not None:
+        typer.echo(f"the end of the server's log:\n{log[-4000:]}\nFAILED {failure}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
