@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import tool_call_prefix, encode_prompt
+from antiphon.accel.text.messages import encode_prompt, tool_call_prefix
 
 MESSAGES = [{"role": "user", "content": "Count to 3"}]
 TOOL = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": {}}}

@@ -14,8 +14,8 @@ import pytest
 from antiphon.accel import Conversation, RemoteLanguageModel
 from antiphon.accel.remote.errors import (
     AddressError,
-    BrokenStreamError,
     AuthenticationError,
+    BrokenStreamError,
     ModelNotFoundError,
     RequestRejectedError,
     ServerFailedError,

@@ -1,4 +1,4 @@
-"""Engines of tiny models, and what their forwards are held against. Knows torch alone as the truth."""
+"""Engines of tiny models for tests, and comparisons of their logits with torch."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -22,25 +22,25 @@ from antiphon.accel.engines.openvino.conversion import paged_model, windows_of
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.openvino.store import stored
+from antiphon.accel.engines.openvino.store import load_or_convert
 
 BRANCHES = (ROOT, ROOT, 1, 0, 2)
-"""Two branches that lie across each other: no row's depth equals its slot."""
+"""Parents of a tree of two interleaved branches: no row's depth equals its slot."""
 
 MEMORY = 2**22
 
 
 @cache
 def model_of(family: str = "llama", seed: int = 0) -> Any:
-    """A tiny model, the same one for all tests that leave it as it is."""
+    """Return a tiny model, shared by all tests that do not change it."""
     return tiny_model(family, seed=seed)
 
 
 @cache
 def graph_of(model: Any) -> Any:
-    """The converted model, as it comes back from a file; converted once."""
+    """Return the converted model, read back from a file; converted once."""
     with TemporaryDirectory() as folder:
-        return stored(Path(folder) / "model", lambda: paged_model(model, declared_traits(model)))
+        return load_or_convert(Path(folder) / "model", lambda: paged_model(model, declared_traits(model)))
 
 
 def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: str = "f32") -> OpenVINOEngine:
@@ -48,7 +48,7 @@ def engine_of(model: Any, *, memory: int = MEMORY, chunk: int = 512, precision: 
     windows = [window for window in windows_of(traits) if window]
     graph = PagedGraph(graph_of(model), precision=precision, threads=1)
     return OpenVINOEngine(
-        graph, memory=memory, window=min(windows, default=None), positions=traits.max_positions, chunk=chunk
+        graph, memory=memory, window=min(windows, default=None), max_positions=traits.max_positions, prefill_chunk=chunk
     )
 
 
@@ -62,12 +62,12 @@ def tree_of(tokens: Sequence[int]) -> Draft:
 
 
 def step(engine: OpenVINOEngine, sequence: PagedSequence, text: Sequence[int], draft: Draft = EMPTY) -> Logits:
-    """One forward of whatever of the text is not held, with a draft."""
+    """Run one forward pass over the uncached tokens of a text and a draft; return the logits."""
     return engine.forward([SequenceInput(sequence, text[sequence.length :], draft)])[0]
 
 
 def expect_plain(model: Any, text: Sequence[int], draft: Draft, logits: Logits) -> None:
-    """The logits after the text and after every row of the draft are those of plain forwards in torch."""
+    """Check that the logits of the root and of every draft row equal those of plain forward passes in torch."""
     assert len(logits) == 1 + len(draft)
     for row in range(-1, len(draft)):
         path = path_to(draft, row)
@@ -80,5 +80,5 @@ def close(logits: Tensor, truth: Tensor) -> None:
 
 
 def in_precision(model: Any, dtype: torch.dtype) -> Any:
-    """The model in another precision."""
+    """Convert the model to another precision."""
     return model.to(dtype)

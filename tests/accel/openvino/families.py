@@ -1,6 +1,6 @@
-"""What is asked of every family on OpenVINO: the text and the logits of torch, or the reason why it stays there.
+"""Checks of a model family on OpenVINO: text and logits equal torch's, or the reason why it stays on torch.
 
-The suite asks it of all; so does `python -m tests.accel.openvino.families`, with a bar.
+The test suite runs them for all families; `python -m tests.accel.openvino.families` does so with a progress bar.
 """
 
 from functools import cache
@@ -20,11 +20,11 @@ from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
-from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model
+from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of
 
-STAY = {
+UNSUPPORTED = {
     "gptj": "does not go through",
     "falcon": "does not go through",
     "falcon-alibi": "does not go through",
@@ -39,15 +39,15 @@ STAY = {
     **dict.fromkeys(("mamba2", "zamba2", "qwen3_next", "bamba", "lfm2", "mamba", "jamba"), "state"),
     "recurrent_gemma": "state",
 }
-"""What cannot be converted, and a word of the reason."""
+"""Families that cannot be converted, and a part of the reason."""
 
-TAKEN = [family for family in ALL_FAMILIES if family not in STAY]
+SUPPORTED = [family for family in ALL_FAMILIES if family not in UNSUPPORTED]
 WINDOWED = {"mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2"}
 PROMPT, NEW = 30, 24
 
 
 def decoded(engine: Any, prompt: list[int], truth: list[int]) -> tuple[list[int], int]:
-    """The text with drafts from a tree_drafter around the truth, and the steps that it took; all logits of rows checked."""
+    """Return the text decoded with random draft trees around the expected text, and the number of steps."""
     drafter, text, draft, steps = RandomTreeDrafter(truth, 5, VOCABULARY), list(prompt), EMPTY, 0
     sequence = engine.sequence(tenant=object())
     logits = step(engine, sequence, text)
@@ -68,12 +68,12 @@ def decoded(engine: Any, prompt: list[int], truth: list[int]) -> tuple[list[int]
 
 @cache
 def paged(family: str) -> OpenVINOEngine:
-    """The engine of a family's tiny model, converted once for all that is asked of it."""
+    """Return the engine of a family's tiny model, converted once for all checks."""
     return engine_of(model_of(family))
 
 
 def expect_logits_of_torch(family: str) -> None:
-    """Rows of a tree and rows that are kept have the logits of plain forwards in torch."""
+    """Check that tree rows and kept rows have the logits of plain forward passes in torch."""
     model, engine = model_of(family), paged(family)
     for size in (5, 40):
         text = text_of(size, seed=size)
@@ -94,7 +94,7 @@ def expect_logits_of_torch(family: str) -> None:
 
 
 def expect_text_of_torch(family: str) -> None:
-    """Drafts that branch spell the greedy text of torch, in fewer steps."""
+    """Check that branching drafts give the greedy text of torch, in fewer steps."""
     model: Any = model_of(family)
     prompt = text_of(PROMPT)
     with torch.no_grad():
@@ -108,15 +108,15 @@ def expect_text_of_torch(family: str) -> None:
 
 
 def expect_reason(family: str) -> None:
-    """What cannot be converted says why."""
+    """Check that conversion fails with the expected reason."""
     model = tiny_model(family)
-    with pytest.raises(Unconvertible, match=STAY[family]):
+    with pytest.raises(UnsupportedModelError, match=UNSUPPORTED[family]):
         paged_model(model, declared_traits(model))
 
 
 def expect_exact(family: str) -> None:
-    """Everything that is asked of a family."""
-    if family in STAY:
+    """Run all checks of a family."""
+    if family in UNSUPPORTED:
         expect_reason(family)
     else:
         expect_logits_of_torch(family)
@@ -125,5 +125,5 @@ def expect_exact(family: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for each in track(list(ALL_FAMILIES), "Trying families"):
+    for each in track(list(ALL_FAMILIES), "Checking families"):
         expect_exact(each)

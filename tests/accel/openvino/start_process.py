@@ -1,11 +1,11 @@
-"""First starts of a model on OpenVINO, each a process of its own: what tests kill, starve and run side by side.
+"""Loads a model on OpenVINO for the first time, each time in a new process that tests can kill or run out of disk.
 
     python -m tests.accel.openvino.start_process
 
-Libraries are loaded once, but for OpenVINO, which begins a thread, and threads are not forked. Then every line of the
-input, the fields of a `Start` as JSON, is a start in a process of its own, its output a connection to the ``port``.
-It prints ``stage N`` when a stage of the preparation begins, and the ids of the text last; where the model cannot be
-started, it ends with the sentence that says why. The last line of all is its code.
+This server process imports the libraries once, except OpenVINO, which starts a thread, and threads do not survive a
+fork. For every line of its input, the fields of a `Start` as JSON, it forks a process that loads the model and writes to
+a connection to ``port``: ``stage N`` when a stage of the preparation begins, and finally the token ids of the answer. If
+the model cannot be loaded, it exits with the reason. The last line on the connection is its exit code.
 """
 
 from __future__ import annotations
@@ -34,11 +34,18 @@ MEMORY = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start: of what, and what happens to it.
+    """One start of a model.
 
-    ``mount`` is run before it. Killed it is right before what ``dies_at`` is found in is done: an audit event, and its
-    first argument. No file that it writes is larger than ``largest`` bytes. Where it ``waits``, it goes on from stage 0
-    when a line comes in.
+    Attributes:
+        port: Local port to connect to for output.
+        error: File for standard error.
+        environment: Additional environment variables.
+        folder: Folder of the model.
+        request: Arguments of `LanguageModel.generate`.
+        mount: Shell command to run first.
+        dies_at: Regular expression of an audit event and its first argument; the process is killed right before it.
+        max_file_bytes: Maximum size of a written file, in bytes.
+        waits: Whether to wait at stage 0 until a line comes in.
     """
 
     port: int
@@ -48,12 +55,12 @@ class Start:
     request: dict[str, Any]
     mount: str = ""
     dies_at: str = ""
-    largest: int | None = None
+    max_file_bytes: int | None = None
     waits: bool = False
 
 
 def main() -> None:
-    """Fork for every line: a process that waits for the start and says how it ended, and the start itself."""
+    """Fork two processes for every line: one loads the model, the other waits for it and sends its exit code."""
     while line := sys.stdin.readline():
         if os.fork() == 0:
             break
@@ -68,25 +75,25 @@ def main() -> None:
         os.dup2(connection.fileno(), sys.stdout.fileno())
         with Path(start.error).open("w") as error:
             os.dup2(error.fileno(), sys.stderr.fileno())
-        _begin(start, connection.makefile())
+        _load(start, connection.makefile())
 
 
-def _begin(start: Start, told: TextIO) -> None:
-    """Start the model, and say what it says."""
+def _load(start: Start, commands: TextIO) -> None:
+    """Load the model, and print the tokens of its answer."""
     os.environ.update(start.environment)
-    tempfile.tempdir = None  # it was chosen when libraries were loaded
+    tempfile.tempdir = None  # it was set when the libraries were imported
     if start.mount:
         subprocess.run(["sh", "-c", start.mount], check=True)
     if start.dies_at:
         _die_at(start.dies_at)
-    if start.largest is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (start.largest, start.largest))
+    if start.max_file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_bytes, start.max_file_bytes))
 
     def report(stage: str, done: int, total: int) -> None:
         sys.audit("stage", f"{done}")
-        _say(f"stage {done}")
+        _print(f"stage {done}")
         if start.waits and done == 0:
-            told.readline()
+            commands.readline()
 
     try:
         model = LanguageModel.from_pretrained(start.folder, engine="openvino", memory=MEMORY, report=report)
@@ -94,17 +101,17 @@ def _begin(start: Start, told: TextIO) -> None:
         sys.exit(str(error))
     if model.engine.name != "openvino":
         sys.exit(f"it runs on {model.engine.name}")
-    _say(json.dumps(model.generate(**start.request).tokens))
+    _print(json.dumps(model.generate(**start.request).tokens))
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def _die_at(what: str) -> None:
-    """Be killed, as by kill -9, right before something is done."""
-    wanted = re.compile(what)
+def _die_at(pattern: str) -> None:
+    """Kill this process, as kill -9 does, right before an audit event that matches a regular expression."""
+    wanted = re.compile(pattern)
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if arguments and wanted.search(f"{event} {arguments[0]}"):

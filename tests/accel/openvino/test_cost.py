@@ -1,4 +1,4 @@
-"""What forwards of the graph cost: how they are measured where time is short."""
+"""Measuring the cost of forward passes in little time."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.accel.drafting.draft import Logits
 from antiphon.accel.drafting.cost_model import StepCost
-
-# after `making`, which skips these tests where OpenVINO is not installed
+from antiphon.accel.drafting.draft import Logits
 from antiphon.accel.engines.openvino import cost
-from antiphon.accel.engines.openvino.cost import DRAFTING, ROWS, measure
+from antiphon.accel.engines.openvino.cost import DRAFT_ROWS, ROWS, measure
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.cost_store import load, save
@@ -19,7 +17,7 @@ from tests.accel.openvino.builders import engine_of, model_of
 
 
 class Counting(OpenVINOEngine):
-    """Counts its forwards by how many tokens were held, and how many rows were fed."""
+    """Counts its forward passes by cached tokens and rows."""
 
     forwards: Counter[tuple[int, int]]
 
@@ -28,16 +26,16 @@ class Counting(OpenVINOEngine):
         return super().forward(feeds)
 
 
-def test_no_cost_is_that_of_a_first_forward_whose_kernels_are_made() -> None:
+def test_every_row_count_is_measured_twice_because_the_first_pass_compiles_kernels() -> None:
     plain = engine_of(model_of())
     engine = Counting(plain.graph, memory=2**22)
     engine.forwards = Counter()
     found = measure(engine, contexts=(64, 128), seconds=0.0)
-    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, 1): 2, (128, DRAFTING): 2}
+    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, 1): 2, (128, DRAFT_ROWS): 2}
     assert set(found.seconds) == {64, 128}
 
 
-def test_a_change_of_rows_is_measured_apart_from_what_rows_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_the_row_count_is_measured_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     last: list[int] = []
 
     def took(engine: OpenVINOEngine, context: int, count: int) -> float:
@@ -45,26 +43,26 @@ def test_a_change_of_rows_is_measured_apart_from_what_rows_cost(monkeypatch: pyt
         last[:] = [count]
         return seconds
 
-    monkeypatch.setattr(cost, "_time", took)
+    monkeypatch.setattr(cost, "_time_forward", took)
     found = cost.measure(engine_of(model_of()), contexts=(64, 128), seconds=1.0)
     assert found.shape_change == pytest.approx(5.0)
     assert found.seconds[64] == pytest.approx({rows: 1.0 + 0.1 * rows for rows in sorted(ROWS)})
 
 
-def test_packing_is_what_drafts_cost_more_after_a_long_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_is_the_extra_cost_of_drafts_after_a_long_context(monkeypatch: pytest.MonkeyPatch) -> None:
     def took(engine: OpenVINOEngine, context: int, count: int) -> float:
         return 1.0 + 0.1 * count + context / 1000 * (1.0 if count == 1 else 3.0)
 
-    monkeypatch.setattr(cost, "_time", took)
+    monkeypatch.setattr(cost, "_time_forward", took)
     model = engine_of(model_of())
     assert cost.measure(model, contexts=(64, 128), seconds=0.0).packing == pytest.approx(2.0 / 1000)
     assert cost.measure(model, contexts=(64,), seconds=0.0).packing == 0.0
-    monkeypatch.setattr(cost, "_time", lambda engine, context, count: 1.0 + context / 1000 / count)
+    monkeypatch.setattr(cost, "_time_forward", lambda engine, context, count: 1.0 + context / 1000 / count)
     assert cost.measure(model, contexts=(64, 128), seconds=0.0).packing == 0.0, "that is noise"
 
 
 @pytest.mark.parametrize("number", ["0.25", "0.125"])
-def test_what_changes_and_packing_cost_is_kept_with_the_rest(tmp_path: Path, number: str) -> None:
+def test_shape_change_and_packing_are_stored(tmp_path: Path, number: str) -> None:
     path, key = tmp_path / "cost.json", {"engine": "openvino"}
     save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, shape_change=0.25, packing=0.125))
     kept = load(path, key)

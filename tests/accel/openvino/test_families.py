@@ -1,4 +1,4 @@
-"""Every family on OpenVINO: the text and the logits of torch, or the reason why it stays there."""
+"""Every family on OpenVINO: text and logits equal torch's, or the reason why it stays on torch."""
 
 import pytest
 import torch
@@ -10,65 +10,65 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.loader import load_engine
-from antiphon.accel.engines.openvino.runtime import computes_in
-from antiphon.accel.engines.openvino.self_test import findings
+from antiphon.accel.engines.openvino.runtime import supports_precision
+from antiphon.accel.engines.openvino.self_test import run_self_test
+from tests.accel.openvino.builders import engine_of, in_precision, model_of
 from tests.accel.openvino.families import (
-    STAY,
-    TAKEN,
+    SUPPORTED,
+    UNSUPPORTED,
     expect_logits_of_torch,
     expect_reason,
     expect_text_of_torch,
     paged,
 )
-from tests.accel.openvino.builders import engine_of, in_precision, model_of
 
 
-@pytest.mark.parametrize("family", TAKEN)
-def test_tree_rows_and_kept_rows_have_the_logits_of_plain_forwards_in_torch(family: str) -> None:
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_tree_rows_and_kept_rows_have_the_logits_of_torch(family: str) -> None:
     expect_logits_of_torch(family)
 
 
-@pytest.mark.parametrize("family", TAKEN)
-def test_drafts_that_branch_spell_the_greedy_text_of_torch(family: str) -> None:
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_branching_drafts_give_the_greedy_text_of_torch(family: str) -> None:
     expect_text_of_torch(family)
 
 
-@pytest.mark.parametrize("family", STAY)
-def test_what_cannot_be_converted_says_why(family: str) -> None:
+@pytest.mark.parametrize("family", UNSUPPORTED)
+def test_unsupported_families_report_the_reason(family: str) -> None:
     expect_reason(family)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_the_self_test_agrees_with_torch_and_disagrees_with_another_model(family: str) -> None:
+def test_the_self_test_passes_for_the_model_and_fails_for_another_one(family: str) -> None:
     model, engine = model_of(family), paged(family)
     windows = [engine.window or 0]
-    assert [str(each) for each in findings(engine, model, windows) if not each.agrees] == []
-    assert not all(each.agrees for each in findings(engine, model_of(family, seed=1), windows))
+    assert [str(each) for each in run_self_test(engine, model, windows) if not each.agrees] == []
+    assert not all(each.agrees for each in run_self_test(engine, model_of(family, seed=1), windows))
 
 
-def test_windows_are_part_of_the_graph() -> None:
-    """Without them the logits of a long text are others: what the conversion once lost without an error."""
+def test_sliding_windows_are_part_of_the_graph() -> None:
+    """Without them the logits of a long text differ: an earlier conversion lost them without an error."""
     model = model_of("mistral")
     wrong = engine_of(model_of("mistral-full"))
-    found = {each.what: each.agrees for each in findings(wrong, model, [12])}
-    assert found["the prefill of a short text"]
-    assert not found["the prefill of a long text"]
+    found = {each.name: each.agrees for each in run_self_test(wrong, model, [12])}
+    assert found["prefill of a short text"]
+    assert not found["prefill of a long text"]
 
 
-@pytest.mark.skipif(not computes_in("bf16"), reason="OpenVINO does not compute in bfloat16 on this processor")
-def test_a_model_in_bfloat16_is_within_its_own_noise() -> None:
+@pytest.mark.skipif(not supports_precision("bf16"), reason="OpenVINO does not compute in bfloat16 on this processor")
+def test_a_bfloat16_model_differs_by_rounding_noise_only() -> None:
     model = in_precision(tiny_model("llama"), torch.bfloat16)
     engine = engine_of(model, precision="bf16")
-    assert [str(each) for each in findings(engine, model, []) if not each.agrees] == []
+    assert [str(each) for each in run_self_test(engine, model, []) if not each.agrees] == []
 
 
-@pytest.mark.skipif(computes_in("bf16"), reason="OpenVINO computes in bfloat16 on this processor")
-def test_a_model_in_bfloat16_stays_where_the_processor_has_no_units_for_it() -> None:
-    opened = load_engine(in_precision(tiny_model("llama"), torch.bfloat16), if_faster=True)
-    assert (opened.engine, opened.reason) == (None, "This CPU does not compute in bfloat16 under OpenVINO.")
+@pytest.mark.skipif(supports_precision("bf16"), reason="OpenVINO computes in bfloat16 on this processor")
+def test_a_bfloat16_model_stays_on_torch_if_the_processor_does_not_support_it() -> None:
+    loaded = load_engine(in_precision(tiny_model("llama"), torch.bfloat16), if_faster=True)
+    assert (loaded.engine, loaded.reason) == (None, "This CPU does not compute in bfloat16 under OpenVINO.")
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_conversion_does_not_change_the_model() -> None:
     model = in_precision(tiny_model("mixtral"), torch.bfloat16)
     settings, weights = model.config.to_json_string(), [each.data_ptr() for each in model.parameters()]
     paged_model(model, declared_traits(model))

@@ -1,6 +1,6 @@
-"""A model's first start on OpenVINO where something goes wrong: a sentence or a second try, and never a wrong model.
+"""Faults while a model is loaded on OpenVINO for the first time: an error message or a retry, never a wrong model.
 
-Each start is a process of its own over one cache, from `LanguageModel.from_pretrained` down; see `starting`.
+Each start is a new process that shares one cache and calls `LanguageModel.from_pretrained`; see `start_process`.
 """
 
 import json
@@ -25,39 +25,39 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 from antiphon.accel.engines.openvino.store import GRAPH, RECEIPT, WEIGHTS
 
 ROOT = Path(__file__).parents[3]
-ROOMS = ("accel", "retrieval", "pipelines", "integrations")
+PACKAGES = ("accel", "retrieval", "pipelines", "integrations")
 PROMPT = "Honey keeps for years because it holds little water."
 REQUEST: dict[str, Any] = {"prompt": PROMPT, "references": [PROMPT], "max_new_tokens": 24}
 SMALL = 200_000
-"""Bytes: less than the weights of the tiny model, more than its graph."""
+"""Bytes: less than the weights of the tiny model, more than its graph file."""
 
 PRIVATE = ("unshare", "--map-root-user", "--mount")
-"""Runs a command with mounts of its own."""
+"""Runs a command in a mount namespace of its own."""
 
 FULL = f'mount -t tmpfs -o size={SMALL} tmpfs "$XDG_CACHE_HOME"'
 READ_ONLY = 'mount --bind "$XDG_CACHE_HOME" "$XDG_CACHE_HOME" && mount -o remount,ro,bind "$XDG_CACHE_HOME"'
 
 
-class Begun:
-    """A start that goes on: a process at the other end of a connection."""
+class RunningStart:
+    """A start in progress: a process at the other end of a connection."""
 
     def __init__(self, connection: socket.socket, error: Path) -> None:
         self.lines, self.error = connection.makefile("rw"), error
 
-    def tell(self, line: str) -> None:
-        """Have it read a line."""
+    def send(self, line: str) -> None:
+        """Send it a line."""
         self.lines.write(line)
         self.lines.flush()
 
-    def end(self) -> tuple[int, str, str]:
-        """How it ended: its code, and what it wrote."""
+    def wait(self) -> tuple[int, str, str]:
+        """Wait for its end; return exit code, output and standard error."""
         *out, code = self.lines.readlines()
         self.lines.close()
         return int(code), "".join(out), self.error.read_text()
 
 
 class Starts:
-    """Starts one model again and again, in processes that share a cache."""
+    """Starts one model repeatedly, in processes that share a cache."""
 
     def __init__(self, folder: Path, starter: subprocess.Popen[str]) -> None:
         self.model, self.cache, self.elsewhere = folder / "model", folder / "cache", folder / "elsewhere"
@@ -67,37 +67,37 @@ class Starts:
         self.starter = starter
 
     @property
-    def kept(self) -> Path:
-        """Where converted models are kept."""
+    def stored(self) -> Path:
+        """Folder of the converted models."""
         return self.cache / "antiphon" / "openvino"
 
-    def begin(self, **options: Any) -> Begun:
-        """One more start, with what else is said of a `Start`."""
+    def begin(self, **options: Any) -> RunningStart:
+        """Begin a start; ``options`` are fields of `Start`."""
         environment = {"XDG_CACHE_HOME": str(self.cache), "TMPDIR": str(self.elsewhere)}
         error = next(self.errors)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(60)
-            said = {"port": listener.getsockname()[1], "error": str(error), "environment": environment}
-            said |= {"folder": str(self.model), "request": REQUEST}
-            print(json.dumps(said | options), file=self.starter.stdin, flush=True)
+            fields = {"port": listener.getsockname()[1], "error": str(error), "environment": environment}
+            fields |= {"folder": str(self.model), "request": REQUEST}
+            print(json.dumps(fields | options), file=self.starter.stdin, flush=True)
             with listener.accept()[0] as connection:
-                return Begun(connection, error)
+                return RunningStart(connection, error)
 
     def run(self, **options: Any) -> tuple[int, str, str]:
-        """How a start ended: its code, and what it wrote."""
-        return self.begin(**options).end()
+        """Run a start; return exit code, output and standard error."""
+        return self.begin(**options).wait()
 
-    def expect_right(self, truth: Sequence[int], *, stages: Sequence[int], mount: str = "") -> None:
-        """A start ends well, after these stages of the preparation."""
+    def expect_success(self, truth: Sequence[int], *, stages: Sequence[int], mount: str = "") -> None:
+        """Check that a start succeeds after these stages of the preparation."""
         code, out, err = self.run(mount=mount)
         assert code == 0, err
-        *told, text = out.splitlines()
+        *lines, text = out.splitlines()
         assert json.loads(text) == truth
-        assert told == [f"stage {stage}" for stage in stages]
+        assert lines == [f"stage {stage}" for stage in stages]
 
-    def expect_nothing_left(self) -> None:
-        """Of models there is one that is whole, or none; and nothing that nobody knows of."""
-        folders = [each for each in self.kept.iterdir() if each.is_dir()] if self.kept.is_dir() else []
+    def expect_no_leftovers(self) -> None:
+        """Check that there is at most one complete converted model, and no temporary folder."""
+        folders = [each for each in self.stored.iterdir() if each.is_dir()] if self.stored.is_dir() else []
         assert len(folders) <= 1
         for folder in folders:
             assert sorted(each.name for each in folder.iterdir()) == [WEIGHTS, GRAPH, RECEIPT]
@@ -114,23 +114,23 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def truth(saved: Path) -> list[int]:
-    """What torch says, decoding plainly."""
+    """Tokens of torch without drafts."""
     model = LanguageModel.from_pretrained(saved, engine="torch", drafter="nothing")
     return list(model.generate(**REQUEST).tokens)
 
 
 @pytest.fixture(scope="module")
 def may_mount(tmp_path_factory: pytest.TempPathFactory) -> bool:
-    """Whether one may mount anything here."""
+    """Whether this user may mount file systems."""
     tried = [*PRIVATE, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path_factory.mktemp("mounted"))]
     return shutil.which(PRIVATE[0]) is not None and subprocess.run(tried, capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def starter(may_mount: bool) -> Iterator[subprocess.Popen[str]]:
-    """The process that all starts are forked off; what they mount nobody else sees."""
+    """The process that all starts are forked from, if possible in a mount namespace of its own."""
     command = [*(PRIVATE if may_mount else ()), sys.executable, "-W", "ignore", "-m", f"{__package__}.start_process"]
-    paths = os.pathsep.join([*(str(ROOT / room) for room in ROOMS), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([*(str(ROOT / package) for package in PACKAGES), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
         yield process
@@ -144,9 +144,9 @@ def starts(tmp_path: Path, saved: Path, starter: subprocess.Popen[str]) -> Start
 
 @pytest.fixture
 def _mounts(may_mount: bool) -> None:
-    """Skips where nobody may mount anything."""
+    """Skip the test if this user may not mount file systems."""
     if not may_mount:
-        pytest.skip("nobody may mount anything here")
+        pytest.skip("this user may not mount file systems")
 
 
 @pytest.mark.parametrize(
@@ -160,58 +160,56 @@ def _mounts(may_mount: bool) -> None:
         r"^stage 1",
     ],
 )
-def test_a_start_that_is_killed_is_made_up_for_by_the_next(starts: Starts, truth: list[int], moment: str) -> None:
+def test_the_next_start_recovers_from_a_killed_one(starts: Starts, truth: list[int], moment: str) -> None:
     code, out, err = starts.run(dies_at=moment)
     assert code == -signal.SIGKILL, err
     assert "[" not in out
-    was_kept = moment == r"^stage 1"  # what it lacks there is the verdict alone
-    starts.expect_right(truth, stages=(1, 2) if was_kept else (0, 1, 2))
+    was_stored = moment == r"^stage 1"  # only the result of the self-test is missing
+    starts.expect_success(truth, stages=(1, 2) if was_stored else (0, 1, 2))
 
 
-def test_two_processes_that_convert_at_once_both_end_with_the_right_model(starts: Starts, truth: list[int]) -> None:
+def test_two_processes_that_convert_at_once_both_get_the_right_model(starts: Starts, truth: list[int]) -> None:
     both = [starts.begin(waits=True) for _ in range(2)]
     for process in both:
         assert process.lines.readline() == "stage 0\n"
     for process in both:
-        process.tell("go on\n")
+        process.send("go on\n")
     for process in both:
-        code, out, err = process.end()
+        code, out, err = process.wait()
         assert code == 0, err
         assert json.loads(out.splitlines()[-1]) == truth
-    starts.expect_nothing_left()
-    starts.expect_right(truth, stages=())
+    starts.expect_no_leftovers()
+    starts.expect_success(truth, stages=())
 
 
-def test_where_no_file_finds_room_it_is_said_and_not_remembered(starts: Starts, truth: list[int]) -> None:
-    code, _, err = starts.run(largest=SMALL)
+def test_a_full_disk_is_reported_and_not_stored(starts: Starts, truth: list[int]) -> None:
+    code, _, err = starts.run(max_file_bytes=SMALL)
     assert code == 1
-    assert "engine is 'openvino', which cannot run this LlamaForCausalLM" in err
+    assert "engine is 'openvino', but it cannot run this LlamaForCausalLM" in err
     assert "is the disk full?" in err
     assert "Traceback" not in err
-    starts.expect_nothing_left()
-    starts.expect_right(truth, stages=(0, 1, 2))
+    starts.expect_no_leftovers()
+    starts.expect_success(truth, stages=(0, 1, 2))
 
 
 @pytest.mark.usefixtures("_mounts")
-def test_a_cache_on_a_full_disk_is_done_without(starts: Starts, truth: list[int]) -> None:
-    starts.expect_right(truth, mount=FULL, stages=(0, 1, 2))
-    starts.expect_nothing_left()
+def test_a_cache_on_a_full_disk_is_not_used(starts: Starts, truth: list[int]) -> None:
+    starts.expect_success(truth, mount=FULL, stages=(0, 1, 2))
+    starts.expect_no_leftovers()
 
 
 @pytest.mark.usefixtures("_mounts")
-def test_a_cache_that_cannot_be_written_is_done_without(starts: Starts, truth: list[int]) -> None:
-    starts.expect_right(truth, mount=READ_ONLY, stages=(0, 1, 2))
-    starts.expect_nothing_left()
+def test_a_read_only_cache_is_not_written(starts: Starts, truth: list[int]) -> None:
+    starts.expect_success(truth, mount=READ_ONLY, stages=(0, 1, 2))
+    starts.expect_no_leftovers()
 
 
 @pytest.mark.usefixtures("_mounts")
-def test_a_cache_that_cannot_be_written_is_read_where_it_is_whole_and_only_there(
-    starts: Starts, truth: list[int]
-) -> None:
-    starts.expect_right(truth, stages=(0, 1, 2))
-    starts.expect_right(truth, mount=READ_ONLY, stages=())
-    [folder] = [each for each in starts.kept.iterdir() if each.is_dir()]
+def test_a_read_only_cache_is_read_if_it_is_complete(starts: Starts, truth: list[int]) -> None:
+    starts.expect_success(truth, stages=(0, 1, 2))
+    starts.expect_success(truth, mount=READ_ONLY, stages=())
+    [folder] = [each for each in starts.stored.iterdir() if each.is_dir()]
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
-    starts.expect_right(truth, mount=READ_ONLY, stages=(0, 1, 2))
+    starts.expect_success(truth, mount=READ_ONLY, stages=(0, 1, 2))
     assert (folder / WEIGHTS).stat().st_size == len(content) // 2

@@ -1,4 +1,4 @@
-"""Whole requests on OpenVINO, from the language model down: every text is torch's, however it is asked for."""
+"""Requests on OpenVINO through `LanguageModel`: tokens equal torch's for every kind of request."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -32,12 +32,12 @@ def paged() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def plain() -> LanguageModel:
-    """Torch, decoding plainly."""
+    """The same model on torch, without drafts."""
     return LanguageModel(model_of("llama"), byte_tokenizer(), name="tiny", drafter="nothing")
 
 
-def test_a_request_is_decoded_by_the_engine_that_was_asked_for_and_not_by_torch(paged: LanguageModel) -> None:
-    paged.generate(PROMPT, max_new_tokens=2)  # what the model says of single words is asked of torch's numbers
+def test_a_request_is_decoded_by_the_requested_engine_without_torch(paged: LanguageModel) -> None:
+    paged.generate(PROMPT, max_new_tokens=2)  # computes the bigrams, with torch
     seen: list[int] = []
     hook = paged.model.register_forward_pre_hook(lambda *_: seen.append(1))
     paged.generate(PROMPT, references=REFERENCES, max_new_tokens=4)
@@ -60,7 +60,7 @@ def test_a_request_is_decoded_by_the_engine_that_was_asked_for_and_not_by_torch(
     ],
     ids=str,
 )
-def test_drafted_texts_are_those_of_plain_decoding_on_this_engine_and_on_torch(
+def test_tokens_are_the_same_with_drafts_without_drafts_and_on_torch(
     paged: LanguageModel, plain: LanguageModel, settings: dict[str, Any]
 ) -> None:
     asked: dict[str, Any] = {"references": REFERENCES, "max_new_tokens": NEW, **settings}
@@ -71,7 +71,7 @@ def test_drafted_texts_are_those_of_plain_decoding_on_this_engine_and_on_torch(
     assert drafted.text == truth.text
 
 
-def test_branching_drafts_leave_the_logits_of_every_token_those_of_a_plain_forward() -> None:
+def test_branching_drafts_do_not_change_the_logits() -> None:
     model: Any = model_of("llama")
     prompt = text_of(40, seed=3)
     settings: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
@@ -92,7 +92,7 @@ def test_branching_drafts_leave_the_logits_of_every_token_those_of_a_plain_forwa
     torch.testing.assert_close(torch.cat(output.logits), expected, atol=ATOL, rtol=RTOL)
 
 
-def test_a_stream_ends_before_its_stop_and_its_pieces_are_the_text(paged: LanguageModel, plain: LanguageModel) -> None:
+def test_a_stream_ends_before_its_stop_string(paged: LanguageModel, plain: LanguageModel) -> None:
     whole = plain.generate(PROMPT, max_new_tokens=NEW).text
     stop = next(whole[place : place + 2] for place in range(8, len(whole)) if whole[place : place + 2].isprintable())
     stream = paged.stream(PROMPT, max_new_tokens=NEW, stop=[stop])
@@ -101,16 +101,16 @@ def test_a_stream_ends_before_its_stop_and_its_pieces_are_the_text(paged: Langua
     assert stream.completion.finish_reason == "stop"
 
 
-def test_a_stream_that_is_dropped_gives_its_memory_back(paged: LanguageModel) -> None:
+def test_a_closed_stream_frees_its_memory(paged: LanguageModel) -> None:
     engine: Any = paged.engine
     stream = paged.stream("Give it back. " * 8, max_new_tokens=NEW, recycling=False)
     next(iter(stream))
-    used = engine.pool.available
+    used = engine.pool.num_available
     stream.close()
-    assert engine.pool.available > used
+    assert engine.pool.num_available > used
 
 
-def test_prompts_of_a_batch_get_the_texts_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
+def test_prompts_of_a_batch_get_the_tokens_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
     prompts = [PROMPT, "Wax.", "Honey keeps " * 9, "It is cold in winter, and bees"]
     asked: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8}
     texts = paged.generate_batch(prompts, seeds=[1, 2, 3, 4], batch_size=3, **asked)
@@ -118,7 +118,7 @@ def test_prompts_of_a_batch_get_the_texts_that_they_get_alone(paged: LanguageMod
     assert [each.tokens for each in texts] == [each.tokens for each in alone]
 
 
-def test_threads_get_the_texts_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
+def test_concurrent_requests_get_the_text_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
     prompts = [f"{PROMPT} {number}" * number for number in range(1, 6)]
     alone = [plain.generate(prompt, max_new_tokens=NEW).text for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:
@@ -127,11 +127,11 @@ def test_threads_get_the_texts_that_they_get_alone(paged: LanguageModel, plain: 
 
 
 def prefilled(language_model: LanguageModel, prompt: Any, **settings: Any) -> int:
-    """How many tokens of a prompt were read for its request."""
+    """Return the number of prompt tokens that were prefilled, not read from the prefix cache."""
     return language_model.generate(prompt, max_new_tokens=2, **settings).steps.prefill_tokens
 
 
-def test_a_conversation_is_read_from_where_it_goes_on(paged: LanguageModel, plain: LanguageModel) -> None:
+def test_a_conversation_reuses_its_prefix(paged: LanguageModel, plain: LanguageModel) -> None:
     prefix, messages = PrefixCache(), [{"role": "user", "content": PROMPT}]
     for question in ("And in winter?", "And the drones?"):
         answer = paged.generate(messages, prefix=prefix, max_new_tokens=NEW)
@@ -143,7 +143,7 @@ def test_a_conversation_is_read_from_where_it_goes_on(paged: LanguageModel, plai
     assert prefilled(paged, messages, prefix=prefix) == size
 
 
-def test_tenants_share_what_was_read_with_themselves_alone(paged: LanguageModel) -> None:
+def test_prefixes_are_shared_within_a_tenant_only(paged: LanguageModel) -> None:
     one, other = RecyclingTable(), RecyclingTable()
     prompt = "What was read before is not read again. " * 4
     size = len(paged.tokenize(prompt).tokens)
@@ -153,7 +153,7 @@ def test_tenants_share_what_was_read_with_themselves_alone(paged: LanguageModel)
 
 
 @pytest.mark.parametrize("what", ["padding", "a cache", "deterministic", "training"])
-def test_what_only_torch_offers_is_decoded_by_torch(what: str) -> None:
+def test_requests_that_need_torch_are_decoded_by_torch(what: str) -> None:
     model: Any = model_of("llama", seed=1)
     ids = torch.tensor([text_of(20)])
     mask = torch.ones_like(ids)
@@ -179,8 +179,8 @@ def test_what_only_torch_offers_is_decoded_by_torch(what: str) -> None:
         assert settings["past_key_values"].get_seq_length() > 20
 
 
-def test_texts_that_go_to_several_engines_are_decoded_side_by_side() -> None:
-    """A batch whose shorter texts are padded: those are torch's, and what all say is what transformers says."""
+def test_a_padded_batch_is_decoded_by_both_engines() -> None:
+    """The padded sequences are decoded by torch; the output equals that of transformers."""
     model: Any = model_of("llama")
     ids = torch.tensor([text_of(20), text_of(20, seed=1)])
     mask = torch.ones_like(ids)
@@ -190,7 +190,7 @@ def test_texts_that_go_to_several_engines_are_decoded_side_by_side() -> None:
     assert output.tolist() == model.generate(ids, **settings).tolist()
 
 
-def test_other_weights_are_another_graph() -> None:
+def test_changed_weights_are_converted_again() -> None:
     model: Any = model_of("llama", seed=2)
     prompt = text_of(20)
     settings: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}

@@ -1,4 +1,4 @@
-"""A lock for threads that take turns. Knows nothing of models."""
+"""A fair, re-entrant lock for engines. Knows nothing of models."""
 
 from __future__ import annotations
 
@@ -10,43 +10,45 @@ Result = TypeVar("Result")
 
 
 class FairLock:
-    """A lock that goes to whoever waits for it before it goes again to the one who has just had it.
+    """A re-entrant lock that a waiting thread gets before the thread that held it last.
 
-    Ctrl-C may come anywhere and leaves nothing taken. Taken again by the thread that holds it, it is held once more:
-    a stream that is dropped may be closed there.
+    It is used through `run` only, because Ctrl-C can interrupt a thread anywhere and must not leave the lock held. The
+    thread that holds it can take it again, for example when a dropped stream is closed by the garbage collector.
     """
 
     def __init__(self) -> None:
-        self._line = RLock()  # held by the next in line; both say to `release` whether it is this thread that has them
-        self._turn = RLock()
+        # `_next` is held by the first waiting thread, `_lock` by the thread that runs. Both are RLocks because
+        # `release` of an RLock fails in a thread that does not hold it.
+        self._next = RLock()
+        self._lock = RLock()
         self._holder = 0
 
     @property
     def is_held(self) -> bool:
-        """Whether the calling thread holds it."""
+        """Whether the calling thread holds the lock."""
         return self._holder == get_ident()
 
-    def run(self, act: Callable[[], Result]) -> Result:
-        """What ``act`` returns, called when this thread holds the lock."""
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Call a function while the calling thread holds the lock, and return its result."""
         thread = get_ident()
         if self._holder == thread:
-            return act()
-        # No `with`: signals are handled after every call, before the block is entered and on the way to `__exit__`.
+            return function()
+        # No `with`: signals are handled after every call, so also before the block is entered and before `__exit__`.
         try:
-            self._line.acquire()
-            self._turn.acquire()
+            self._next.acquire()
+            self._lock.acquire()
             self._holder = thread
-            self._line.release()
-            return act()
-        finally:  # up to the first release there is no call, and so no signal
+            self._next.release()
+            return function()
+        finally:  # there is no call, and so no signal, before the first release
             if self._holder == thread:
                 self._holder = 0
             try:
-                self._turn.release()
-            except RuntimeError:  # interrupted before it was this thread's turn
+                self._lock.release()
+            except RuntimeError:  # interrupted before this thread got the lock
                 pass
             finally:
                 try:  # noqa: SIM105
-                    self._line.release()
-                except RuntimeError:  # as it should be: let go when the turn came
+                    self._next.release()
+                except RuntimeError:  # the normal case: released above
                     pass

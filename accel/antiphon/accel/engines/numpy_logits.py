@@ -1,4 +1,4 @@
-"""The logits of one text's rows, as an array of numpy: for engines without torch. Knows neither drafts nor models."""
+"""Logits of one sequence's rows as a numpy array, for engines without torch. Knows neither drafts nor models."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STRIPS = 64
-"""Into so many strips a row is cut, where the vocabulary can be divided by that, to find its greatest numbers."""
+"""Number of strips that a row is cut into to find its largest logits, if the vocabulary is divisible by it."""
 
 
 class NumpyLogits:
-    """`antiphon.accel.drafting.draft.Logits` over an array of shape (1 + rows, vocab), the root's first.
+    """Implements `antiphon.accel.drafting.draft.Logits` over a numpy array.
 
-    Numbers are float32, float16, or bfloat16 as its bits in uint16, which numpy has no type for.
+    Args:
+        array: Logits of the root and of each row, shape (1 + rows, vocab), in float32, float16, or bfloat16 as its bits
+            in uint16 (numpy has no bfloat16).
 
     Raises:
-        TypeError: the numbers are of another type.
+        TypeError: The array has another type.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -37,58 +39,62 @@ class NumpyLogits:
 
     @property
     def vocab_size(self) -> int:
-        """The size of a row."""
+        """See `Logits.vocab_size`."""
         return int(self._array.shape[1])
 
     def argmax(self, row: int) -> int:
-        """The likeliest token after this row (-1: the root), of equal ones the first."""
-        return int(self._numbers([row])[0].argmax())
+        """See `Logits.argmax`."""
+        return int(self._float32([row])[0].argmax())
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The ``k`` likeliest tokens after each of these rows, best first, and about how likely they are; (rows, k)."""
-        return _likeliest(self._numbers(rows), k)
+        """See `Logits.top_k`."""
+        return _top_k(self._float32(rows), k)
 
     def head(self, rows: int) -> NumpyLogits:
-        """The same without the rows behind the first ``rows`` of the draft."""
+        """See `Logits.head`."""
         return NumpyLogits(self._array[: 1 + rows])
 
     def tensor(self) -> Tensor:
-        """A tensor of torch over the same numbers; it is imported here, for callers who have it."""
+        """See `Logits.tensor`. Torch is imported here, and the tensor shares the memory of the array."""
         import torch
 
         if self._array.dtype == np.uint16:
             return torch.from_numpy(self._array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(self._array)
 
-    def _numbers(self, rows: Sequence[int]) -> NDArray[np.float32]:
-        """The rows in float32, as a view where they can be: nobody writes to them."""
+    def _float32(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """Return rows in float32, as a view of the array if possible: callers do not write to them."""
         if isinstance(rows, range) and rows.step == 1:
-            lines = self._array[rows.start + 1 : rows.stop + 1]
+            selected = self._array[rows.start + 1 : rows.stop + 1]
         else:
-            lines = self._array[[row + 1 for row in rows]]
-        if lines.dtype == np.uint16:
-            return (lines.astype(np.uint32) << 16).view(np.float32)
-        return lines.astype(np.float32, copy=False)
+            selected = self._array[[row + 1 for row in rows]]
+        if selected.dtype == np.uint16:
+            return (selected.astype(np.uint32) << 16).view(np.float32)
+        return selected.astype(np.float32, copy=False)
 
 
-def _likeliest(numbers: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The ``k`` likeliest tokens of each row, the likeliest first, and about their probabilities; (rows, k) each.
+def _top_k(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the ``k`` most likely tokens of each row and their approximate probabilities, shape (rows, k) each.
 
-    A row is laid out as strips below each other. The k greatest numbers stand in the k columns whose maxima are the
-    greatest, so no more than those are sorted; and probabilities are relative to the columns' maxima alone, therefore a
-    little too large, as those of `antiphon.accel.engines.torch.argmax.top_k` are.
+    The full vocabulary is never sorted. Each row is laid out as strips below one another, (strips, vocab / strips). The
+    k largest logits are in the k columns with the largest maxima, so only the strips * k logits of these columns are
+    compared. Probabilities are normalized by the sum over the column maxima and therefore slightly too high, as those
+    of `antiphon.accel.engines.torch.argmax.top_k`.
     """
-    rows, vocabulary = numbers.shape
-    strips = gcd(vocabulary, STRIPS) if vocabulary >= STRIPS * k else 1
-    page = numbers.reshape(rows, strips, vocabulary // strips)
-    heads = page.max(1)
-    columns = np.argpartition(heads, -k, axis=1)[:, -k:]
-    few = np.take_along_axis(page, columns[:, None, :], 2).reshape(rows, strips * k)
-    chosen = np.sort(np.argpartition(few, -k, axis=1)[:, -k:], axis=1)
-    ranks = np.argsort(-np.take_along_axis(few, chosen, 1), axis=1, kind="stable")
+    rows, vocab = logits.shape
+    strips = gcd(vocab, STRIPS) if vocab >= STRIPS * k else 1
+    page = logits.reshape(rows, strips, vocab // strips)
+    # 1. The k columns with the largest maxima, and all logits in them.
+    maxima = page.max(1)  # (rows, columns)
+    columns = np.argpartition(maxima, -k, axis=1)[:, -k:]  # (rows, k)
+    candidates = np.take_along_axis(page, columns[:, None, :], 2).reshape(rows, strips * k)
+    # 2. The k largest of these logits, in descending order; of ties the first token.
+    chosen = np.sort(np.argpartition(candidates, -k, axis=1)[:, -k:], axis=1)
+    ranks = np.argsort(-np.take_along_axis(candidates, chosen, 1), axis=1, kind="stable")
     order = np.take_along_axis(chosen, ranks, 1)
+    # 3. Their token ids and probabilities.
     tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
-    values = np.take_along_axis(few, order, 1)
+    values = np.take_along_axis(candidates, order, 1)
     highest = values[:, :1]
-    chances = np.exp(values - highest) / np.exp(heads - highest).sum(1, keepdims=True)
-    return tokens.astype(np.int64), chances.astype(np.float32)
+    probabilities = np.exp(values - highest) / np.exp(maxima - highest).sum(1, keepdims=True)
+    return tokens.astype(np.int64), probabilities.astype(np.float32)

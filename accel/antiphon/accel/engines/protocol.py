@@ -1,83 +1,135 @@
-"""What the loop asks of whoever runs a model: sequences, and one forward over several of them. Knows no framework.
+"""The engine protocol: what the scheduler and requests ask of an engine, which runs one model. Imports no framework.
 
-An engine is made for one model and owns all that is known of it: what it can verify, what its forwards cost, what its
-requests have taught. Whoever calls `Engine.forward`, or a sequence, holds the engine's ``lock``.
+To add an engine, write a class with the methods of `ModelEngine` and one with those of `CachedSequence`, and name the
+engine in ``selection.py``. `antiphon.accel.testing.table_engine` is the smallest example.
+
+One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
+
+1. `CachedSequence.is_evicted`: if the engine has evicted the sequence, the scheduler calls `CachedSequence.reset`, and
+   the whole text is prefilled again.
+2. The drafter proposes a draft; `CachedSequence.fit` cuts it to what this sequence can verify.
+3. `Engine.forward` computes the pending tokens and the rows of the draft, for one sequence or for several.
+4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
+
+The first forward pass of a sequence is its prefill. It carries a draft only if `CachedSequence.can_draft_at_prefill`;
+the scheduler then prefills the prompt up to its last token first, in a forward pass of its own.
+
+Threads: any thread may decode. Engines need no locks of their own, except where noted below, because the caller holds
+`Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or
+``bigrams``. `CachedSequence.fit`, ``keep`` and ``reset`` are called by the thread that decodes the sequence, without
+the lock unless a forward pass is shared; so they must not touch what another sequence's forward pass uses.
+
+Errors: what ``forward`` raises is raised to the requests of that forward pass. After a failed shared forward pass, and
+after any that was interrupted, the scheduler calls ``reset`` on its sequences; a sequence must survive that in any
+state. An engine that is out of memory raises `MemoryError` with a message that says what to change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 
 if TYPE_CHECKING:
+    from transformers import Cache
+
     from antiphon.accel.drafting.budget import Budget
+    from antiphon.accel.drafting.cost_model import CostModel, StepCost
     from antiphon.accel.drafting.draft import Drafter
+    from antiphon.accel.drafting.drafters.bita import MaskWeights
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams
-    from antiphon.accel.drafting.cost_model import CostModel
-    from antiphon.accel.drafting.cost_model import StepCost
     from antiphon.accel.engines.fair_lock import FairLock
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
-"""What one forward may verify: any tree; a chain, by cropping the cache; a chain, by re-running what was accepted
-from a snapshot of the recurrent state; or nothing, which is plain decoding."""
+"""The verification level: what one forward pass can verify.
+
+"tree" is any draft tree. "linear" is a chain; rejected rows are cropped from the KV cache. "replay" is a chain too, but
+the model has a recurrent state: it is restored from a snapshot, and the accepted rows are computed again. "plain" is no
+draft at all.
+"""
 
 
 class CachedSequence(Protocol):
-    """The memory of one text: the keys and values, or states, of the tokens that the model has read of it.
+    """The KV cache, or recurrent state, of one sequence. The engine creates it and `Engine.forward` fills it.
 
-    Between `Engine.forward` and `keep` it holds every row that was fed; after ``keep`` it holds confirmed tokens alone.
+    Between ``forward`` and ``keep`` it holds every row of the forward pass; after ``keep`` confirmed tokens only.
     """
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
+        """Number of cached tokens. The pending tokens of the next forward pass start at this position."""
 
     @property
     def level(self) -> Level:
-        """What a forward may verify of this text."""
+        """What a forward pass can verify of this sequence now; it can change as the sequence grows."""
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether the beginning of the text has been read; the first forward then reads what is not held yet."""
+        """Whether a forward pass has run for this sequence. If not, the next one is the prefill.
+
+        Tokens that a prefix cache provided do not count: they are in ``length``, but the prefill is still to come.
+        """
 
     @property
     def can_batch(self) -> bool:
-        """Whether this text may be one of several in a forward."""
+        """Whether this sequence may share a forward pass with others."""
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
+        """Return whether the prompt's last token may be computed together with a draft, after all other tokens.
+
+        Args:
+            context: Token ids of the prompt.
+        """
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """What of a draft can be verified now: ``rows`` rows, ``depth`` levels of guesses, one chain if need be.
+        """Return the part of a draft that the next forward pass can verify.
 
-        It hangs from the last of so many ``pending`` tokens.
+        Args:
+            draft: Draft tree below the last pending token.
+            rows: Maximum number of rows.
+            depth: Maximum depth of a row that can be accepted: the tokens that the request may still emit, minus one.
+            pending: Number of pending tokens before the draft.
+
+        Returns:
+            A draft of the most likely rows; a chain if the level is "linear" or "replay"; empty if nothing can be
+            verified.
         """
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make the pending tokens and the rows of ``path`` permanent; forget the other rows.
+        """Keep the pending tokens and the accepted rows of the last forward pass, and drop its other rows.
 
-        Tokens of the path that are not held afterwards are fed again, as pending ones of the next forward.
+        Called once after each forward pass, also after a prefill (with an empty path). Accepted tokens that the cache
+        does not hold afterwards are pending in the next forward pass: ``length`` says how many there are.
+
+        Args:
+            path: Accepted rows of the draft, from the first below the root on.
         """
 
     def reset(self) -> None:
-        """Forget everything that was read: after a forward that failed half-way, or where the memory has become void.
-
-        The next forward is fed the whole text.
-        """
+        """Drop everything that is cached, in any state. The next forward pass is a prefill of the whole text."""
 
     def is_evicted(self, context: Tokens) -> bool:
-        """Whether the memory has to be restarted before ``context`` goes on."""
+        """Return whether the cache has to be reset before the next forward pass.
+
+        This is the case if the engine gave the memory to other sequences, or if cached values do not hold for a text of
+        this length (for example because rotary frequencies depend on it).
+
+        Args:
+            context: Token ids of the prompt and of everything emitted so far.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceInput:
-    """What one sequence feeds into a forward: its pending tokens, and a draft that hangs from the last of them.
+    """The input of one sequence to a forward pass: its pending tokens and a draft below the last of them.
 
-    ``pending`` are the confirmed tokens that the sequence does not hold yet, at least one. ``chunk`` bounds how many
-    tokens of a prompt are read at a time.
+    Attributes:
+        sequence: The sequence, created by the same engine.
+        pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
+        draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
+        chunk: Maximum number of prompt tokens that the engine computes at a time; None for its own default.
     """
 
     sequence: CachedSequence
@@ -86,56 +138,137 @@ class SequenceInput:
     chunk: int | None = None
 
 
-class Tenant:
-    """Somebody for whom texts are read, equal to nobody else."""
+class AnonymousTenant:
+    """A tenant without a name, equal only to itself: it shares cached prefixes with no other tenant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOptions:
+    """What a request asks of its sequence. An engine ignores options of features that it does not have.
+
+    Requests that need `cache`, `padding`, `fixed_rows`, `bita` or `compiled` steps are always given to torch.
+
+    Attributes:
+        tenant: Owner of the text: cached prefixes are shared within one tenant only.
+        can_batch: Whether the sequence may share forward passes with others.
+        cache: Cache of transformers to continue from; None for a new one.
+        padding: Number of left padding tokens before the prompt.
+        fixed_rows: Number of rows that every forward pass is padded to, for bitwise equal logits; 0 for no padding.
+        bita: Trained BiTA masks whose rows the drafter drafts, None for none.
+        compiled: Whether to use compiled steps; None lets the engine decide.
+    """
+
+    tenant: Hashable
+    can_batch: bool = True
+    cache: Cache | None = None
+    padding: int = 0
+    fixed_rows: int = 0
+    bita: MaskWeights | None = None
+    compiled: bool | None = False
 
 
 class Engine(Protocol):
-    """Whoever runs one model."""
+    """Runs the forward passes of one model. This is all that the scheduler needs."""
 
     @property
     def lock(self) -> FairLock:
-        """Held during every forward, and by whoever changes what the engine knows."""
+        """The lock that callers hold during forward passes; see the module's paragraph on threads."""
 
     scheduler: object | None
-    """The loop that decodes on this engine; None before the first text."""
+    """The scheduler of this engine, set by `scheduler_of` with the first request; engines initialize it to None."""
 
     @property
     def batch_cost(self) -> CostModel | None:
-        """Seconds of forwards over several texts by the rows of all; None where texts do not share them."""
+        """Seconds of a shared forward pass as a function of its rows, over all sequences; None if nothing is measured.
+
+        The scheduler compares it with separate forward passes, and learns from every shared one.
+        """
 
     @property
     def prefill_batch_tokens(self) -> int:
-        """How many tokens of several prompts are read sooner in one forward than in one for each; 0 where none are."""
+        """Maximum number of prompt tokens for which prefilling several sequences together is faster; 0 for never."""
 
-    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
-        """One forward over all of these sequences, of which several are shareable; a single text is a batch of one.
+    def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
+        """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
-        For each of them the logits after its last pending token and after every row of its draft.
+        Each row attends to the cached and pending tokens of its own sequence and to its ancestors in the draft, and its
+        position is that of its depth. A prefill may take several passes of ``chunk`` tokens; only its last logits are
+        returned. The caller holds the lock.
+
+        Args:
+            inputs: One input per sequence. There are several only if every sequence says `CachedSequence.can_batch`.
+
+        Returns:
+            For each sequence the logits after its last pending token (the root) and after each row of its draft:
+            shape (1 + rows, vocab).
+
+        Raises:
+            MemoryError: The KV caches of these sequences do not fit into memory together.
         """
 
 
 class ModelEngine(Engine, Protocol):
-    """An engine that knows its model: what a request asks of it beside forwards, whoever computes them."""
+    """An engine that a language model can decode with: it also knows costs and statistics of its model.
+
+    Requests use it through `antiphon.accel.decoding.generation`.
+    """
 
     @property
     def name(self) -> str:
-        """What it is called where engines are chosen."""
+        """Name by which users choose this engine, for example "torch"."""
+
+    @property
+    def level(self) -> Level:
+        """What a forward pass of this model can verify at best; a sequence may be able to verify less."""
 
     @property
     def bigrams(self) -> Bigrams | None:
-        """The model's best tokens after each frequent token; None where it cannot be asked."""
+        """The model's most likely tokens after each frequent token, computed once; None if the model is unsuitable."""
 
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
-        """What a forward costs by its rows, as it was measured once, or ``anew``."""
+        """Return the seconds of a forward pass by its rows and cached tokens, measured on first use.
+
+        Args:
+            remeasure: Measure again, even if there is a stored measurement.
+        """
 
     def budget(
-        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+        self,
+        drafter: Drafter,
+        num_draft_tokens: int | None,
+        cost: StepCost | None = None,
+        *,
+        reproducible: bool = False,
     ) -> Budget:
-        """A budget for one request: of ``rows`` rows, or where that is None by what forwards cost, or by ``cost``.
+        """Return the budget of one request: how many draft rows each of its steps verifies.
 
-        A ``reproducible`` one learns neither from the clock nor from other requests.
+        Args:
+            drafter: Drafter of the request, whose acceptance rates the budget calibrates.
+            num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
+            cost: Costs of forward passes to assume; None takes the measured ones and learns from the clock.
+            reproducible: Learn neither from the clock nor from other requests.
+        """
+
+    def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> CachedSequence:
+        """Return the sequence of a new request; the caller holds the lock.
+
+        Args:
+            tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence that holds its start.
+            options: What the request asks of the sequence.
+        """
+
+    def cache_of(self, sequence: CachedSequence) -> Cache | None:
+        """Return the KV cache as a cache of transformers; None if the engine keeps its own format."""
+
+    def usable_bita(self, fixed_rows: int = 0) -> tuple[MaskWeights | None, str]:
+        """Return the BiTA masks that were trained for this model, or None and the reason why they cannot be used.
+
+        Args:
+            fixed_rows: As in `SequenceOptions`.
         """
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the memory of a text that has ended to others."""
+        """Give the memory of a finished request's sequence to others. Called once; the sequence is not used again.
+
+        The caller does not hold the lock.
+        """

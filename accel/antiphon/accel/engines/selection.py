@@ -1,4 +1,4 @@
-"""Which engine runs a model: the one that is asked for, or the fastest that says the same. Knows no texts."""
+"""Engine selection: the engine that was requested, or the fastest one that agrees with torch. Knows no requests."""
 
 from __future__ import annotations
 
@@ -7,52 +7,64 @@ from typing import Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
 from transformers import PreTrainedModel
 
-from antiphon.accel.engines.openvino.loader import Report, load_engine
+from antiphon.accel.engines.openvino.loader import ProgressCallback, load_engine
 from antiphon.accel.engines.protocol import ModelEngine
 from antiphon.accel.engines.torch.engine import engine_of
 
 EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
-"""What can be asked for: "auto" is OpenVINO where it can run the model, agrees with torch and is faster, else torch."""
+"""Engines by name. "auto" is OpenVINO if it can run the model, agrees with torch and is faster; otherwise torch."""
 
 WeightsName: TypeAlias = Literal["int8", "int4"]
-"""Weights of fewer bits, which OpenVINO alone has: another model, never chosen by itself."""
+"""Compressed weights, which only OpenVINO has. They make it a different model, so "auto" never selects them."""
 
 EngineChoice: TypeAlias = Literal[EngineName, "openvino-int8", "openvino-int4"]
-"""An engine, with the weights that were asked for."""
+"""An engine name, or OpenVINO with compressed weights."""
 
-SMALL = 10_000_000
-"""Models of fewer parameters are decoded before they would be converted: unless asked, only torch runs them."""
+MIN_PARAMETERS = 10_000_000
+"""Models with fewer parameters stay on torch under "auto": converting them takes longer than decoding."""
 
-Weights: TypeAlias = tuple[tuple[int, int], ...]
-"""Where every weight lies, and how often torch has seen it change."""
+WeightsVersion: TypeAlias = tuple[tuple[int, int], ...]
+"""Address and torch's version counter of each parameter: changes when weights are moved or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedEngine:
-    """The engine of a model, and in a sentence why it is this one."""
+    """The result of `select_engine`.
+
+    Attributes:
+        engine: The engine that runs the model.
+        reason: Why it was selected, in one sentence.
+    """
 
     engine: ModelEngine
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What was found; None stands for the engine of torch, which keeps this and cannot be freed if it holds itself."""
+class _CachedSelection:
+    """A selection, stored in the torch engine of its model.
+
+    Attributes:
+        engine: The engine; None for the torch engine, which could not be freed if it referred to itself.
+        reason: Why it was selected.
+        weights: Version of the weights that it was selected for.
+        memory: Requested size of the KV cache in bytes; None for the default.
+    """
 
     engine: ModelEngine | None
     reason: str
-    weights: Weights
+    weights: WeightsVersion
     memory: int | None
 
-    def of(self, model: PreTrainedModel) -> SelectedEngine:
+    def resolve(self, model: PreTrainedModel) -> SelectedEngine:
         return SelectedEngine(self.engine or engine_of(model), self.reason)
 
 
 def parse_engine_name(name: str) -> EngineName:
-    """The engine that a user called ``name``.
+    """Return a user's engine name if it is valid.
 
     Raises:
-        ValueError: there is no engine of that name.
+        ValueError: There is no engine of this name.
     """
     if name not in get_args(EngineName):
         raise ValueError(f"There is no engine {name!r}; choose one of {', '.join(get_args(EngineName))}.")
@@ -60,10 +72,10 @@ def parse_engine_name(name: str) -> EngineName:
 
 
 def parse_weights_name(name: str) -> WeightsName:
-    """The weights that a user called ``name``.
+    """Return a user's name of compressed weights if it is valid.
 
     Raises:
-        ValueError: there are none of that name.
+        ValueError: There are no compressed weights of this name.
     """
     if name not in get_args(WeightsName):
         raise ValueError(f"There are no weights {name!r}; choose one of {', '.join(get_args(WeightsName))}.")
@@ -71,53 +83,61 @@ def parse_weights_name(name: str) -> WeightsName:
 
 
 def select_engine(
-    model: PreTrainedModel, asked: EngineChoice = "auto", *, memory: int | None = None, report: Report | None = None
+    model: PreTrainedModel,
+    choice: EngineChoice = "auto",
+    *,
+    memory: int | None = None,
+    report: ProgressCallback | None = None,
 ) -> SelectedEngine:
-    """The engine that runs this model's requests, found once, and again when the model has got other weights.
+    """Return the engine that runs a model's requests. It is selected once, and again if the weights change.
 
-    On OpenVINO keys and values of all texts take ``memory`` bytes at most. The first time a model is seen on a machine
-    it is converted, compared with torch and measured, of which ``report`` is told; the verdict and the converted model
-    are kept in the user's cache.
+    Args:
+        model: The loaded model.
+        choice: The requested engine.
+        memory: Size of OpenVINO's KV cache in bytes; None keeps the current or default size.
+        report: Called with the progress when OpenVINO converts, tests and times a model for the first time on this
+            machine; later processes read the results from the user's cache.
 
     Raises:
-        ValueError: there is no engine of that name; or OpenVINO was asked for and cannot run the model, and why.
+        ValueError: There is no such engine, or OpenVINO was requested and cannot run the model.
     """
-    name, _, weights_asked = asked.partition("-")
+    name, _, weights_name = choice.partition("-")
     parse_engine_name(name)
-    if weights_asked:
-        parse_weights_name(weights_asked)
-    if asked == "torch":
-        return SelectedEngine(engine_of(model), "It was asked for.")
-    chosen: dict[str, Any] = engine_of(model).selected
-    weights = _weights(model)
+    if weights_name:
+        parse_weights_name(weights_name)
+    if choice == "torch":
+        return SelectedEngine(engine_of(model), "It was requested.")
+    cache: dict[str, Any] = engine_of(model).selected
+    weights = _weights_version(model)
 
-    def is_current(kept: _Kept | None) -> TypeGuard[_Kept]:
-        return kept is not None and kept.weights == weights and memory in (None, kept.memory)
+    def is_current(cached: _CachedSelection | None) -> TypeGuard[_CachedSelection]:
+        return cached is not None and cached.weights == weights and memory in (None, cached.memory)
 
     def find() -> SelectedEngine:
-        kept: _Kept | None = chosen.get(asked)
-        if not is_current(kept):  # another thread may have been faster
-            size = kept.memory if memory is None and kept is not None else memory
-            kept = chosen[asked] = _Kept(*_found(model, asked, size, report), weights, size)
-        return kept.of(model)
+        cached: _CachedSelection | None = cache.get(choice)
+        if not is_current(cached):  # checked again: another thread may have selected it in the meantime
+            size = cached.memory if memory is None and cached is not None else memory
+            cached = cache[choice] = _CachedSelection(*_select(model, choice, size, report), weights, size)
+        return cached.resolve(model)
 
-    kept: _Kept | None = chosen.get(asked)
-    return kept.of(model) if is_current(kept) else engine_of(model).lock.run(find)
+    cached: _CachedSelection | None = cache.get(choice)
+    return cached.resolve(model) if is_current(cached) else engine_of(model).lock.run(find)
 
 
-def _found(
-    model: PreTrainedModel, asked: EngineChoice, memory: int | None, report: Report | None
+def _select(
+    model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: ProgressCallback | None
 ) -> tuple[ModelEngine | None, str]:
-    weights = asked.partition("-")[2]
-    size, is_free = model.num_parameters(), asked == "auto"
-    if is_free and size < SMALL:
+    """Return the OpenVINO engine, or None for torch, and the reason."""
+    weights = choice.partition("-")[2]
+    size, is_auto = model.num_parameters(), choice == "auto"
+    if is_auto and size < MIN_PARAMETERS:
         return None, f"Converting a model of {size:,} parameters takes longer than it saves."
-    opened = load_engine(model, weights=weights, memory=memory, if_faster=is_free, report=report)
-    if opened.engine is None and not is_free:
-        asking = f"weights is {weights!r}, with which OpenVINO" if weights else "engine is 'openvino', which"
-        raise ValueError(f"{asking} cannot run this {type(model).__name__}: {opened.reason}")
-    return opened.engine, opened.reason
+    loaded = load_engine(model, weights=weights, memory=memory, if_faster=is_auto, report=report)
+    if loaded.engine is None and not is_auto:
+        requested = f"weights is {weights!r}, but OpenVINO" if weights else "engine is 'openvino', but it"
+        raise ValueError(f"{requested} cannot run this {type(model).__name__}: {loaded.reason}")
+    return loaded.engine, loaded.reason
 
 
-def _weights(model: PreTrainedModel) -> Weights:
+def _weights_version(model: PreTrainedModel) -> WeightsVersion:
     return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())

@@ -9,11 +9,11 @@ from typing import cast
 import numpy as np
 
 from antiphon.accel.decoding.stats import FinishReason
-from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.drafting.cost_model import CostModel
+from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.protocol import CachedSequence, SequenceInput, Level
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput
 
 __all__ = ["GreedySampler", "TableOutput", "TableEngine", "TableSequence"]
 
@@ -126,8 +126,8 @@ class TableOutput:
         self._ends = frozenset(ends)
 
     @property
-    def room(self) -> int:
-        """How many more tokens fit."""
+    def remaining_tokens(self) -> int:
+        """Number of tokens that may still be emitted."""
         return self._longest - len(self.tokens)
 
     def commit(self, token: int) -> bool:
@@ -135,7 +135,7 @@ class TableOutput:
         self.tokens.append(token)
         if token in self._ends:
             self.finish = "stop"
-        elif not self.room:
+        elif not self.remaining_tokens:
             self.finish = "length"
         return self.finish is not None
 
@@ -143,6 +143,6 @@ class TableOutput:
 class GreedySampler:
     """Chooses the likeliest token after every row."""
 
-    def over(self, logits: Logits) -> Callable[[int], int]:
+    def bind(self, logits: Logits) -> Callable[[int], int]:
         """See `antiphon.accel.decoding.running_request.TokenSampler`."""
         return logits.argmax

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.grammar import JsonSchema
 from antiphon.accel.text.messages import Message
-from antiphon.accel.text.tool_calls import OPTIONAL, REQUIRED, NONE, Tool, choose_tools, supports_tools, tool_names
+from antiphon.accel.text.tool_calls import NONE, OPTIONAL, REQUIRED, Tool, choose_tools, supports_tools, tool_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from antiphon.accel.text.parameters import Parameters
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antiphon.accel.decoding.prefix import PrefixCache
+    from antiphon.accel.decoding.prefix_cache import PrefixCache
 
 __all__ = ["TextModel"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from antiphon.accel.text.messages import Conversation, tool_call_prefix, encode_prompt
+from antiphon.accel.text.messages import Conversation, encode_prompt, tool_call_prefix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

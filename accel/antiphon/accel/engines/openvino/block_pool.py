@@ -1,6 +1,6 @@
-"""Who has which block: blocks are counted by users, found again by the tokens they hold, and taken back when idle.
+"""The block pool: allocates blocks of KV cache to sequences, counts their users, and caches prefixes by their tokens.
 
-Knows tokens and block numbers; neither models nor what is in the memory.
+Knows tokens and block numbers, neither models nor the contents of the memory.
 """
 
 from __future__ import annotations
@@ -10,153 +10,175 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.accel.drafting.draft import Tokens
-from antiphon.accel.engines.openvino.paged_attention import BLOCK
+from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 
 
-class OutOfBlocks(MemoryError):  # noqa: N818  # a state of affairs that callers answer
-    """No block is free or idle."""
+class OutOfBlocksError(MemoryError):
+    """There are fewer free and idle blocks than needed."""
 
 
 @dataclass(eq=False, slots=True)
-class Known:
-    """A full block that can be found again: what it holds, and the blocks that go on after it.
+class CachedBlock:
+    """A node of a tenant's prefix tree: a full block whose contents can be reused.
 
-    Of the root of each ``tenant``'s tree there is no block.
+    Attributes:
+        block: Block number; -1 for the root of a tree.
+        tokens: The `BLOCK_SIZE` tokens of the block; empty for the root.
+        parent: The block before it in the text; None for the root.
+        tenant: The tenant of the tree; set for the root only.
+        children: Blocks that continue the text, by their tokens.
     """
 
     block: int = -1
     tokens: tuple[int, ...] = ()
-    before: Known | None = None
+    parent: CachedBlock | None = None
     tenant: Hashable = None
-    after: dict[tuple[int, ...], Known] = field(default_factory=dict)
+    children: dict[tuple[int, ...], CachedBlock] = field(default_factory=dict)
 
 
 class BlockPool:
-    """So many blocks, each free, idle (it holds what may be asked for again) or with one user or more.
+    """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
-    What a tenant has read is found by that tenant alone. Blocks that are known hold confirmed tokens and are never
-    written to again.
+    An idle block has no user, but its contents are cached as a prefix; it is evicted when no block is free, the least
+    recently used first. Cached blocks hold confirmed tokens and are never written to again. A prefix is found by the
+    tenant that computed it, and by no other.
+
+    Args:
+        num_blocks: Number of blocks.
     """
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
-        self._free = list(range(blocks - 1, -1, -1))
-        self._users = [0] * blocks
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        self._known: dict[int, Known] = {}
-        self._roots: dict[Hashable, Known] = {}
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._users = [0] * num_blocks
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._cached: dict[int, CachedBlock] = {}
+        self._roots: dict[Hashable, CachedBlock] = {}
 
     @property
-    def available(self) -> int:
-        """How many blocks can be had now."""
+    def num_available(self) -> int:
+        """Number of blocks that can be allocated now: the free and the idle ones."""
         return len(self._free) + len(self._idle)
 
     @property
-    def tenants(self) -> int:
-        """Of how many tenants something is known."""
+    def num_tenants(self) -> int:
+        """Number of tenants with cached prefixes."""
         return len(self._roots)
 
-    def take(self, count: int) -> list[int]:
-        """So many blocks, each with one user; the ones that were idle for longest are forgotten for it.
+    def allocate(self, count: int) -> list[int]:
+        """Return ``count`` blocks with one user each; evict idle blocks if there are too few free ones.
 
         Raises:
-            OutOfBlocks: there are not so many; none is taken then.
+            OutOfBlocksError: Fewer than ``count`` blocks are available; none is allocated.
         """
-        if count > self.available:
-            raise OutOfBlocks(f"{count} blocks are needed, and {self.available} of {self.blocks} are to be had.")
+        if count > self.num_available:
+            raise OutOfBlocksError(
+                f"{count} blocks are needed, and {self.num_available} of {self.num_blocks} are available."
+            )
         while len(self._free) < count:
-            self._forget(next(iter(self._idle)))
-        taken = [self._free.pop() for _ in range(count)]
-        for block in taken:
+            self._evict(next(iter(self._idle)))
+        allocated = [self._free.pop() for _ in range(count)]
+        for block in allocated:
             self._users[block] = 1
-        return taken
+        return allocated
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more user for each of these."""
+        """Add one user to each block."""
         for block in blocks:
             self._users[block] += 1
             self._idle.pop(block, None)
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """One user less for each of these; those without any become idle where they are known, or else free."""
-        for block in reversed(blocks):  # the last one first: what goes on after nothing cannot be found
+    def free(self, blocks: Sequence[int]) -> None:
+        """Remove one user from each block. Blocks without users become idle if they are cached, otherwise free."""
+        for block in reversed(blocks):  # the last block is evicted first: blocks after an evicted one cannot be found
             self._users[block] -= 1
             if self._users[block] == 0:
-                if block in self._known:
+                if block in self._cached:
                     self._idle[block] = None
                 else:
                     self._free.append(block)
 
-    def is_own(self, block: int) -> bool:
-        """Whether its one user may write to it."""
-        return self._users[block] == 1 and block not in self._known
+    def is_writable(self, block: int) -> bool:
+        """Return whether the block has exactly one user, which may write to it, and is not cached."""
+        return self._users[block] == 1 and block not in self._cached
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody uses it, and nothing is known of what it holds."""
-        return self._users[block] == 0 and block not in self._known
+        """Return whether the block has no user and no cached contents."""
+        return self._users[block] == 0 and block not in self._cached
 
-    def know(self, tenant: Hashable, text: Tokens, blocks: Sequence[int], since: int = 0) -> None:
-        """Let the blocks that hold the beginning of this text be found, from the ``since``-th on."""
-        node = self._roots.get(tenant) or Known(tenant=tenant)
-        for index in range(len(text) // BLOCK):
-            tokens = tuple(text[index * BLOCK : (index + 1) * BLOCK])
-            found = node.after.get(tokens)
-            if found is None:
-                if index < since or blocks[index] in self._known:
-                    return  # what it hangs from was forgotten in the meantime
-                if node.before is None:
+    def cache_prefix(self, tenant: Hashable, text: Tokens, blocks: Sequence[int], first: int = 0) -> None:
+        """Cache the full blocks of a text, so that `find_prefix` finds them.
+
+        Args:
+            tenant: The tenant that computed them.
+            text: Confirmed tokens of the sequence, from its beginning.
+            blocks: Blocks of the sequence, from its beginning.
+            first: Index of the first block to add; the blocks before it have been cached before.
+        """
+        node = self._roots.get(tenant) or CachedBlock(tenant=tenant)
+        for index in range(len(text) // BLOCK_SIZE):
+            tokens = tuple(text[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE])
+            child = node.children.get(tokens)
+            if child is None:
+                if index < first or blocks[index] in self._cached:
+                    return  # a block before this one has been evicted in the meantime
+                if node.parent is None:
                     self._roots[tenant] = node
-                found = Known(blocks[index], tokens, node)
-                node.after[tokens] = self._known[blocks[index]] = found
-            node = found
+                child = CachedBlock(blocks[index], tokens, node)
+                node.children[tokens] = self._cached[blocks[index]] = child
+            node = child
 
-    def find(self, tenant: Hashable, text: Tokens) -> tuple[list[int], int]:
-        """The blocks that hold the longest known beginning of a text, and how many tokens of it that is.
+    def find_prefix(self, tenant: Hashable, text: Tokens) -> tuple[list[int], int]:
+        """Return the blocks of the longest cached prefix of a text, and its number of tokens.
 
-        The last block may hold more than that, or something else behind it.
+        The last block may be used in part only: it can hold other tokens after the prefix.
+
+        Args:
+            tenant: The tenant whose prefixes are searched.
+            text: Token ids.
         """
         node = self._roots.get(tenant)
         blocks: list[int] = []
         while node is not None:
-            start = len(blocks) * BLOCK
-            rest = tuple(text[start : start + BLOCK])
-            following = node.after.get(rest)
-            if following is None or len(rest) < BLOCK:
-                best = max(node.after.values(), key=lambda each: _common(each.tokens, rest), default=None)
-                common = 0 if best is None else _common(best.tokens, rest)
+            start = len(blocks) * BLOCK_SIZE
+            rest = tuple(text[start : start + BLOCK_SIZE])
+            child = node.children.get(rest)
+            if child is None or len(rest) < BLOCK_SIZE:
+                best = max(node.children.values(), key=lambda each: _common_prefix(each.tokens, rest), default=None)
+                common = 0 if best is None else _common_prefix(best.tokens, rest)
                 return (blocks, start) if best is None or not common else ([*blocks, best.block], start + common)
-            blocks.append(following.block)
-            node = following
-        return blocks, len(blocks) * BLOCK
+            blocks.append(child.block)
+            node = child
+        return blocks, len(blocks) * BLOCK_SIZE
 
-    def forget(self, tenant: Hashable) -> None:
-        """Make unknown all that this tenant has read: nobody asks for it again."""
+    def forget_tenant(self, tenant: Hashable) -> None:
+        """Drop all cached prefixes of a tenant that no longer exists."""
         root = self._roots.pop(tenant, None)
         if root is not None:
-            self._unknow(list(root.after.values()))
+            self._uncache(list(root.children.values()))
 
-    def _forget(self, block: int) -> None:
-        """Free an idle block, and make unknown what went on after it."""
-        known = self._known[block]
-        if (before := known.before) is not None:
-            del before.after[known.tokens]
-            if before.before is None and not before.after:  # nothing is known of this tenant any more
-                del self._roots[before.tenant]
-        self._unknow([known])
+    def _evict(self, block: int) -> None:
+        """Free an idle block. Blocks that continue its text cannot be found any more, so they are uncached too."""
+        cached = self._cached[block]
+        if (parent := cached.parent) is not None:
+            del parent.children[cached.tokens]
+            if parent.parent is None and not parent.children:  # the tenant has no cached prefix left
+                del self._roots[parent.tenant]
+        self._uncache([cached])
 
-    def _unknow(self, waiting: list[Known]) -> None:
-        """Let these blocks and what went on after them not be found any more; those that were idle are free."""
-        while waiting:
-            known = waiting.pop()
-            waiting += known.after.values()
-            del self._known[known.block]
-            if known.block in self._idle:
-                del self._idle[known.block]
-                self._free.append(known.block)
+    def _uncache(self, nodes: list[CachedBlock]) -> None:
+        """Remove subtrees from the cache; their idle blocks become free."""
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children.values()
+            del self._cached[node.block]
+            if node.block in self._idle:
+                del self._idle[node.block]
+                self._free.append(node.block)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
+def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens that two texts have in common at their beginning."""
     return next(
         (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

@@ -1,6 +1,6 @@
-"""What was found out about models on OpenVINO, kept for the next start: small files in the user's cache.
+"""Stored results of self-test and speed comparison, so that a model is tested once per machine and setting.
 
-Knows what a verdict says, and nothing of how it was found. A file that cannot be read is no verdict.
+Each result is a small JSON file in the user's cache. A file that cannot be read counts as no result.
 """
 
 from __future__ import annotations
@@ -9,49 +9,57 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.accel.engines.openvino.runtime import core
+from antiphon.accel.engines.openvino.runtime import cpu_name
 from antiphon.accel.engines.openvino.store import folder_of
 from antiphon.accel.files import write_cache_file
 
-TRIED = 4
-"""Raised whenever more, or something else, comes to be asked of a model before it is taken."""
+TEST_VERSION = 4
+"""Version of the self-test. Raise it when the self-test changes: older results are then ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What is known of a model in one precision: why it cannot be taken, if it cannot, and how it compares with torch.
+    """Whether OpenVINO can run a model in one setting, and how fast.
 
-    ``obstacle`` is empty where the self-test agrees; ``ratio`` is how many times faster than torch its steps are, None
-    where that was not measured.
+    Attributes:
+        failure: Why OpenVINO cannot run the model; empty if the self-test passed.
+        speedup: How many times faster than torch its decoding steps are; None if not measured.
     """
 
-    obstacle: str = ""
-    ratio: float | None = None
+    failure: str = ""
+    speedup: float | None = None
 
 
-def load_compatibility(key: str, setting: str) -> Compatibility | None:
-    """What is known of the model of this fingerprint in this setting on this CPU; None where nothing is."""
+def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
+    """Return the stored result for a model on this CPU, or None if there is none.
+
+    Args:
+        fingerprint: Fingerprint of the model, see `store.fingerprint`.
+        setting: Precision and number of threads, as in "f32-8".
+    """
     try:
-        found = json.loads(_path(key, setting).read_text(encoding="utf-8"))
-        if found.pop("tried") != TRIED or found.pop("cpu") != _cpu():
+        found = json.loads(_path(fingerprint, setting).read_text(encoding="utf-8"))
+        if found.pop("version") != TEST_VERSION or found.pop("cpu") != cpu_name():
             return None
-        obstacle, ratio = found["obstacle"], found["ratio"]
+        failure, speedup = found["failure"], found["speedup"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_whole = isinstance(obstacle, str) and (ratio is None or isinstance(ratio, float))
-    return Compatibility(obstacle, ratio) if is_whole else None
+    is_valid = isinstance(failure, str) and (speedup is None or isinstance(speedup, float))
+    return Compatibility(failure, speedup) if is_valid else None
 
 
-def save_compatibility(key: str, setting: str, verdict: Compatibility) -> None:
-    """Keep it for the next start; where nothing can be written it is found again."""
-    found = {"tried": TRIED, "cpu": _cpu(), "obstacle": verdict.obstacle, "ratio": verdict.ratio}
-    write_cache_file(_path(key, setting), json.dumps(found).encode())
+def save_compatibility(fingerprint: str, setting: str, result: Compatibility) -> None:
+    """Store a result for later processes; if the file cannot be written, they test again.
+
+    Args:
+        fingerprint: Fingerprint of the model.
+        setting: Precision and number of threads.
+        result: The result to store.
+    """
+    fields = {"version": TEST_VERSION, "cpu": cpu_name(), "failure": result.failure, "speedup": result.speedup}
+    write_cache_file(_path(fingerprint, setting), json.dumps(fields).encode())
 
 
-def _path(key: str, setting: str) -> Path:
-    folder = folder_of(key)
+def _path(fingerprint: str, setting: str) -> Path:
+    folder = folder_of(fingerprint)
     return folder.with_name(f"{folder.name}-{setting}.json")
-
-
-def _cpu() -> str:
-    return str(core().get_property("CPU", "FULL_DEVICE_NAME"))

@@ -1,4 +1,4 @@
-"""Weights of 8 or 4 bits: what nncf makes of a graph. That is another model, for whoever asks for it by name."""
+"""Weight compression of a graph to 8 or 4 bits with nncf. The compressed model is another model than the loaded one."""
 
 from __future__ import annotations
 
@@ -12,41 +12,48 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import openvino
 
-GROUP = 32
-"""Weights that share a scale, where they have 4 bits; those of 8 share it along a whole row."""
+GROUP_SIZE = 32
+"""Number of 4-bit weights that share a scale. 8-bit weights share one per output row."""
 
 MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("INT8_ASYM", {}),
-    "int4": ("INT4_ASYM", {"group_size": GROUP}),
+    "int4": ("INT4_ASYM", {"group_size": GROUP_SIZE}),
 }
-"""nncf's names; with 4 bits the embedding and the head keep 8."""
+"""nncf's name of each compression mode and its options. In 4-bit mode the embedding and the head keep 8 bits."""
 
-APART = {"int8": 0.6, "int4": 1.05}
-"""How far the logits may be from those of the whole weights, in standard deviations. SmolLM2's are 0.36 and 0.93 apart
-after 40 random tokens, those of another model 1.13; masks are tried with the whole weights."""
+MAX_DISTANCE = {"int8": 0.6, "int4": 1.05}
+"""Largest allowed distance of the compressed model's logits from the original ones, in standard deviations.
+
+After 40 random tokens SmolLM2's are 0.36 (int8) and 0.93 (int4) away, those of an unrelated model 1.13. Masks and
+positions are checked more closely, with uncompressed weights.
+"""
 
 
 def is_installed() -> bool:
-    """Whether nncf is there."""
+    """Return whether the package ``nncf`` is installed."""
     return find_spec("nncf") is not None
 
 
 def version() -> str:
-    """The version of nncf."""
+    """Return the version of nncf."""
     return version_of("nncf")
 
 
-def compressed(graph: openvino.Model, weights: str) -> openvino.Model:
-    """The graph with weights of so many bits; nncf tells the terminal nothing of it.
+def compress(graph: openvino.Model, weights: str) -> openvino.Model:
+    """Return the graph with compressed weights. The progress output of nncf is suppressed.
+
+    Args:
+        graph: The converted model.
+        weights: "int8" or "int4".
 
     Raises:
-        ImportError: nncf is not installed; says the command.
+        ImportError: nncf is not installed.
     """
     try:
         with redirect_stdout(StringIO()):
             import nncf
     except ImportError as error:
-        raise ImportError("Weights of 8 and 4 bits need nncf: pip install 'antiphon[int8]'") from error
+        raise ImportError("Compressed weights need nncf: pip install 'antiphon[int8]'") from error
     mode, options = MODES[weights]
     nncf.set_log_level(logging.ERROR)
     with redirect_stdout(StringIO()):

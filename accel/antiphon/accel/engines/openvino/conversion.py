@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino.paged_attention import (
-    BLOCK,
+    BLOCK_SIZE,
     OPERATION,
     PAGED,
     TABLES,
-    Heads,
+    CacheShape,
     Tracing,
-    as_operation,
+    to_openvino,
     tracing,
 )
 from antiphon.accel.engines.torch.traits import Traits
@@ -28,49 +28,53 @@ if TYPE_CHECKING:
     import openvino
 
 INPUTS = ("input_ids", "position_ids", "rows", *TABLES)
-"""What a graph is fed, beside the memory of its layers: ``rows`` are those whose logits are asked for."""
+"""Inputs of a graph besides its KV cache. ``rows`` are the rows whose logits are returned."""
 
 EXPERTS = "batched_mm"
-"""How a mixture of experts is run: the one way of transformers' that can be traced for any routing."""
+"""Implementation of mixture-of-experts layers: the only one of transformers that can be traced for any routing."""
 
 SMALL = 4096
-"""Numbers of a tensor that is not worth being kept in half precision."""
+"""Tensors with fewer elements are not stored in half precision."""
 
 
-class Unconvertible(ValueError):  # noqa: N818  # a verdict, which is told to the user as a sentence
-    """The model cannot be run by this engine; the message says why."""
+class UnsupportedModelError(ValueError):
+    """The OpenVINO engine cannot run the model; the message is the reason, for the user."""
 
 
 @torch.no_grad()
 def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
-    """The model as a graph, with inputs `INPUTS` and ``key_cache.i`` and ``value_cache.i`` for each layer.
+    """Convert a model to a graph with paged attention.
 
-    Its output is ``logits``, float32, of shape (1, rows asked for, vocab). Weights that are half-precision numbers stay
-    so, which loses nothing.
+    Its inputs are `INPUTS` and ``key_cache.i`` and ``value_cache.i`` for each layer; its output is ``logits`` in
+    float32, shape (1, len(rows), vocab). Weights whose values are exact in half precision are stored in it.
+
+    Args:
+        model: The loaded model, which is not changed.
+        traits: Its traits.
 
     Raises:
-        Unconvertible: the model's attention, or what it is made of, cannot be converted.
+        UnsupportedModelError: The model's attention or one of its operations cannot be converted.
     """
-    if (obstacle := obstacle_of(traits)) is not None:
-        raise Unconvertible(obstacle)
+    if (reason := unsupported_reason(traits)) is not None:
+        raise UnsupportedModelError(reason)
     traced = _float32(model)
     try:
         traced.set_attn_implementation(PAGED)
         _trace_experts(traced)
         heads = _heads(traced)
         graph = _graph(traced, heads, windows_of(traits), sliced=traits.takes_logits_to_keep)
-    except Unconvertible:
+    except UnsupportedModelError:
         raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        raise Unconvertible(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
+        raise UnsupportedModelError(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
     _name(graph, heads)
     _shrink(graph)
     return graph
 
 
-def obstacle_of(traits: Traits) -> str | None:
-    """Why a model that declares these traits cannot be converted; None where it may be tried."""
+def unsupported_reason(traits: Traits) -> str | None:
+    """Return why a model with these traits cannot be converted, or None if conversion may be tried."""
     if traits.level != "tree":
         return traits.reason
     if traits.rope is not None:
@@ -81,12 +85,12 @@ def obstacle_of(traits: Traits) -> str | None:
 
 
 def windows_of(traits: Traits) -> list[int]:
-    """How many tokens each layer looks back over; 0 where there is no window."""
+    """Return the sliding window of each layer in tokens; 0 for none."""
     return [traits.attention_spans[kind].window or 0 for kind in traits.layer_kinds]
 
 
 class _Forward(torch.nn.Module):
-    """The model as a function of flat tensors alone, which is what can be traced."""
+    """The model as a function of tensors only, so that it can be traced."""
 
     def __init__(self, model: PreTrainedModel, windows: Sequence[int], *, sliced: bool) -> None:
         super().__init__()
@@ -95,7 +99,7 @@ class _Forward(torch.nn.Module):
         self.sliced = sliced
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
-        """Logits after the ``rows``; ``others`` are the tables, then the memory."""
+        """Return the logits after ``rows``; ``others`` are the tables, then the KV cache."""
         tables, caches = others[: len(TABLES)], others[len(TABLES) :]
         kept = {"logits_to_keep": rows} if self.sliced else {}
         with tracing(Tracing(caches, tables, self.windows)):
@@ -104,7 +108,7 @@ class _Forward(torch.nn.Module):
 
 
 def _float32(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy whose settings can be changed, which shares all weights that are float32 already."""
+    """Return a float32 copy whose configuration can be changed; it shares the weights that are float32 already."""
     memo: dict[int, Any] = {
         id(weights): torch.nn.Parameter(weights.detach().float(), requires_grad=False) for weights in model.parameters()
     }
@@ -117,38 +121,44 @@ def _trace_experts(model: PreTrainedModel) -> None:
         model.set_experts_implementation(EXPERTS)
 
 
-def _heads(model: PreTrainedModel) -> list[Heads]:
-    """The shape of every layer's memory, as a forward shows it."""
+def _heads(model: PreTrainedModel) -> list[CacheShape]:
+    """Return the cache shape of every layer, recorded during a forward pass."""
     ids = torch.ones((1, 5), dtype=torch.long)
     with tracing(Tracing()) as seen:
         model(input_ids=ids, position_ids=torch.arange(5)[None], use_cache=False)
-    if not seen.heads:
-        raise Unconvertible("its attention does not go through transformers' interface of attention functions")
-    return seen.heads
+    if not seen.shapes:
+        raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
+    return seen.shapes
 
 
-def _graph(model: PreTrainedModel, heads: Sequence[Heads], windows: Sequence[int], *, sliced: bool) -> openvino.Model:
-    """Trace the model and translate the trace, without the command-line tool's detours."""
+def _graph(
+    model: PreTrainedModel, heads: Sequence[CacheShape], windows: Sequence[int], *, sliced: bool
+) -> openvino.Model:
+    """Trace the model and convert the trace with OpenVINO's frontend."""
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch import ConversionExtension
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     if len(windows) != len(heads):
-        raise Unconvertible(f"it declares {len(windows)} layers, and {len(heads)} attend")
+        raise UnsupportedModelError(f"it declares {len(windows)} layers, and {len(heads)} attend")
     example = (
         torch.ones((1, 5), dtype=torch.long),
         torch.arange(5)[None],
         torch.tensor([1, 4]),
         *(torch.zeros(_shape(name), dtype=torch.uint8 if name == "qq_bias" else torch.int32) for name in TABLES),
-        *(torch.zeros((1, own.count, BLOCK, size)) for own in heads for size in (own.key_size, own.value_size)),
+        *(
+            torch.zeros((1, own.num_heads, BLOCK_SIZE, size))
+            for own in heads
+            for size in (own.key_size, own.value_size)
+        ),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whatever the tracer warns of, the self-test would find
+        warnings.simplefilter("ignore")  # the self-test would find anything that the tracer warns of
         forward = _Forward(model, windows, sliced=sliced)
         traced = torch.jit.trace(forward, example, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
         frontend = FrontEndManager().load_by_framework("pytorch")
-        frontend.add_extension(ConversionExtension(OPERATION, as_operation))
-        decoder = TorchScriptPythonDecoder(traced)  # has to live until all is converted: the frontend does not hold it
+        frontend.add_extension(ConversionExtension(OPERATION, to_openvino))
+        decoder = TorchScriptPythonDecoder(traced)  # must outlive the conversion: the frontend does not hold it
         return frontend.convert(frontend.load(decoder))
 
 
@@ -156,12 +166,12 @@ def _shape(table: str) -> tuple[int, ...]:
     return () if table == "max_context_len" else (1,)
 
 
-def _name(graph: openvino.Model, heads: Sequence[Heads]) -> None:
-    """Names and shapes of what is fed and of what comes out."""
+def _name(graph: openvino.Model, heads: Sequence[CacheShape]) -> None:
+    """Set names and shapes of inputs and output."""
     import openvino
 
     memory = {
-        f"{states}_cache.{layer}": [-1, own.count, BLOCK, size]
+        f"{states}_cache.{layer}": [-1, own.num_heads, BLOCK_SIZE, size]
         for layer, own in enumerate(heads)
         for states, size in (("key", own.key_size), ("value", own.value_size))
     }
@@ -176,7 +186,7 @@ def _name(graph: openvino.Model, heads: Sequence[Heads]) -> None:
 
 
 def _shrink(graph: openvino.Model) -> None:
-    """Keep in bfloat16 what is a bfloat16 number anyway: the file and the memory that is read are half as large."""
+    """Store weights as bfloat16 if that is exact: file size and memory traffic are halved."""
     import openvino
     from openvino import opset13
 
@@ -195,6 +205,6 @@ def _shrink(graph: openvino.Model) -> None:
         kept = openvino.op.Constant(tensor)
         kept.set_friendly_name(constant.get_friendly_name())
         again = opset13.convert(kept, "f32")
-        again.get_rt_info()["decompression_0"] = ""  # what keeps OpenVINO from unpacking it at once
+        again.get_rt_info()["decompression_0"] = ""  # keeps OpenVINO from converting it to float32 when loading
         for reader in list(constant.output(0).get_target_inputs()):
             reader.replace_source_output(again.output(0))

@@ -1,75 +1,80 @@
-"""The engine: one graph, its memory, and forwards over several texts. Knows no drafters."""
+"""The OpenVINO engine: one graph, one paged KV cache, and forward passes over several sequences. Knows no drafters."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from torch import Tensor
-
-from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
+from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.numpy_logits import NumpyLogits
-from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocks
+from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.paged_memory import BlockStorage, block_bytes
-from antiphon.accel.engines.openvino.paged_attention import BLOCK
-from antiphon.accel.engines.openvino.sequence import PagedSequence, PagedMemory
-from antiphon.accel.engines.protocol import SequenceInput, Tenant
+from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes
+from antiphon.accel.engines.openvino.sequence import PagedSequence
+from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from antiphon.accel.drafting.budget import Budget
+    from antiphon.accel.drafting.cost_model import CostModel, StepCost
     from antiphon.accel.drafting.draft import Drafter
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams
-    from antiphon.accel.drafting.cost_model import CostModel
-    from antiphon.accel.drafting.cost_model import StepCost
     from antiphon.accel.engines.protocol import CachedSequence
 
-CHUNK = 1024
-"""Tokens of a prompt that are read in one forward: SmolLM2 reads 900 in one 7 % sooner than in two, and 13 % than in
-four."""
+PREFILL_CHUNK = 1024
+"""Prompt tokens per forward pass. SmolLM2 prefills 900 tokens in one pass 7 % faster than in two, 13 % than in four."""
 
 PREFILL_BATCH_TOKENS = 4608
-"""Tokens of several prompts that are read in one forward: eight of 560 tokens take a fifth less so than one by one, and
-the first text does not wait for all of them."""
+"""Prompt tokens of several sequences that are prefilled together. Eight prompts of 560 tokens take a fifth less time
+than one after the other, and with this limit the first request does not wait for all later ones."""
 
-Ask = Callable[[Callable[[Draft, int], Tensor]], "Bigrams | None"]
-"""Asks a model for its bigrams, given a forward of a fresh text: a root token, and a draft below it."""
+MAX_PENDING_WITH_TREE = 32
+"""Pending tokens in a forward pass with a draft tree: its mask is quadratic in them. Tokens before them are prefilled
+in passes of their own."""
 
-Measure = Callable[["OpenVINOEngine", bool], "StepCost"]
-"""What forwards of an engine cost, as it was measured before or is now; where it says True, it is measured anew."""
+MIN_BIGRAM_WINDOW = 256
+"""Smallest sliding window for which bigrams are computed: smaller ones do not hold the trees that are used for it."""
 
-AHEAD = 8192, 256 << 20
-"""For so many tokens, and so many bytes at most, memory is claimed before it is used. On a virtual machine the first
-write to a page of 2 MiB takes up to 3 ms, and each layer has pages of its own: prompts of SmolLM2 took 25 ms longer."""
+PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 8192, 256 << 20
+"""Part of the KV cache whose memory is requested from the system in advance, at most.
 
-WIDE = 256
-"""Windows smaller than this do not hold the trees by which bigrams are asked for."""
+On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and every layer has pages of its own: without
+this, SmolLM2's prefill took 25 ms longer.
+"""
 
-BESIDE = 32
-"""Pending tokens that are read beside a tree, whose table is quadratic in them; what comes before is read by itself."""
+FindBigrams = Callable[["Callable[[Draft, int], Tensor]"], "Bigrams | None"]
+"""Computes a model's bigrams. Its argument returns the logits of a new sequence: of a draft below a root token."""
+
+MeasureCost = Callable[["OpenVINOEngine", bool], "StepCost"]
+"""Returns the cost of an engine's forward passes; True as the second argument forces a new measurement."""
 
 
 class OpenVINOEngine:
-    """Runs one model as a graph over memory of ``memory`` bytes at most, which all of its texts share.
+    """Runs one model as a graph over a paged KV cache, which all of its sequences share.
 
-    ``window`` is the smallest window of its layers, ``positions`` where the model's context ends. Where memory is
-    short, blocks that only might be asked for again are forgotten first; then the texts that were used least recently
-    are, and have to be read again.
+    Implements `antiphon.accel.engines.protocol.ModelEngine`. If memory is short, cached prefixes without users are
+    evicted first, then the least recently used sequences, which the scheduler prefills again.
 
-    Forwards take turns under ``lock``, which may be another engine's as well. ``bigrams`` asks for those of the model.
+    Args:
+        graph: The compiled graph.
+        memory: Size of the KV cache in bytes; at least two blocks.
+        window: Smallest sliding window of the model's layers, in tokens; None without windows.
+        max_positions: Length of the model's context, in tokens; None if unlimited.
+        prefill_chunk: Maximum number of prompt tokens per forward pass.
+        lock: Lock held during forward passes; it can be shared with another engine of the same model.
+        find_bigrams: Computes the model's bigrams on first use; None if there are none.
 
     Raises:
-        ValueError: the memory does not hold two blocks.
+        ValueError: ``memory`` is too small for two blocks.
     """
 
     name = "openvino"
+    level: Level = "tree"
     prefill_batch_tokens = PREFILL_BATCH_TOKENS
 
     def __init__(
@@ -78,198 +83,211 @@ class OpenVINOEngine:
         *,
         memory: int,
         window: int | None = None,
-        positions: int | None = None,
-        chunk: int = CHUNK,
+        max_positions: int | None = None,
+        prefill_chunk: int = PREFILL_CHUNK,
         lock: FairLock | None = None,
-        bigrams: Ask | None = None,
+        find_bigrams: FindBigrams | None = None,
     ) -> None:
-        self._each = each = block_bytes(graph.heads, graph.precision)
-        blocks = memory // each
-        if blocks < 2:
+        self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision)
+        num_blocks = memory // size
+        if num_blocks < 2:
             raise ValueError(
-                f"memory is {memory} bytes, and a block of {BLOCK} tokens takes {each} in this model; give it room for "
-                f"at least two, {2 * each} bytes."
+                f"memory is {memory} bytes, but a block of {BLOCK_SIZE} tokens takes {size} bytes in this model; give "
+                f"at least two blocks, {2 * size} bytes."
             )
         self.graph = graph
-        self.chunk = chunk
+        self.prefill_chunk = prefill_chunk
         self.window = window
-        self.positions = positions
+        self.max_positions = max_positions
         self.acceptance_stats: AcceptanceStats | None = None
         self.lock = FairLock() if lock is None else lock
         self.scheduler: object | None = None
-        self.pool = BlockPool(blocks)
-        memory_of_blocks = BlockStorage(graph.heads, blocks, graph.precision)
-        self._paged = PagedMemory(self.pool, memory_of_blocks, deque(), RLock(), deque(), window, positions)
-        graph.attach(self._paged.memory)
-        self._texts: WeakSet[PagedSequence] = WeakSet()
-        self._forwards = 0
-        self._measure: Measure | None = None
+        self.pool = BlockPool(num_blocks)
+        storage = BlockStorage(graph.cache_shapes, num_blocks, graph.precision)
+        self._memory = PagedMemory(self.pool, storage, window, max_positions)
+        graph.attach(storage)
+        self._sequences: WeakSet[PagedSequence] = WeakSet()
+        self._num_forwards = 0
+        self._measure_cost: MeasureCost | None = None
         self._cost: StepCost | None = None
-        self._ask = bigrams
+        self._find_bigrams = find_bigrams
         self._bigrams: Bigrams | None = None
 
     @property
     def batch_cost(self) -> CostModel | None:
-        """Seconds of forwards over several texts by the rows of all; None where nothing was measured."""
+        """See `Engine.batch_cost`."""
         return None if self.acceptance_stats is None else self.acceptance_stats.batch_cost
 
-    def costs(self, measure: Measure) -> None:
-        """Take what forwards cost from here on."""
-        self._measure = measure
+    def set_cost_measurement(self, measure: MeasureCost) -> None:
+        """Set how the cost of forward passes is measured, and measure it."""
+        self._measure_cost = measure
         self.step_cost()
 
     def step_cost(self, *, remeasure: bool = False) -> StepCost:
-        """What a forward costs by its rows, as it was measured once, or ``anew``.
+        """See `ModelEngine.step_cost`.
 
         Raises:
-            ValueError: nobody has said how it is measured.
+            ValueError: `set_cost_measurement` was not called.
         """
-        if self._measure is None:
-            raise ValueError("What a forward of this engine costs was not measured; tell it by `costs`.")
+        if self._measure_cost is None:
+            raise ValueError("The cost of this engine's forward passes is unknown; call `set_cost_measurement` first.")
         if remeasure or self._cost is None:
-            self._cost = self._measure(self, remeasure)
+            self._cost = self._measure_cost(self, remeasure)
             self.acceptance_stats = initial_stats(self._cost)
         return self._cost
 
     def budget(
-        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+        self,
+        drafter: Drafter,
+        num_draft_tokens: int | None,
+        cost: StepCost | None = None,
+        *,
+        reproducible: bool = False,
     ) -> Budget:
-        """A budget for one request, as `antiphon.accel.drafting.acceptance_stats.make_budget` makes it.
-
-        A ``reproducible`` one takes what was measured of the model for its cost.
-        """
-        if cost is None and rows is None and reproducible:
+        """See `ModelEngine.budget`. A reproducible budget assumes the measured costs."""
+        if cost is None and num_draft_tokens is None and reproducible:
             cost = self.step_cost()
-        return make_budget(drafter, rows, cost, lambda: self.acceptance_stats)
+        return make_budget(drafter, num_draft_tokens, cost, lambda: self.acceptance_stats)
 
     @property
     def bigrams(self) -> Bigrams | None:
-        """The model's best tokens after each frequent token, asked for once; None where it cannot be asked."""
-        if self._ask is not None and (self.window is None or self.window > WIDE):
-            self._bigrams = self._ask(self._siblings)
-        self._ask = None
+        """See `ModelEngine.bigrams`."""
+        if self._find_bigrams is not None and (self.window is None or self.window > MIN_BIGRAM_WINDOW):
+            self._bigrams = self._find_bigrams(self._forward_new_sequence)
+        self._find_bigrams = None
         return self._bigrams
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the memory of a text that has ended to others; until they take it, what was read is found again."""
+        """See `ModelEngine.release`. The tenant's later requests find the prefix until its blocks are reused."""
         sequence.reset()
 
     @property
     def capacity(self) -> int:
-        """How many tokens the memory holds, of all texts together."""
-        return self.pool.blocks * BLOCK
+        """Number of tokens that the KV cache holds, of all sequences together."""
+        return self.pool.num_blocks * BLOCK_SIZE
 
-    def claim(self) -> None:
-        """Have the system give memory to the blocks that are used first, while nobody waits for them; see `AHEAD`."""
-        tokens, size = AHEAD
-        for block in range(min(tokens // BLOCK, size // self._each, self.pool.blocks)):
-            with self._paged.guard:
+    def preallocate(self) -> None:
+        """Write to the blocks that are used first, so that the system provides their memory before it is needed."""
+        count = min(PREALLOCATED_TOKENS // BLOCK_SIZE, PREALLOCATED_BYTES // self._block_bytes, self.pool.num_blocks)
+        for block in range(count):
+            with self._memory.lock:
                 if self.pool.is_free(block):
-                    self._paged.memory.touch(block)
+                    self._memory.storage.clear(block)
 
-    def sequence(self, text: Tokens = (), *, tenant: Hashable = None, shared: bool = True) -> PagedSequence:
-        """The memory of one more text, which already holds what is known of its beginning to this ``tenant``.
+    def sequence(self, text: Tokens = (), *, tenant: Hashable = None, can_batch: bool = True) -> PagedSequence:
+        """Return a new sequence, which starts with the tenant's longest cached prefix of the text.
 
-        Unless it may be ``shared`` its forwards are its own. What was read for a tenant is forgotten when nobody has
-        the tenant any more, unless it is a name or a number.
+        Args:
+            text: Token ids of the prompt.
+            tenant: Owner of the text. Its cached prefixes are dropped when the object is garbage-collected; those of
+                names and numbers stay.
+            can_batch: Whether the sequence may share forward passes with others.
         """
-        sequence = PagedSequence(self._paged, tenant)
-        sequence.can_batch = shared
-        with self._paged.guard:
-            self._collect()
-            sequence.adopt(text)
-        self._texts.add(sequence)
+        sequence = PagedSequence(self._memory, tenant)
+        sequence.can_batch = can_batch
+        with self._memory.lock:
+            self._memory.collect()
+            sequence.adopt_prefix(text)
+        self._sequences.add(sequence)
         return sequence
 
-    def imagined(self, length: int) -> PagedSequence:
-        """A text of so many tokens that nobody has read, to measure what a forward after them takes."""
-        sequence = self.sequence(tenant=Tenant())
-        sequence.imagine(length)
+    def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> PagedSequence:
+        """See `ModelEngine.new_sequence`."""
+        return self.sequence(tokens, tenant=options.tenant, can_batch=options.can_batch)
+
+    def cache_of(self, sequence: CachedSequence) -> None:
+        """Return None: the KV cache is not one of transformers."""
+
+    def usable_bita(self, fixed_rows: int = 0) -> tuple[None, str]:
+        """Return None and the reason: the graph has no embeddings of BiTA's masks."""
+        return None, f"BiTA's masks are not verified by the engine {self.name}"
+
+    def uninitialized_sequence(self, length: int) -> PagedSequence:
+        """Return a sequence of ``length`` cached tokens that were not computed, to time a forward pass after them."""
+        sequence = self.sequence(tenant=AnonymousTenant())
+        sequence.fill_uninitialized(length)
         return sequence
 
     def fork(self, sequence: PagedSequence) -> PagedSequence:
-        """The memory of another text that goes on from all that this one has confirmed."""
+        """Return a new sequence with the confirmed tokens of another one, in the same blocks."""
         other = sequence.fork()
-        self._texts.add(other)
+        self._sequences.add(other)
         return other
 
-    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
-        """For each text the logits after its last pending token and after every row of its draft.
-
-        Prompts are read in chunks first, the texts side by side.
+    def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
+        """See `Engine.forward`. Long prompts are computed in chunks first, those of all sequences together.
 
         Raises:
-            OutOfBlocks: the memory does not hold all of these texts at once.
+            OutOfBlocksError: The KV cache does not hold these sequences together.
         """
-        self._forwards += 1
-        pending = [list(feed.pending) for feed in feeds]
-        while any(reads := [self._ahead(feed, left) for feed, left in zip(feeds, pending, strict=True)]):
-            self._read(feeds, [left[:count] for left, count in zip(pending, reads, strict=True)])
-            pending = [left[count:] for left, count in zip(pending, reads, strict=True)]
-        sequences = [_own(feed) for feed in feeds]
-        with self._paged.guard:
-            self._reserve(sequences, [len(left) + len(feed.draft) for feed, left in zip(feeds, pending, strict=True)])
-            shares = [s.feed(left, feed.draft) for s, feed, left in zip(sequences, feeds, pending, strict=True)]
-        logits = self.graph.run(shares)
+        self._num_forwards += 1
+        sequences = [_own_sequence(each) for each in inputs]
+        pending = [list(each.pending) for each in inputs]
+        # 1. Prefill, chunk by chunk, all but the tokens that go with the draft or need logits.
+        while any(chunks := [self._next_chunk(each, left) for each, left in zip(inputs, pending, strict=True)]):
+            self._prefill(sequences, [left[:count] for left, count in zip(pending, chunks, strict=True)])
+            pending = [left[count:] for left, count in zip(pending, chunks, strict=True)]
+        # 2. Allocate blocks and compute the remaining pending tokens and the draft rows.
+        with self._memory.lock:
+            self._reserve(sequences, [len(left) + len(each.draft) for each, left in zip(inputs, pending, strict=True)])
+            rows = [s.begin_forward(left, i.draft) for s, i, left in zip(sequences, inputs, pending, strict=True)]
+        logits = self.graph.run(rows)
+        # 3. Split the logits, (sum of 1 + rows, vocab), into those of each sequence.
         answers: list[Logits] = []
-        for share in shares:
-            answers.append(NumpyLogits(logits[: share.asked]))
-            logits = logits[share.asked :]
+        for each in rows:
+            answers.append(NumpyLogits(logits[: each.num_logits]))
+            logits = logits[each.num_logits :]
         return answers
 
-    def _siblings(self, draft: Draft, root: int) -> Tensor:
-        """A forward of a fresh text, for whoever asks the model about many tokens at once."""
-        sequence = self.sequence(tenant=Tenant())
+    def _forward_new_sequence(self, draft: Draft, root: int) -> Tensor:
+        """Return the logits of a draft below a root token, without any context: (1 + rows, vocab)."""
+        sequence = self.sequence(tenant=AnonymousTenant())
         logits = self.forward([SequenceInput(sequence, (root,), draft)])[0].tensor()
         sequence.reset()
         return logits
 
-    def _ahead(self, feed: SequenceInput, left: Sequence[int]) -> int:
-        """How many of the tokens that are left are read without their logits now."""
-        chunk = min(feed.chunk or self.chunk, self.chunk)
-        most = min(chunk, BESIDE) if len(feed.draft) else chunk
-        return min(chunk, len(left) - (1 if len(feed.draft) else most)) if len(left) > most else 0
+    def _next_chunk(self, given: SequenceInput, pending: Sequence[int]) -> int:
+        """Return how many pending tokens to prefill now, without logits; 0 if the last pass can take them all."""
+        chunk = min(given.chunk or self.prefill_chunk, self.prefill_chunk)
+        has_draft = len(given.draft) > 0
+        limit = min(chunk, MAX_PENDING_WITH_TREE) if has_draft else chunk
+        return min(chunk, len(pending) - (1 if has_draft else limit)) if len(pending) > limit else 0
 
-    def _read(self, feeds: Sequence[SequenceInput], chunks: Sequence[Tokens]) -> None:
-        """Read a part of the prompts, and confirm it."""
-        sequences = [_own(feed) for feed in feeds]
-        reading = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
-        with self._paged.guard:
+    def _prefill(self, sequences: Sequence[PagedSequence], chunks: Sequence[Tokens]) -> None:
+        """Compute a chunk of each prompt that has one left, and keep it."""
+        prefilled = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
+        with self._memory.lock:
             self._reserve(sequences, [len(chunk) for chunk in chunks])
-            shares = [sequence.feed(chunk, EMPTY, asked=False) for sequence, chunk in reading]
-        self.graph.run(shares)
-        for sequence, _ in reading:
+            rows = [sequence.begin_forward(chunk, EMPTY, needs_logits=False) for sequence, chunk in prefilled]
+        self.graph.run(rows)
+        for sequence, _ in prefilled:
             sequence.keep(())
 
     def _reserve(self, sequences: Sequence[PagedSequence], rows: Sequence[int]) -> None:
-        """Take the blocks for all rows, if need be from texts that are not in this forward."""
-        self._collect()
+        """Allocate blocks for new rows of each sequence; evict sequences outside this forward pass if necessary."""
+        self._memory.collect()
         for sequence in sequences:
-            sequence.used = self._forwards
-        wanted = sum(sequence.lacks(count) for sequence, count in zip(sequences, rows, strict=True))
-        others = sorted((text for text in self._texts if text not in sequences), key=lambda text: text.used)
-        for text in others:
-            if wanted <= self.pool.available:
+            sequence.last_used = self._num_forwards
+        missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, rows, strict=True))
+        others = sorted((each for each in self._sequences if each not in sequences), key=lambda each: each.last_used)
+        for other in others:
+            if missing <= self.pool.num_available:
                 break
-            text.preempt()
-        if wanted > self.pool.available:
+            other.evict()
+        if missing > self.pool.num_available:
             tokens = sum(len(sequence.tokens) + count for sequence, count in zip(sequences, rows, strict=True))
-            raise OutOfBlocks(
-                f"{len(sequences)} texts of {tokens} tokens together are in one forward, and the engine's memory holds "
-                f"{self.capacity}; give it more (memory=...), decode fewer texts at once, or shorten them."
+            raise OutOfBlocksError(
+                f"A forward pass over {len(sequences)} requests needs {tokens} tokens of KV cache, and the engine's "
+                f"memory holds {self.capacity}; give it more (memory=...), decode fewer requests at once, or shorten "
+                "them."
             )
         for sequence, count in zip(sequences, rows, strict=True):
             sequence.reserve(count)
 
-    def _collect(self) -> None:
-        """Take back the blocks of texts that nobody has any more, and forget what tenants had read that are gone."""
-        while self._paged.left:
-            self.pool.release(self._paged.left.popleft())
-        while self._paged.gone:
-            self.pool.forget(self._paged.gone.popleft())
 
-
-def _own(feed: SequenceInput) -> PagedSequence:
-    if not isinstance(feed.sequence, PagedSequence):
-        raise TypeError(f"This engine reads its own sequences; it was given a {type(feed.sequence).__name__}.")
-    return feed.sequence
+def _own_sequence(given: SequenceInput) -> PagedSequence:
+    if not isinstance(given.sequence, PagedSequence):
+        raise TypeError(
+            f"sequence is a {type(given.sequence).__name__}; this engine needs sequences that it created itself."
+        )
+    return given.sequence

@@ -1,4 +1,4 @@
-"""A compiled graph: one forward over flat tokens of several texts. Knows tables and rows; no texts, and no drafts."""
+"""The compiled graph: one forward pass over the rows of several sequences. Knows block tables, but no drafts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.engines.openvino.paged_attention import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
-from antiphon.accel.engines.openvino.paged_attention import Heads, name_heads
 from antiphon.accel.engines.openvino.runtime import core
 
 if TYPE_CHECKING:
@@ -18,96 +18,113 @@ if TYPE_CHECKING:
 
 _CAUSAL: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 
-FEWEST = 2
-"""Threads in half precision, where OpenVINO fuses a block's three products: on CPUs with AMX it gives each half of the
-threads one of them, and divides by zero of one thread's half, which ends the process."""
+MIN_HALF_PRECISION_THREADS = 2
+"""Minimum number of threads in half precision.
+
+There OpenVINO fuses the three matrix products of an MLP block. On CPUs with AMX it gives each half of the threads one
+of them; with a single thread it divides by zero, which ends the process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One text's part of a forward: its tokens and their positions, after ``past`` slots that it holds in ``blocks``.
+class SequenceRows:
+    """The rows of one sequence in a forward pass.
 
-    ``blocks`` hold exactly the past and the rows: of more, the operation would write beyond its own memory. ``sees``
-    is the flat table of which row sees which; None where they simply follow each other. The logits of the last
-    ``asked`` rows are wanted.
+    Attributes:
+        tokens: Token of each row.
+        positions: Position of each row, shape (rows,).
+        past: Number of cached tokens before the rows.
+        blocks: The sequence's blocks, exactly as many as hold the cached tokens and the rows: with more, the operation
+            would write out of bounds.
+        num_logits: Number of last rows whose logits are returned.
+        tree_mask: Which row sees which, shape (rows * rows,), row by row; None if each row sees all rows before it.
     """
 
     tokens: Sequence[int]
     positions: NDArray[np.int64]
     past: int
     blocks: Sequence[int]
-    asked: int
-    sees: NDArray[np.uint8] | None = None
+    num_logits: int
+    tree_mask: NDArray[np.uint8] | None = None
 
 
 class PagedGraph:
-    """A graph, compiled for this CPU, in which keys and values are kept in ``precision`` as well.
+    """A graph with paged attention, compiled for this CPU.
 
-    Where its weights are ``compressed``, they are made whole before they are multiplied: what goes through the layers
-    is not rounded to as few bits, for then a difference in its last bit could become one of a token.
+    Args:
+        graph: The converted model, see `conversion.paged_model`.
+        precision: Precision of computation and of the KV cache, "f32" or "bf16".
+        threads: Number of threads.
+        is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
+            Activations are not quantized: a difference in their last bit could become a difference of a token.
 
     Raises:
-        RuntimeError: OpenVINO cannot compile it.
+        RuntimeError: OpenVINO cannot compile the graph.
     """
 
-    def __init__(self, graph: openvino.Model, *, precision: str, threads: int, compressed: bool = False) -> None:
+    def __init__(self, graph: openvino.Model, *, precision: str, threads: int, is_compressed: bool = False) -> None:
         self.precision = precision
         self.threads = threads
-        self.heads: list[Heads] = name_heads(graph)
-        self.vocabulary = int(graph.outputs[0].get_partial_shape()[2].get_length())
+        self.cache_shapes: list[CacheShape] = set_cache_shapes(graph)
+        self.vocab_size = int(graph.outputs[0].get_partial_shape()[2].get_length())
         options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": precision,
-            "KV_CACHE_PRECISION": precision,  # the default is 8 bits, which is another model
+            "KV_CACHE_PRECISION": precision,  # the default, 8 bits, would change the model's outputs
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads if precision == "f32" else max(threads, FEWEST),
+            "INFERENCE_NUM_THREADS": threads if precision == "f32" else max(threads, MIN_HALF_PRECISION_THREADS),
         }
-        if compressed:
+        if is_compressed:
             options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         self._compiled = core().compile_model(graph, "CPU", options)
         self._request: Any = self._compiled.create_infer_request()
         self._ports = {name: port for port in self._compiled.inputs for name in port.names}
-        self._memory: BlockStorage | None = None
+        self._storage: BlockStorage | None = None
 
-    def attach(self, memory: BlockStorage) -> None:
-        """Let this memory be what forwards read and write."""
-        self._memory = memory
-        for name, tensor in memory.tensors().items():
+    def attach(self, storage: BlockStorage) -> None:
+        """Use this memory as the KV cache of all forward passes."""
+        self._storage = storage
+        for name, tensor in storage.tensors().items():
             self._request.set_tensor(name, tensor)
 
-    def run(self, shares: Sequence[Share]) -> NDArray[np.float32]:
-        """Logits of all rows that are asked for, one text after the other, of shape (rows, vocab); the caller's own."""
+    def run(self, sequences: Sequence[SequenceRows]) -> NDArray[np.float32]:
+        """Run one forward pass over the rows of several sequences.
+
+        Returns:
+            The requested logits of all sequences one after the other, shape (sum of ``num_logits``, vocab), in an array
+            of the caller's own.
+        """
         import openvino
 
-        counts = [len(share.tokens) for share in shares]
-        begins = _begins(counts)
-        rows = np.concatenate(
-            [np.arange(end - share.asked, end) for share, end in zip(shares, begins[1:], strict=True)]
+        counts = [len(rows.tokens) for rows in sequences]
+        starts = _offsets(counts)
+        logit_rows = np.concatenate(
+            [np.arange(end - rows.num_logits, end) for rows, end in zip(sequences, starts[1:], strict=True)]
         )
-        sees = [_CAUSAL if share.sees is None else share.sees for share in shares]
+        masks = [_CAUSAL if rows.tree_mask is None else rows.tree_mask for rows in sequences]
         inputs: dict[str, NDArray[Any]] = {
-            "input_ids": np.array([[token for share in shares for token in share.tokens]], dtype=np.int64),
-            "position_ids": np.concatenate([share.positions for share in shares])[None],
-            "rows": rows.astype(np.int64),
-            "past_lens": np.array([share.past for share in shares], dtype=np.int32),
-            "subsequence_begins": begins,
-            "block_indices": np.array([block for share in shares for block in share.blocks], dtype=np.int32),
-            "block_indices_begins": _begins([len(share.blocks) for share in shares]),
+            "input_ids": np.array([[token for rows in sequences for token in rows.tokens]], dtype=np.int64),
+            "position_ids": np.concatenate([rows.positions for rows in sequences])[None],
+            "rows": logit_rows.astype(np.int64),
+            "past_lens": np.array([rows.past for rows in sequences], dtype=np.int32),
+            "subsequence_begins": starts,
+            "block_indices": np.array([block for rows in sequences for block in rows.blocks], dtype=np.int32),
+            "block_indices_begins": _offsets([len(rows.blocks) for rows in sequences]),
             "max_context_len": np.array(
-                max(share.past + count for share, count in zip(shares, counts, strict=True)), dtype=np.int32
+                max(rows.past + count for rows, count in zip(sequences, counts, strict=True)), dtype=np.int32
             ),
-            "qq_bias": np.concatenate(sees),
-            "qq_bias_begins": _begins([len(table) for table in sees]),
+            "qq_bias": np.concatenate(masks),
+            "qq_bias_begins": _offsets([len(mask) for mask in masks]),
         }
         for name, numbers in inputs.items():
             self._request.set_tensor(self._ports[name], openvino.Tensor(numbers))
-        logits = np.empty((1, len(rows), self.vocabulary), dtype=np.float32)
+        logits = np.empty((1, len(logit_rows), self.vocab_size), dtype=np.float32)
         self._request.set_output_tensor(openvino.Tensor(logits, shared_memory=True))
-        self._request.start_async()  # its `infer` keeps silent about what a kernel refuses
+        self._request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
         self._request.wait()
         answers: NDArray[np.float32] = logits[0]
         return answers
 
 
-def _begins(counts: Sequence[int]) -> NDArray[np.int32]:
-    """Where each part of a flat array begins, and where the last one ends."""
+def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:
+    """Return where each part of a concatenated array begins, and where the last one ends."""
     return np.cumsum([0, *counts], dtype=np.int32)

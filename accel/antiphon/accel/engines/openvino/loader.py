@@ -1,4 +1,7 @@
-"""From a model to its engine, or to the sentence that says why it stays on torch. Knows all that decides it."""
+"""Loads a model into the OpenVINO engine, or returns the reason why it stays on torch.
+
+On first use the model is converted, self-tested against torch and timed; the results are stored in the user's cache.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.openvino import compression
-from antiphon.accel.engines.openvino.conversion import Unconvertible, paged_model, windows_of
+from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
+from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes
-from antiphon.accel.engines.openvino.paged_attention import BLOCK
-from antiphon.accel.engines.openvino.runtime import PRECISIONS, computes_in, is_installed, version
-from antiphon.accel.engines.openvino.self_test import findings
-from antiphon.accel.engines.openvino.store import fingerprint, folder_of, stored
-from antiphon.accel.engines.openvino.compatibility import Compatibility, save_compatibility, load_compatibility
+from antiphon.accel.engines.openvino.runtime import PRECISIONS, is_installed, supports_precision, version
+from antiphon.accel.engines.openvino.self_test import run_self_test
+from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
 from antiphon.accel.engines.torch import bigrams
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.traits import declared_traits
@@ -36,25 +39,30 @@ if TYPE_CHECKING:
     import openvino
 
 MACHINES = ("x86_64", "AMD64")
-"""What paged attention with trees was made for."""
+"""Processor architectures that OpenVINO's paged attention with tree masks supports."""
 
-USUAL, SHARE = 2**30, 0.25
-"""How much memory keys and values may take where nothing else is said: so many bytes, or what one text as long as the
-model's context takes, if that is more; and of the memory that is free this share at most."""
+DEFAULT_MEMORY, MAX_MEMORY_SHARE = 2**30, 0.25
+"""Default size of the KV cache: this many bytes, or one sequence of the model's full context if that is more, but at
+most this share of the available memory."""
 
-ROWS, CONTEXT = (1, 8), 512
-"""By which forwards the faster engine is found: a plain step, and one with a draft, after so many tokens."""
+COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
+"""Forward passes by which the faster engine is chosen: a plain step and a step with a draft, after 512 tokens."""
 
-STAGE, STAGES = "Preparing the model for OpenVINO, once", 3
-"""What takes long at the first start: it is converted, then compiled and compared with torch, then measured."""
+STAGE, NUM_STAGES = "Preparing the model for OpenVINO, once", 3
+"""Progress of the first load: conversion, compilation and self-test, timing."""
 
-Report = Callable[[str, int, int], None]
-"""Called as ``report(stage, done, total)`` where something takes long."""
+ProgressCallback = Callable[[str, int, int], None]
+"""Called as ``report(stage, done, total)`` during long operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The engine, or None; and in a sentence why."""
+    """The result of `load_engine`.
+
+    Attributes:
+        engine: The engine; None if the model stays on torch.
+        reason: Why, in one sentence.
+    """
 
     engine: OpenVINOEngine | None
     reason: str
@@ -66,155 +74,167 @@ def load_engine(
     weights: str = "",
     memory: int | None = None,
     if_faster: bool = False,
-    report: Report | None = None,
+    report: ProgressCallback | None = None,
 ) -> LoadResult:
-    """The model's engine, converted and self-tested on the first use; without one, the model stays on torch.
+    """Return the engine for a model, converted and self-tested on first use.
 
-    Keys and values take ``memory`` bytes at most. A graph that does not say what the model says is never used. With
-    ``if_faster`` neither is one whose measured steps take more time than torch's. Whoever calls this holds the lock of
-    the model's engine of torch, which both engines then share.
+    The caller holds the lock of the model's torch engine, which both engines then share. A graph that fails the
+    self-test is never used.
 
-    With ``weights`` of few bits ("int8", "int4") it is another model that is run, in whose own words nothing changes
-    with drafts. It is only made of a graph that says with whole weights what the model says.
+    Args:
+        model: The loaded model.
+        weights: "int8" or "int4" compresses the weights, which makes it another model; only if the uncompressed graph
+            passes the self-test. Empty keeps them.
+        memory: Size of the KV cache in bytes; None for the default.
+        if_faster: Return no engine if its measured steps are slower than torch's.
+        report: Called with the progress of the first load.
     """
-    if (obstacle := obstacle_of(model, weights)) is not None:
-        return LoadResult(None, obstacle)
-    if weights and (whole := load_engine(model, memory=memory, report=report)).engine is None:
-        return whole
+    if (reason := unsupported_reason(model, weights)) is not None:
+        return LoadResult(None, reason)
+    if weights and (uncompressed := load_engine(model, memory=memory, report=report)).engine is None:
+        return uncompressed
     key, setting = fingerprint(model, weights), _setting(model)
-    known = kept = load_compatibility(key, setting)
-    if known is not None and (reason := _against(known, if_faster=if_faster)):
+    result = stored_result = load_compatibility(key, setting)
+    if result is not None and (reason := _rejection(result, if_faster=if_faster)):
         return LoadResult(None, reason)
-    told = _silent if report is None else report
+    report = report or _ignore_progress
     try:
-        engine, is_new = _compiled(model, key, weights, memory, told)
-        if is_new or known is None:
-            told(STAGE, 1, STAGES)
-            known = _tried(engine, model, weights)
-            told(STAGE, 2, STAGES)
-    except Unconvertible as error:
-        known = Compatibility(f"OpenVINO cannot run this model: {error}.")
-    except (OSError, RuntimeError) as error:  # a full disk, or a machine that is short of memory: not for ever
+        engine, is_new = _compile(model, key, weights, memory, report)
+        if is_new or result is None:
+            report(STAGE, 1, NUM_STAGES)
+            result = _test(engine, model, weights)
+            report(STAGE, 2, NUM_STAGES)
+    except UnsupportedModelError as error:
+        result = Compatibility(f"OpenVINO cannot run this model: {error}.")
+    except (OSError, RuntimeError) as error:  # not stored: a full disk or short memory may be different next time
         return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
-    if not known.obstacle:
-        engine.costs(lambda engine, remeasure: step_cost(engine, key, remeasure=remeasure))
-        if if_faster and known.ratio is None:
-            known = replace(known, ratio=_ratio(engine, model))
-            told(STAGE, STAGES, STAGES)
-    if known != kept:
-        save_compatibility(key, setting, known)
-    if reason := _against(known, if_faster=if_faster):
+    if not result.failure:
+        engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, key, remeasure=remeasure))
+        if if_faster and result.speedup is None:
+            result = replace(result, speedup=_speedup(engine, model))
+            report(STAGE, NUM_STAGES, NUM_STAGES)
+    if result != stored_result:
+        save_compatibility(key, setting, result)
+    if reason := _rejection(result, if_faster=if_faster):
         return LoadResult(None, reason)
-    Thread(target=engine.claim, name="antiphon-memory", daemon=True).start()
-    return LoadResult(engine, _for(engine, known, weights))
+    Thread(target=engine.preallocate, name="antiphon-memory", daemon=True).start()
+    return LoadResult(engine, _description(engine, result, weights))
 
 
-def obstacle_of(model: PreTrainedModel, weights: str = "") -> str | None:
-    """Why this model cannot be run by OpenVINO on this machine, before anything is converted; None where it may be."""
+def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
+    """Return why OpenVINO cannot run this model on this machine, or None; checked before conversion.
+
+    Args:
+        model: The loaded model.
+        weights: "int8" or "int4" for compressed weights, or empty.
+    """
     if not is_installed():
         return "OpenVINO is not installed: pip install 'antiphon[openvino]'."
     if weights and not compression.is_installed():
-        return "Weights of 8 and 4 bits need nncf: pip install 'antiphon[int8]'."
+        return "Compressed weights need nncf: pip install 'antiphon[int8]'."
     if platform.machine() not in MACHINES:
-        return f"OpenVINO's paged attention is for x86 CPUs, and this machine is {platform.machine()}."
+        return f"OpenVINO's paged attention needs an x86 CPU, and this machine is {platform.machine()}."
     devices = {each.device.type for each in model.parameters()} - {"cpu"}
     if devices:
-        return f"The model, or a part of it, is on {', '.join(sorted(devices))}, and this engine runs on CPUs."
-    precision = PRECISIONS.get(_name(model.dtype))
-    if precision is None or not computes_in(precision):
-        return f"This CPU does not compute in {_name(model.dtype)} under OpenVINO."
+        return f"The model, or a part of it, is on {', '.join(sorted(devices))}, and this engine needs it on the CPU."
+    precision = PRECISIONS.get(_dtype_name(model.dtype))
+    if precision is None or not supports_precision(precision):
+        return f"This CPU does not compute in {_dtype_name(model.dtype)} under OpenVINO."
     if getattr(model, "is_quantized", False):
-        return "The model is quantized in a way of its own, which torch runs."
+        return "The model is quantized in a format that only torch runs."
     return None
 
 
-def _against(known: Compatibility, *, if_faster: bool) -> str:
-    """What speaks against the engine; empty where nothing does."""
-    if known.obstacle or not if_faster or known.ratio is None or known.ratio > 1:
-        return known.obstacle
-    return f"OpenVINO's steps take {1 / known.ratio:.2f} times as long as torch's here."
+def _rejection(result: Compatibility, *, if_faster: bool) -> str:
+    """Return why the engine is not used, or an empty string."""
+    if result.failure or not if_faster or result.speedup is None or result.speedup > 1:
+        return result.failure
+    return f"OpenVINO's steps take {1 / result.speedup:.2f} times as long as torch's here."
 
 
-def _for(engine: OpenVINOEngine, known: Compatibility, weights: str) -> str:
+def _description(engine: OpenVINOEngine, result: Compatibility, weights: str) -> str:
+    """Return why the engine is used."""
+    name = f"OpenVINO {version()} in {engine.graph.precision}"
     if weights:
         return (
-            f"OpenVINO {version()} in {engine.graph.precision} with weights of {weights}, as was asked for: another "
-            "model than the one that was loaded, whose texts are its own, the same with drafts and without."
+            f"{name} with {weights} weights, as requested: a different model than the loaded one. Its outputs are the "
+            "same with and without drafts."
         )
-    ratio = "" if known.ratio is None else f"; its steps are {known.ratio:.1f} times as fast as torch's here"
-    return f"OpenVINO {version()} in {engine.graph.precision} agrees with torch{ratio}."
+    speedup = "" if result.speedup is None else f"; its steps are {result.speedup:.1f} times as fast as torch's here"
+    return f"{name} agrees with torch{speedup}."
 
 
-def _tried(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
-    found = findings(engine, model, windows_of(declared_traits(model)), compressed=compression.APART.get(weights))
+def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compatibility:
+    windows = windows_of(declared_traits(model))
+    found = run_self_test(engine, model, windows, max_compression=compression.MAX_DISTANCE.get(weights))
     wrong = [each for each in found if not each.agrees]
-    return Compatibility(f"OpenVINO does not say what this model says; {wrong[0]}." if wrong else "")
+    return Compatibility(f"OpenVINO's logits differ from this model's; {wrong[0]}." if wrong else "")
 
 
-def _ratio(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
-    """How many times faster than torch's the engine's measured forwards are, with a draft and without.
+def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
+    """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
 
-    Afterwards torch has given its copies of weights back.
+    Afterwards torch frees its packed copies of the weights.
     """
     torch_engine = engine_of(model)
-    mine, its = engine.step_cost(), torch_engine.step_cost()
+    own, other = engine.step_cost(), torch_engine.step_cost()
     torch_engine.rest()
-    return float(prod(its.curve(CONTEXT, rows)[-1] / mine.curve(CONTEXT, rows)[-1] for rows in ROWS) ** 0.5)
+    ratios = (other.curve(COMPARED_CONTEXT, rows)[-1] / own.curve(COMPARED_CONTEXT, rows)[-1] for rows in COMPARED_ROWS)
+    return float(prod(ratios) ** 0.5)
 
 
-def _compiled(
-    model: PreTrainedModel, key: str, weights: str, memory: int | None, report: Report
+def _compile(
+    model: PreTrainedModel, key: str, weights: str, memory: int | None, report: ProgressCallback
 ) -> tuple[OpenVINOEngine, bool]:
-    """The engine of the model's graph, and whether it was converted just now."""
-    traits, known, made = declared_traits(model), ref(model), Event()
+    """Return the engine of the stored or newly converted graph, and whether it was converted now."""
+    traits, model_ref, is_converted = declared_traits(model), ref(model), Event()
 
     def convert() -> openvino.Model:
-        made.set()
-        report(STAGE, 0, STAGES)
-        engine_of(model).rest()  # what stands in for its layers there cannot be traced
+        is_converted.set()
+        report(STAGE, 0, NUM_STAGES)
+        engine_of(model).rest()  # the torch engine's packed layers cannot be traced
         graph = paged_model(model, traits)
-        return compression.compressed(graph, weights) if weights else graph
+        return compression.compress(graph, weights) if weights else graph
 
-    def ask(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
-        asked = known()
-        return None if asked is None else bigrams.find(asked, forward)
+    def find_bigrams(forward: Callable[[Draft, int], Tensor]) -> Bigrams | None:
+        alive = model_ref()
+        return None if alive is None else bigrams.load_or_compute_bigrams(alive, forward)
 
-    stored_graph = stored(folder_of(key), convert)
-    windows = [window for window in windows_of(traits) if window]
     graph = PagedGraph(
-        stored_graph,
-        precision=PRECISIONS[_name(model.dtype)],
+        load_or_convert(folder_of(key), convert),
+        precision=PRECISIONS[_dtype_name(model.dtype)],
         threads=torch.get_num_threads(),
-        compressed=bool(weights),
+        is_compressed=bool(weights),
     )
     engine = OpenVINOEngine(
         graph,
-        memory=_memory(graph, traits.max_positions) if memory is None else memory,
-        window=min(windows, default=None),
-        positions=traits.max_positions,
+        memory=_default_memory(graph, traits.max_positions) if memory is None else memory,
+        window=min((window for window in windows_of(traits) if window), default=None),
+        max_positions=traits.max_positions,
         lock=engine_of(model).lock,
-        bigrams=ask,
+        find_bigrams=find_bigrams,
     )
-    return engine, made.is_set()
+    return engine, is_converted.is_set()
 
 
-def _memory(graph: PagedGraph, positions: int | None) -> int:
-    """Bytes for keys and values where nothing else is said; two blocks at least, without which nothing can be run."""
-    block = block_bytes(graph.heads, graph.precision)
-    whole = block * (1 + (positions or 0) // BLOCK)
-    return max(int(min(max(USUAL, whole), SHARE * psutil.virtual_memory().available)), 2 * block)
+def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
+    """Return the default size of the KV cache in bytes: at least two blocks, the engine's minimum."""
+    block = block_bytes(graph.cache_shapes, graph.precision)
+    full_context = block * (1 + (max_positions or 0) // BLOCK_SIZE)
+    available = psutil.virtual_memory().available
+    return max(int(min(max(DEFAULT_MEMORY, full_context), MAX_MEMORY_SHARE * available)), 2 * block)
 
 
 def _setting(model: PreTrainedModel) -> str:
-    """What a verdict depends on beside the model and the CPU."""
-    return f"{PRECISIONS[_name(model.dtype)]}-{torch.get_num_threads()}"
+    """Return what a compatibility result depends on besides model and CPU."""
+    return f"{PRECISIONS[_dtype_name(model.dtype)]}-{torch.get_num_threads()}"
 
 
-def _silent(stage: str, done: int, total: int) -> None:
-    """Nobody asked for progress."""
+def _ignore_progress(stage: str, done: int, total: int) -> None:
+    """Do nothing: the caller gave no callback."""
 
 
-def _name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,67 +1,125 @@
-"""The memory of keys and values: one array of blocks for each layer, which forwards read and write. Knows no texts."""
+"""The KV cache memory of the engine: arrays of blocks, and the state that all of its sequences share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.engines.openvino.paged_attention import BLOCK, Heads
+from antiphon.accel.engines.openvino.block_pool import BlockPool
+from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE, CacheShape
 
-KINDS: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
-"""How numpy holds a number of each precision; it has no bfloat16, and need not count with it."""
+DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
+"""numpy's dtype for each precision. numpy has no bfloat16; values are only copied, so their bits as uint16 will do."""
 
 
 class BlockStorage:
-    """``blocks`` blocks of `BLOCK` tokens for every layer.
+    """Keys and values of all layers, in blocks of `BLOCK_SIZE` tokens.
 
-    The system gives it page by page as blocks are first written to: what is not used takes no room.
+    The operating system provides the memory page by page when a block is first written to.
+
+    Args:
+        shapes: Shape of each layer's cache.
+        num_blocks: Number of blocks of each layer.
+        precision: "f32" or "bf16".
     """
 
-    def __init__(self, heads: Sequence[Heads], blocks: int, precision: str) -> None:
-        self.blocks = blocks
+    def __init__(self, shapes: Sequence[CacheShape], num_blocks: int, precision: str) -> None:
         self._precision = precision
         self._names: dict[tuple[int, int], list[str]] = {}
-        for layer, own in enumerate(heads):
-            self._names.setdefault((own.count, own.key_size), []).append(f"key_cache.{layer}")
-            self._names.setdefault((own.count, own.value_size), []).append(f"value_cache.{layer}")
-        # All layers of one shape in one array: moving a row is one indexed assignment.
+        for layer, shape in enumerate(shapes):
+            self._names.setdefault((shape.num_heads, shape.key_size), []).append(f"key_cache.{layer}")
+            self._names.setdefault((shape.num_heads, shape.value_size), []).append(f"value_cache.{layer}")
+        # One array for all layers of equal shape, (layers, blocks, heads, BLOCK_SIZE, head size): moving a row is then
+        # one indexed assignment.
         self._states: dict[tuple[int, int], NDArray[Any]] = {
-            (count, size): np.zeros((len(names), blocks, count, BLOCK, size), dtype=KINDS[precision])
-            for (count, size), names in self._names.items()
+            (heads, size): np.zeros((len(names), num_blocks, heads, BLOCK_SIZE, size), dtype=DTYPES[precision])
+            for (heads, size), names in self._names.items()
         }
 
     def tensors(self) -> dict[str, Any]:
-        """Each layer's keys and values under the names of the graph's inputs, over this very memory."""
+        """Return OpenVINO tensors that share this memory, by the names of the graph's inputs."""
         import openvino
 
-        kind = getattr(openvino.Type, self._precision)
+        dtype = getattr(openvino.Type, self._precision)
         return {
-            name: openvino.Tensor(states, openvino.Shape(list(states.shape)), kind)
+            name: openvino.Tensor(states, openvino.Shape(list(states.shape)), dtype)
             for shape, names in self._names.items()
             for name, states in zip(names, self._states[shape], strict=True)
         }
 
-    def touch(self, block: int) -> None:
-        """Write to a block whose states count for nothing: the system gives it memory now, and not in a forward."""
+    def clear(self, block: int) -> None:
+        """Overwrite an unused block with zeros, so that the operating system provides its memory now."""
         for states in self._states.values():
             states[:, block] = 0
 
-    def move(self, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
-        """Copy slots, each a block and a place in it, to others; all are read before the first is written."""
+    def move_rows(self, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
+        """Copy rows to other slots; all are read before the first is written.
+
+        Args:
+            sources: Slots to copy from: (block, offset in the block) each.
+            targets: Slots to copy to.
+        """
         source, target = np.array(sources).T, np.array(targets).T
         for states in self._states.values():
             states[:, target[0], :, target[1]] = states[:, source[0], :, source[1]]
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first tokens of a block to another."""
+    def copy_block(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first tokens of a block to another block.
+
+        Args:
+            source: Block to copy from.
+            target: Block to copy to.
+            num_tokens: Number of tokens, at most `BLOCK_SIZE`.
+        """
         for states in self._states.values():
-            states[:, target, :, :tokens] = states[:, source, :, :tokens]
+            states[:, target, :, :num_tokens] = states[:, source, :, :num_tokens]
 
 
-def block_bytes(heads: Sequence[Heads], precision: str) -> int:
-    """What one block takes, over all layers."""
-    numbers = sum(own.count * BLOCK * (own.key_size + own.value_size) for own in heads)
-    return numbers * int(np.dtype(KINDS[precision]).itemsize)
+@dataclass(frozen=True, slots=True)
+class PagedMemory:
+    """What the sequences of one engine share: blocks, their contents, and limits of the model.
+
+    Sequences keep accepted rows in their own threads while other sequences are in a forward pass. ``lock`` is held
+    whenever blocks change their owner.
+
+    Attributes:
+        pool: Allocates blocks and caches prefixes.
+        storage: Contents of the blocks.
+        window: Smallest sliding window of the model's layers, in tokens; None without windows.
+        max_positions: Length of the model's context, in tokens; None if unlimited.
+        lock: Guards pool and storage.
+        abandoned_blocks: Blocks of sequences that were garbage-collected; the engine frees them later.
+        ended_tenants: Tenants that were garbage-collected; the engine drops their prefixes later.
+    """
+
+    pool: BlockPool
+    storage: BlockStorage
+    window: int | None = None
+    max_positions: int | None = None
+    lock: RLock = field(default_factory=RLock)
+    abandoned_blocks: deque[list[int]] = field(default_factory=deque)
+    ended_tenants: deque[Hashable] = field(default_factory=deque)
+
+    def collect(self) -> None:
+        """Free the blocks of garbage-collected sequences, and drop the prefixes of garbage-collected tenants."""
+        while self.abandoned_blocks:
+            self.pool.free(self.abandoned_blocks.popleft())
+        while self.ended_tenants:
+            self.pool.forget_tenant(self.ended_tenants.popleft())
+
+
+def block_bytes(shapes: Sequence[CacheShape], precision: str) -> int:
+    """Return the bytes of one block over all layers.
+
+    Args:
+        shapes: Shape of each layer's cache.
+        precision: "f32" or "bf16".
+    """
+    numbers = sum(shape.num_heads * BLOCK_SIZE * (shape.key_size + shape.value_size) for shape in shapes)
+    return numbers * int(np.dtype(DTYPES[precision]).itemsize)

@@ -1,4 +1,4 @@
-"""The one door to OpenVINO: its package, where it is installed, and what this machine's CPU computes in."""
+"""Access to the OpenVINO package: whether it is installed, its core object, and what this CPU can compute."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     import openvino
 
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
-"""What a forward is computed in and what keys and values are kept in, by the model's own type."""
+"""Precision of the forward pass and of the KV cache, by the dtype of the model."""
 
 
 def is_installed() -> bool:
-    """Whether the package is there."""
+    """Return whether the package ``openvino`` is installed."""
     return find_spec("openvino") is not None
 
 
 @cache
 def core() -> openvino.Core:
-    """OpenVINO's entry point, with its CPU plug-in loaded: only that one knows paged attention.
+    """Return OpenVINO's core object, with the CPU plug-in loaded: no other plug-in has paged attention.
 
     Raises:
         ImportError: OpenVINO is not installed.
@@ -30,17 +30,22 @@ def core() -> openvino.Core:
     except ImportError as error:
         raise ImportError("This engine needs OpenVINO: pip install 'antiphon[openvino]'") from error
     found = openvino.Core()
-    found.get_property("CPU", "FULL_DEVICE_NAME")
+    found.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plug-in
     return found
 
 
 def version() -> str:
-    """The version of OpenVINO, with its build."""
+    """Return the version of OpenVINO, with its build."""
     import openvino
 
     return str(openvino.__version__)
 
 
-def computes_in(precision: str) -> bool:
-    """Whether this CPU has units for it; every CPU has those for float32."""
+def cpu_name() -> str:
+    """Return the name of this CPU, as OpenVINO reports it."""
+    return str(core().get_property("CPU", "FULL_DEVICE_NAME"))
+
+
+def supports_precision(precision: str) -> bool:
+    """Return whether this CPU has instructions for a precision ("f32" or "bf16"); every CPU has them for float32."""
     return precision == "f32" or precision.upper() in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

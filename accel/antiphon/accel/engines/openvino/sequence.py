@@ -1,13 +1,10 @@
-"""The memory of one text in blocks: what it holds, what of a draft it can verify, and which rows of it are kept.
-
-Knows a pool of blocks and their memory; no model and no drafters.
-"""
+"""One sequence of the OpenVINO engine: its block table, what it can verify of a draft, and which rows it keeps."""
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import finalize, ref
 
@@ -15,224 +12,218 @@ import numpy as np
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
 from antiphon.accel.drafting.tree import build_tree
-from antiphon.accel.engines.openvino.block_pool import BlockPool
-from antiphon.accel.engines.openvino.graph import Share
-from antiphon.accel.engines.openvino.paged_memory import BlockStorage
-from antiphon.accel.engines.openvino.paged_attention import BLOCK
+from antiphon.accel.engines.openvino.graph import SequenceRows
+from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
+from antiphon.accel.engines.openvino.paged_memory import PagedMemory
 
 if TYPE_CHECKING:
-    from collections import deque
-    from threading import RLock
-
     from antiphon.accel.engines.protocol import Level
 
 
-@dataclass(frozen=True, slots=True)
-class PagedMemory:
-    """Where texts live: the pool, the memory, how far the model's layers look, and where its positions end.
-
-    Until somebody takes blocks, those of texts that nobody has any more wait in ``left``, and the tenants that nobody
-    has any more in ``gone``. Rows are kept in threads of their own while others are fed: ``guard`` is held wherever
-    blocks go from hand to hand. ``window`` is the smallest of the model's windows.
-    """
-
-    pool: BlockPool
-    memory: BlockStorage
-    left: deque[list[int]]
-    guard: RLock
-    gone: deque[Hashable]
-    window: int | None = None
-    positions: int | None = None
-
-
 class PagedSequence:
-    """One text's keys and values, in blocks that it may share with others. `OpenVINOEngine.sequence` makes it.
+    """The KV cache of one sequence, in blocks that it may share. Created by `OpenVINOEngine.sequence`.
 
-    What a ``tenant`` has read is shared with texts of that tenant alone.
+    Implements `antiphon.accel.engines.protocol.CachedSequence`.
+
+    Attributes:
+        tenant: Owner of the text; cached prefixes are shared within one tenant only.
+        can_batch: Whether the sequence may share forward passes with others.
+        tokens: The cached, confirmed tokens.
+        blocks: Block table: numbers of the blocks that hold the tokens, in their order.
+        last_used: Number of the last forward pass that the sequence took part in.
     """
 
-    def __init__(self, paged: PagedMemory, tenant: Hashable = None) -> None:
+    def __init__(self, memory: PagedMemory, tenant: Hashable = None) -> None:
         self.tenant = tenant
         self.can_batch = True
-        """Whether this text may be one of several in a forward."""
         self.tokens: list[int] = []
-        """What is held and confirmed."""
         self.blocks: list[int] = []
-        self.used = 0
-        """When this text was last in a forward: a count of forwards."""
-        self._paged = paged
-        self._reader = _weak(tenant, paged.gone)
-        self._known = 0
-        self._is_void = False
+        self.last_used = 0
+        self._memory = memory
+        self._cache_key = _weak(tenant, memory.ended_tenants)
+        self._num_cached = 0  # blocks that are in the pool's prefix cache, or need not be added
+        self._is_evicted = False
         self._is_prefilled = False
-        self._fed: tuple[Tokens, Draft] = ((), EMPTY)
-        finalize(self, paged.left.append, self.blocks)
+        self._input: tuple[Tokens, Draft] = ((), EMPTY)  # pending tokens and draft between a forward pass and `keep`
+        finalize(self, memory.abandoned_blocks.append, self.blocks)
 
     @property
     def length(self) -> int:
-        """How many tokens are held: the confirmed ones, and between a forward and `keep` all that were fed."""
-        pending, draft = self._fed
+        """Number of cached tokens; between a forward pass and `keep` with all of its rows."""
+        pending, draft = self._input
         return len(self.tokens) + len(pending) + len(draft)
 
     @property
     def level(self) -> Level:
-        """Trees; chains where the text has outgrown a window, which is counted in slots."""
-        window = self._paged.window
+        """See `CachedSequence.level`. Beyond the smallest window only chains: windows are measured in slots."""
+        window = self._memory.window
         return "tree" if window is None or len(self.tokens) + 1 < window else "linear"
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether a forward has read of this text; what others have read of its beginning does not count."""
+        """See `CachedSequence.is_prefilled`."""
         return self._is_prefilled
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Whether the last token of a prompt may be read with a draft beside it, after all the others."""
-        window = self._paged.window
+        """See `CachedSequence.can_draft_at_prefill`."""
+        window = self._memory.window
         return len(context) > len(self.tokens) + 1 and (window is None or len(context) < window)
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """What of a draft can be verified now: a tree while it fits into every window, beyond that one chain.
+        """See `CachedSequence.fit`. Returns a tree while it fits into every window, then a chain.
 
-        Rows that stand for no token, mask tokens of BiTA, are not verified here.
+        Mask tokens of BiTA (negative token ids) are removed: the graph has no embeddings for them.
         """
         if draft.num_probes and min(draft.tokens) < 0:
             draft = without_probes(draft)
         root = len(self.tokens) + pending - 1
-        positions = self._paged.positions
+        positions = self._memory.max_positions
         depth = min(depth, sys.maxsize if positions is None else max(positions - 1 - root, 0))
         fitted = trim(draft, rows, depth)
-        window = self._paged.window
+        window = self._memory.window
         if window is not None and root + 1 + len(fitted) > window:
             return trim(most_likely_chain(draft), rows, depth)
         return fitted
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make the pending tokens and the rows of ``path`` permanent: rows that are kept move up to their end."""
-        with self._paged.guard:
-            (pending, draft), self._fed = self._fed, ((), EMPTY)
-            if self._is_void:
-                return  # its blocks are another text's by now
+        """See `CachedSequence.keep`. Accepted rows are moved to the slots right after the pending tokens."""
+        with self._memory.lock:
+            (pending, draft), self._input = self._input, ((), EMPTY)
+            if self._is_evicted:
+                return  # its blocks belong to another sequence by now
             self._is_prefilled = True
             start = len(self.tokens) + len(pending)
             moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
             if moved:
                 sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
-                self._paged.memory.move(sources, targets)
+                self._memory.storage.move_rows(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
 
     def reset(self) -> None:
-        """Forget everything that was read."""
-        self._leave(is_evicted=False)
+        """See `CachedSequence.reset`."""
+        self._clear(is_evicted=False)
 
     def is_evicted(self, context: Tokens) -> bool:
-        """Whether its blocks were given to another text."""
-        return self._is_void
+        """Return whether the engine gave its blocks to another sequence."""
+        return self._is_evicted
 
-    def preempt(self) -> None:
-        """Give all blocks back; the text is void until it is restarted."""
-        self._leave(is_evicted=True)
+    def evict(self) -> None:
+        """Free all blocks, for a sequence of higher priority. The scheduler then resets the sequence."""
+        self._clear(is_evicted=True)
 
     def fork(self) -> PagedSequence:
-        """Another text that begins with all that this one has confirmed, in the same blocks."""
-        other = PagedSequence(self._paged, self.tenant)
-        with self._paged.guard:
+        """Return another sequence with the same confirmed tokens, in the same blocks."""
+        other = PagedSequence(self._memory, self.tenant)
+        with self._memory.lock:
             other.tokens[:] = self.tokens
-            other.blocks[:] = self.blocks[: _blocks(len(self.tokens))]
-            other._known, other._is_prefilled = self._known, self._is_prefilled
-            self._paged.pool.share(other.blocks)
+            other.blocks[:] = self.blocks[: _num_blocks(len(self.tokens))]
+            other._num_cached, other._is_prefilled = self._num_cached, self._is_prefilled
+            self._memory.pool.share(other.blocks)
         return other
 
-    def adopt(self, text: Tokens) -> None:
-        """Take over what is known already of a text that is to be read: all but its last token at most."""
-        with self._paged.guard:
-            blocks, tokens = self._paged.pool.find(self._reader, text[:-1])
-            self._paged.pool.share(blocks)
+    def adopt_prefix(self, text: Tokens) -> None:
+        """Start with the longest cached prefix of the text. The last token of the text is always left to compute."""
+        with self._memory.lock:
+            blocks, count = self._memory.pool.find_prefix(self._cache_key, text[:-1])
+            self._memory.pool.share(blocks)
         self.blocks[:] = blocks
-        self.tokens[:] = text[:tokens]
-        self._known = tokens // BLOCK
+        self.tokens[:] = text[:count]
+        self._num_cached = count // BLOCK_SIZE
 
-    def imagine(self, length: int) -> None:
-        """Pretend to hold so many tokens: for a forward's time it does not matter what their states are.
+    def fill_uninitialized(self, length: int) -> None:
+        """Take blocks for ``length`` tokens without computing them; the time of a forward pass does not depend on them.
 
         Raises:
-            OutOfBlocks: the pool has not enough.
+            OutOfBlocksError: Too few blocks are available.
         """
         self.reserve(length)
         self.tokens[:] = [0] * length
-        self._known = length // BLOCK  # never to be found
+        self._num_cached = length // BLOCK_SIZE  # so that these blocks are never added to the prefix cache
 
-    def lacks(self, rows: int) -> int:
-        """How many blocks are missing before so many rows can be fed."""
-        missing = _blocks(len(self.tokens) + rows) - len(self.blocks)
+    def missing_blocks(self, rows: int) -> int:
+        """Return how many blocks have to be allocated before ``rows`` more rows can be computed."""
+        missing = _num_blocks(len(self.tokens) + rows) - len(self.blocks)
         return max(missing, 0) + self._writes_to_shared(rows)
 
     def reserve(self, rows: int) -> None:
-        """Take the blocks that so many rows need; of a block that others have or know, a copy is made first.
+        """Allocate the blocks for ``rows`` more rows. A shared or cached block that would be written to is copied.
 
         Raises:
-            OutOfBlocks: the pool has not enough.
+            OutOfBlocksError: Too few blocks are available.
         """
-        pool = self._paged.pool
-        taken = pool.take(self.lacks(rows))
+        pool = self._memory.pool
+        allocated = pool.allocate(self.missing_blocks(rows))
         if self._writes_to_shared(rows):
-            place = len(self.tokens) // BLOCK
-            shared, self.blocks[place] = self.blocks[place], taken.pop()
-            self._paged.memory.copy(shared, self.blocks[place], len(self.tokens) % BLOCK)
-            pool.release([shared])
-        self.blocks += taken
+            place = len(self.tokens) // BLOCK_SIZE
+            shared, self.blocks[place] = self.blocks[place], allocated.pop()
+            self._memory.storage.copy_block(shared, self.blocks[place], len(self.tokens) % BLOCK_SIZE)
+            pool.free([shared])
+        self.blocks += allocated
 
-    def feed(self, pending: Tokens, draft: Draft = EMPTY, *, asked: bool = True) -> Share:
-        """What goes into the next forward of this text; where nothing is ``asked``, no logits come out of it."""
-        self._fed, self._is_void = (pending, draft), False
+    def begin_forward(self, pending: Tokens, draft: Draft = EMPTY, *, needs_logits: bool = True) -> SequenceRows:
+        """Return the rows of the next forward pass, and note them for `keep`.
+
+        Args:
+            pending: Confirmed tokens that are not cached yet.
+            draft: Draft below the last of them.
+            needs_logits: Whether the logits of the root and the draft are returned; if not, none are.
+        """
+        self._input, self._is_evicted = (pending, draft), False
         rows = len(pending) + len(draft)
         tree = None if _is_chain(draft) else build_tree(len(pending), draft.parents)
         past = len(self.tokens)
-        return Share(
+        return SequenceRows(
             tokens=[*pending, *draft.tokens],
             positions=past + (np.arange(rows) if tree is None else tree.depths),
             past=past,
-            blocks=self.blocks[: _blocks(past + rows)],
-            asked=1 + len(draft) if asked else 0,
-            sees=None if tree is None else tree.ancestor_mask.astype(np.uint8).reshape(-1),
+            blocks=self.blocks[: _num_blocks(past + rows)],
+            num_logits=1 + len(draft) if needs_logits else 0,
+            tree_mask=None if tree is None else tree.ancestor_mask.astype(np.uint8).reshape(-1),
         )
 
     def _confirm(self, tokens: Tokens) -> None:
+        """Append confirmed tokens, free the blocks behind them, and add full blocks to the prefix cache."""
         self.tokens += tokens
-        surplus = self.blocks[_blocks(len(self.tokens)) :]
+        surplus = self.blocks[_num_blocks(len(self.tokens)) :]
         del self.blocks[len(self.blocks) - len(surplus) :]
-        self._paged.pool.release(surplus)
-        full = len(self.tokens) // BLOCK
-        if full > self._known:
-            self._paged.pool.know(self._reader, self.tokens, self.blocks, self._known)
-            self._known = full
+        self._memory.pool.free(surplus)
+        full = len(self.tokens) // BLOCK_SIZE
+        if full > self._num_cached:
+            self._memory.pool.cache_prefix(self._cache_key, self.tokens, self.blocks, self._num_cached)
+            self._num_cached = full
 
-    def _leave(self, *, is_evicted: bool) -> None:
-        with self._paged.guard:
-            self._paged.pool.release(self.blocks)
+    def _clear(self, *, is_evicted: bool) -> None:
+        with self._memory.lock:
+            self._memory.pool.free(self.blocks)
             self.blocks.clear()
             self.tokens.clear()
-            self._fed, self._known, self._is_void, self._is_prefilled = ((), EMPTY), 0, is_evicted, False
+            self._input, self._num_cached = ((), EMPTY), 0
+            self._is_evicted, self._is_prefilled = is_evicted, False
 
     def _writes_to_shared(self, rows: int) -> bool:
-        """Whether the next row goes to a block that is not this text's alone."""
-        place = len(self.tokens) // BLOCK
-        return rows > 0 and place < len(self.blocks) and not self._paged.pool.is_own(self.blocks[place])
+        """Return whether the next row would be written to a block that is shared or cached."""
+        place = len(self.tokens) // BLOCK_SIZE
+        return rows > 0 and place < len(self.blocks) and not self._memory.pool.is_writable(self.blocks[place])
 
     def _slot(self, position: int) -> tuple[int, int]:
-        return self.blocks[position // BLOCK], position % BLOCK
+        """Return block and offset of a cached row."""
+        return self.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE
 
 
-def _weak(tenant: Hashable, gone: deque[Hashable]) -> Hashable:
-    """Stands for a tenant without keeping it alive, and is ``gone`` with it; names and numbers stand for themselves."""
+def _weak(tenant: Hashable, ended: deque[Hashable]) -> Hashable:
+    """Return a weak reference that is added to ``ended`` when the tenant is garbage-collected.
+
+    Objects without weak references, such as names and numbers, are returned as they are.
+    """
     try:
-        return ref(tenant, gone.append)
+        return ref(tenant, ended.append)
     except TypeError:
         return tenant
 
 
-def _blocks(tokens: int) -> int:
-    """How many blocks hold so many tokens."""
-    return -(-tokens // BLOCK)
+def _num_blocks(num_tokens: int) -> int:
+    """Return how many blocks hold ``num_tokens`` tokens."""
+    return -(-num_tokens // BLOCK_SIZE)
 
 
 def _is_chain(draft: Draft) -> bool:

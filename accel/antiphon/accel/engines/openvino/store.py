@@ -1,7 +1,7 @@
-"""Converted models that outlast the process: one folder for each model in the user's cache, whole or not at all.
+"""Converted models in the user's cache: one folder per model, written atomically.
 
-Knows what a conversion depends on and nothing of how it is done. A folder that is damaged is made anew, and where
-nothing can be kept the model is converted for this process alone.
+Knows what a conversion depends on, not how it is done. A damaged folder is written again; if the cache is not writable,
+the model is converted for this process only.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ if TYPE_CHECKING:
     import openvino
 
 FORMAT = 1
-"""Raised whenever models come to be converted otherwise."""
+"""Version of the conversion. Raise it when the conversion changes: older folders are then ignored."""
 
 GRAPH, WEIGHTS, RECEIPT = "graph.xml", "graph.bin", "receipt.json"
-"""The files of a folder; the receipt has the sums of the other two, and is written last."""
+"""The files of a folder. The receipt contains the checksums of the other two and is written last."""
 
 UNFINISHED = ".unfinished-"
 STALE = 3600.0
-"""Seconds after which an unfinished folder is nobody's: a conversion takes less."""
+"""Age in seconds after which an unfinished folder is removed: no conversion takes that long."""
 
 Convert = Callable[[], "openvino.Model"]
-"""Converts the model at hand."""
+"""Converts the model."""
 
 
 def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
-    """All that a converted model depends on, in 32 characters: every weight, the settings, and the versions.
+    """Return 32 characters that identify a converted model: its weights, its configuration and library versions.
 
-    Where ``weights`` have fewer bits ("int8", "int4"), how many, and who compresses them, as well.
+    Args:
+        model: The loaded model.
+        weights: "int8" or "int4" for compressed weights, or empty.
     """
     total = hashlib.sha256()
     settings = {name: each for name, each in model.config.to_dict().items() if not name.startswith("_")}
@@ -63,33 +65,38 @@ def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
 
 
 def folder_of(key: str) -> Path:
-    """Where the converted model of this fingerprint is kept."""
+    """Return the folder of the converted model with this fingerprint."""
     return Path(user_cache_dir("antiphon")) / "openvino" / key
 
 
-def stored(folder: Path, convert: Convert) -> openvino.Model:
-    """The graph in a folder, or the one that ``convert`` makes, which is kept there if it can be.
+def load_or_convert(folder: Path, convert: Convert) -> openvino.Model:
+    """Return the graph in a folder, or convert the model and store the graph there.
 
-    Two processes may do so at once: each writes a folder of its own, and the one that is done last finds the other's.
+    Several processes may convert the same model at once: each writes a temporary folder, and the first one to finish
+    moves it into place.
+
+    Args:
+        folder: Folder of the graph, see `folder_of`.
+        convert: Converts the model if the folder has no valid graph.
 
     Raises:
-        OSError: there is no room for the graph anywhere, not even until it is compiled.
+        OSError: There is no space for the graph, neither in the cache nor in a temporary folder.
     """
-    found = read(folder)
+    found = read_graph(folder)
     if found is not None:
         return found
     graph = convert()
     with suppress(OSError):
-        keep(folder, graph)
-        if (kept := read(folder)) is not None:
+        store_graph(folder, graph)
+        if (kept := read_graph(folder)) is not None:
             return kept
-    with tempfile.TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as beside:
-        _write(Path(beside), graph)
-        return _load(Path(beside))
+    with tempfile.TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as temporary:
+        _write(Path(temporary), graph)
+        return _load(Path(temporary))
 
 
-def read(folder: Path) -> openvino.Model | None:
-    """The graph of a folder that is whole, or None."""
+def read_graph(folder: Path) -> openvino.Model | None:
+    """Return the graph of a folder, or None if it is missing or damaged."""
     try:
         receipt = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))
         if receipt != {name: _sum(folder / name) for name in (GRAPH, WEIGHTS)}:
@@ -99,27 +106,31 @@ def read(folder: Path) -> openvino.Model | None:
         return None
 
 
-def keep(folder: Path, graph: openvino.Model) -> None:
-    """Write the graph beside its folder, then put it in its place; what is there and damaged goes.
+def store_graph(folder: Path, graph: openvino.Model) -> None:
+    """Write a graph to a temporary folder and move it into place, unless a valid one is there by then.
+
+    Args:
+        folder: Folder of the graph.
+        graph: The converted model.
 
     Raises:
-        OSError: nothing can be written there, or there is no room.
+        OSError: The folder is not writable, or the disk is full.
     """
     remove_stale_folders(folder.parent, UNFINISHED, older_than=STALE)
-    with temporary_folder(folder.parent, UNFINISHED) as beside:
-        _write(beside, graph)
-        if read(folder) is None:
+    with temporary_folder(folder.parent, UNFINISHED) as temporary:
+        _write(temporary, graph)
+        if read_graph(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)
-            beside.rename(folder)
+            temporary.rename(folder)
 
 
 def _write(folder: Path, graph: openvino.Model) -> None:
-    """Both files, on the disk, and then their sums."""
+    """Write both files to the disk, then the receipt."""
     import openvino
 
     try:
         openvino.save_model(graph, folder / GRAPH, compress_to_fp16=False)
-    except RuntimeError as error:  # of a full disk OpenVINO says no more than that it failed
+    except RuntimeError as error:  # OpenVINO does not say that the disk is full
         raise OSError(f"The converted model cannot be written to {folder} ({error}); is the disk full?") from error
     for name in (GRAPH, WEIGHTS):
         sync_file(folder / name)
@@ -130,14 +141,14 @@ def _write(folder: Path, graph: openvino.Model) -> None:
 
 
 def _check(folder: Path, graph: openvino.Model) -> None:
-    """Refuse what was cut short: read again, all constants have to be there, byte by byte as many."""
+    """Read the graph back and compare the sizes of its constants, because a full disk can truncate the file."""
     try:
         again = _load(folder)
         sizes = [_constants(each) for each in (graph, again)]
     except RuntimeError as error:
-        raise OSError(f"The converted model in {folder} is not whole: {error}") from error
+        raise OSError(f"The converted model in {folder} is incomplete: {error}") from error
     if sizes[0] != sizes[1]:
-        raise OSError(f"The converted model in {folder} is not whole; is the disk full?")
+        raise OSError(f"The converted model in {folder} is incomplete; is the disk full?")
 
 
 def _constants(graph: openvino.Model) -> int:
