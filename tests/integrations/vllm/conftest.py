@@ -1,4 +1,4 @@
-"""Tests of clients speak to a server of their own, over real sockets."""
+"""Fixtures: the tests of clients connect to a fake server over real sockets."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_network() -> None:
-    """Sockets are left alone here; every address in these tests is this machine's."""
+    """Replace the fixture that blocks sockets; these tests connect to this machine only."""

@@ -14,10 +14,10 @@ from time import perf_counter
 from typing import Any
 
 import typer
-from benchmarks.drafting_cost import synthetic_recording
 
 from antiphon.integrations.vllm.admission import Sources
 from antiphon.integrations.vllm.proposer import Proposer
+from benchmarks.drafting_cost import synthetic_recording
 from tests.integrations.vllm.fake_engine import Engine, Request, make_proposer
 
 BATCH_SIZE, TOKENS, STEPS = 16, 4_000, 100

@@ -80,14 +80,18 @@ def test_invalid_arguments_are_rejected_with_what_is_needed(given: dict[str, Any
     ("token", "shown"), [(256, "256"), (2**31, "2147483648"), (2**63, "9223372036854775808"), (10**400, "1329 bits")]
 )
 def test_a_token_id_outside_the_vocabulary_is_rejected_by_name(name: str, token: int, shown: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name} holds the token id .*{shown}.* vocabulary size is 256"):
+    with pytest.raises(
+        ValueError, match=rf"{name} holds a token id outside the vocabulary: .*{shown}.*; .* size is 256"
+    ):
         admit({name: [1, token, 2]}, tokenize, VOCABULARY)
 
 
 @pytest.mark.parametrize("name", ["references", "prediction"])
 def test_a_token_id_outside_the_vocabulary_from_the_tokenizer_is_rejected(name: str) -> None:
     """Some tokenizers have more tokens than the model has embeddings."""
-    with pytest.raises(ValueError, match=f"{name} holds the token id 256, but the model's vocabulary size is 256"):
+    with pytest.raises(
+        ValueError, match=f"{name} holds a token id outside the vocabulary: 256; the model's vocabulary size is 256"
+    ):
         admit({name: "a"}, lambda _: [1, 256], VOCABULARY)
 
 

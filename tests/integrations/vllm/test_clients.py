@@ -1,4 +1,4 @@
-"""Clients of other frameworks: what `references_for` makes goes out with their requests, into the body as it is."""
+"""Clients of other frameworks send the result of `references_for` unchanged in the body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def speaking() -> Iterator[Speaking]:
         yield server
 
 
-def test_langchains_chat_openai(speaking: Speaking) -> None:
+def test_chat_openai_sends_references_and_prediction(speaking: Speaking) -> None:
     settings: dict[str, Any] = {"base_url": speaking.url, "api_key": "none", "streaming": True, "max_tokens": 20}
     model = ChatOpenAI(model="tiny", **settings)
     said = model.invoke("How do bees live?", extra_body=references_for([Document(ANSWER)], prediction="Bees"))
@@ -29,7 +29,7 @@ def test_langchains_chat_openai(speaking: Speaking) -> None:
     assert speaking.asked[0]["vllm_xargs"] == {"references": [ANSWER], "prediction": "Bees"}
 
 
-def test_llama_indexs_openai_like(speaking: Speaking) -> None:
+def test_openai_like_sends_references(speaking: Speaking) -> None:
     body = references_for([NodeWithScore(node=TextNode(text=ANSWER))])
     settings: dict[str, Any] = {"api_base": speaking.url, "api_key": "none", "is_chat_model": True, "max_tokens": 20}
     model = OpenAILike(model="tiny", additional_kwargs={"extra_body": body}, **settings)

@@ -1,4 +1,4 @@
-"""The Python of docs/cluster.md runs, with a server of the tests' own where the page has one on port 8000."""
+"""The Python examples of docs/cluster.md run, with a fake server in place of the one on port 8000."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADDRESS = "http://localhost:8000/v1"
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_the_python_of_the_page_runs(
+def test_the_python_examples_of_the_page_run(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(BLOCKS) == 2

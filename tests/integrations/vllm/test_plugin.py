@@ -114,7 +114,7 @@ def test_verification_adds_token_ids_once(fake_vllm: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"references": [5, VOCABULARY]}, "token id 300, but the model's vocabulary size is 300"),
+        ({"references": [5, VOCABULARY]}, "a token id outside the vocabulary: 300; the model's vocabulary size is 300"),
         ({"prediction": [2**64]}, "an integer of 65 bits"),
         ({ADMITTED: {"references": [[10**9]], "prediction": []}}, "'antiphon' is a reserved key"),
         ({ADMITTED: "a", "references": ["a"]}, "'antiphon' is a reserved key"),

@@ -1,4 +1,4 @@
-"""LangChain's and LlamaIndex' classes with a model on a server: the same calls, references, citations and tools."""
+"""The LangChain and LlamaIndex classes with a remote model: calls, streams, references and tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def speaking() -> Iterator[Speaking]:
         yield server
 
 
-def test_langchain(speaking: Speaking) -> None:
+def test_chat_antiphon_uses_a_remote_model(speaking: Speaking) -> None:
     chat = ChatAntiphon(language_model=RemoteLanguageModel(speaking.url))
     said = chat.invoke("How do bees live?", references=[Document(ANSWER)])
     assert said.text == ANSWER
@@ -43,7 +43,7 @@ def test_langchain(speaking: Speaking) -> None:
     assert speaking.asked[-1]["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
 
 
-def test_llama_index(speaking: Speaking) -> None:
+def test_antiphon_llm_uses_a_remote_model(speaking: Speaking) -> None:
     llm = AntiphonLLM(language_model=RemoteLanguageModel(speaking.url))
     assert llm.metadata.context_window == 4000
     assert llm.complete("How do bees live?", references=[ANSWER]).text == ANSWER

@@ -137,8 +137,8 @@ class Admission:
     def _check_vocabulary(self, tokens: Sequence[int], name: str) -> None:
         if tokens and max(tokens) >= self._vocab_size:
             raise ValueError(
-                f"{name} holds the token id {_shown(max(tokens))}, but the model's vocabulary size is "
-                f"{self._vocab_size}; give ids from 0 to {self._vocab_size - 1}."
+                f"{name} holds a token id outside the vocabulary: {_shown(max(tokens))}; the model's vocabulary size "
+                f"is {self._vocab_size}, so give ids from 0 to {self._vocab_size - 1}."
             )
 
 

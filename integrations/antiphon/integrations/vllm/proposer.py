@@ -71,7 +71,7 @@ class Proposer:
 
     @property
     def num_requests(self) -> int:
-        """Number of requests whose state is held: those that run or wait."""
+        """Number of running and waiting requests whose state is held."""
         return len(self._requests) + len(self._failed)
 
     def load_model(self, *_: Any, **__: Any) -> None:

@@ -1,0 +1,278 @@
+"""The plug-in in a real `vllm serve` of SmolLM2; `make test-vllm` names vLLM's command in ANTIPHON_VLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import openai
+import pytest
+import torch
+from langchain_openai import ChatOpenAI
+from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from antiphon.accel import RemoteLanguageModel
+from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedError
+from antiphon.integrations.vllm import references_for
+from antiphon.pipelines import resolve_model
+from tests.chi_square import p_value
+from tests.vllm.fuzz import SPECULATION, VOCABULARY, find_failure, post
+from tests.vllm.server import Server, serve
+
+pytestmark = [
+    pytest.mark.skipif("ANTIPHON_VLLM" not in os.environ, reason="needs an environment of vLLM's own: make test-vllm"),
+    pytest.mark.timeout(1800),
+]
+ACCEPTED, DRAFTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"
+PREEMPTED = "vllm:num_preemptions_total"
+BLOCKS = ("--block-size", "32", "--num-gpu-blocks-override", "40")
+"""KV cache for sixteen requests of one block; of requests that begin with four blocks, some are preempted."""
+
+TOPICS = ("bees", "keys", "rivers", "bread", "clocks", "maps", "stone", "letters", "winter", "glass")
+PROMPTS = [
+    f"List {number} about {topic}:\n" for topic in TOPICS for number in ("one", "two", "three", "four", "five", "six")
+]
+MAX_NEW_TOKENS = 12
+HONEY = "Which animals make honey?"
+COLOURS = (
+    "I like each of them and would paint my house in any of them; but if I am asked, there is an order. "
+    "My favourite colours, in order:"
+)
+COLOUR_TOKENS = (" red", " blue", " green")
+"""One token each: the small vocabulary that is sampled from."""
+
+SAMPLES, SAMPLES_PER_REQUEST, FALSE_ALARM = 500, 250, 1e-6
+MALFORMED_REQUESTS = 100
+
+
+def remote_model(server: Server) -> RemoteLanguageModel:
+    return RemoteLanguageModel(server.url, timeout=900)
+
+
+def openai_client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url, api_key="none", timeout=900)
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server with the plug-in; it starts while the plain server does, because each mostly uses one core then."""
+    options = ("--speculative-config", json.dumps(SPECULATION), "--per-request-spec-decode-metrics", "detailed")
+    with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("drafting"), *options, *BLOCKS) as running:
+        yield running
+        assert not running.violations.exists(), running.violations.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def plain_texts(tmp_path_factory: pytest.TempPathFactory, starting: Server) -> list[str]:
+    """The answers of vLLM without drafts to all prompts."""
+    with serve(resolve_model("smollm2"), tmp_path_factory.mktemp("plain")) as plain:
+        model = remote_model(plain.wait_until_ready())
+        return [each.text for each in model.generate_batch(PROMPTS, batch_size=8, max_new_tokens=MAX_NEW_TOKENS)]
+
+
+@pytest.fixture(scope="module")
+def server(starting: Server, plain_texts: list[str]) -> Server:
+    """The server with the plug-in, after the plain server has ended."""
+    return starting.wait_until_ready()
+
+
+def test_the_log_says_that_the_plugin_is_active(server: Server) -> None:
+    assert "Antiphon drafts from prompts, references and predictions, up to 12 tokens a step" in server.log.read_text()
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_answers_equal_those_of_vllm_without_drafts(server: Server, plain_texts: list[str], batch_size: int) -> None:
+    """Every other prompt has its own answer as a reference, the rest another prompt's."""
+    references = [[PROMPTS[at] + plain_texts[at - at % 2]] for at in range(len(PROMPTS))]
+    answers = remote_model(server).generate_batch(
+        PROMPTS, references=references, batch_size=batch_size, max_new_tokens=MAX_NEW_TOKENS
+    )
+    assert [each.text for each in answers] == plain_texts
+    steps = sum(each.steps.steps for each in answers[::2])
+    assert steps < MAX_NEW_TOKENS * len(answers[::2]) / 2, "matching references save most steps"
+
+
+def ask_with_openai(server: Server, prompt: str, body: dict[str, Any]) -> None:
+    message: Any = {"role": "user", "content": prompt}
+    openai_client(server).chat.completions.create(
+        model="smollm2", messages=[message], max_tokens=MAX_NEW_TOKENS, temperature=0, extra_body=body
+    )
+
+
+def ask_with_langchain(server: Server, prompt: str, body: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"base_url": server.url, "api_key": "none", "temperature": 0}
+    ChatOpenAI(model="smollm2", timeout=900, extra_body=body, max_tokens=MAX_NEW_TOKENS, **settings).invoke(prompt)
+
+
+def ask_with_llama_index(server: Server, prompt: str, body: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"api_base": server.url, "api_key": "none", "temperature": 0}
+    settings |= {"max_tokens": MAX_NEW_TOKENS, "additional_kwargs": {"extra_body": body}}
+    OpenAILike(model="smollm2", is_chat_model=True, timeout=900, **settings).complete(prompt)
+
+
+def ask_with_curl(server: Server, prompt: str, body: dict[str, Any]) -> None:
+    message = {"role": "user", "content": prompt}
+    request = {"model": "smollm2", "messages": [message], "max_tokens": MAX_NEW_TOKENS, "temperature": 0} | body
+    url, header = f"{server.url}/chat/completions", "Content-Type: application/json"
+    subprocess.run(["curl", "-sSf", url, "-H", header, "-d", json.dumps(request)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def honey(server: Server) -> str:
+    """The answer to `HONEY`."""
+    message = {"role": "user", "content": HONEY}
+    return remote_model(server).generate([message], max_new_tokens=MAX_NEW_TOKENS).text
+
+
+@pytest.mark.parametrize("ask", [ask_with_openai, ask_with_langchain, ask_with_llama_index, ask_with_curl])
+def test_references_and_predictions_of_every_client_reach_the_drafter(
+    server: Server, honey: str, ask: Callable[[Server, str, dict[str, Any]], None]
+) -> None:
+    bodies = {"nothing": {}, "references": references_for([honey]), "prediction": references_for([], prediction=honey)}
+    accepted = {}
+    for name, body in bodies.items():
+        before = server.counter(ACCEPTED)
+        ask(server, HONEY, body)
+        accepted[name] = server.counter(ACCEPTED) - before
+    assert min(accepted["references"], accepted["prediction"]) > accepted["nothing"] + MAX_NEW_TOKENS // 3, accepted
+
+
+def test_sixteen_concurrent_requests_use_their_own_references(server: Server, plain_texts: list[str]) -> None:
+    """The same sixteen prompts without references, with their own, and with their neighbour's."""
+    own = [[prompt + text] for prompt, text in zip(PROMPTS, plain_texts, strict=True)][:16]
+    accepted = []
+    for references in ([()] * 16, own, own[1:] + own[:1]):
+        answers = remote_model(server).generate_batch(
+            PROMPTS[:16], references=references, batch_size=16, max_new_tokens=MAX_NEW_TOKENS
+        )
+        assert [each.text for each in answers] == plain_texts[:16]
+        accepted.append([each.steps.accepted for each in answers])
+    without, with_own, with_others = accepted
+    assert all(own >= none for own, none in zip(with_own, without, strict=True)), accepted
+    assert sum(with_own) > sum(without) + 16 * MAX_NEW_TOKENS // 3, accepted
+    assert sum(with_own) > 1.5 * sum(with_others), accepted
+
+
+def test_drafts_of_forty_tenants_stay_separate_under_preemption_and_aborts(server: Server) -> None:
+    """Each tenant has a secret; `CheckedProposer` records any draft that is not from the request's own texts."""
+    client = openai_client(server)
+    before = server.counter(PREEMPTED), server.counter(DRAFTED)
+
+    def ask(tenant: int) -> int:
+        secret = f"The code of tenant {tenant} is {tenant * 7919} and nobody else may have {tenant * 104729}. "
+        request: dict[str, Any] = {"model": "smollm2", "prompt": f"Repeat: {secret * 4}\n", "max_tokens": 48}
+        body = references_for([secret * 2]) | {"ignore_eos": True}
+        with client.completions.create(**request, temperature=0, stream=True, extra_body=body) as stream:
+            pieces = stream if tenant % 4 else islice(stream, 1)  # every fourth client disconnects
+            return sum(1 for _ in pieces)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(ask, range(40)))
+    assert server.counter(PREEMPTED) > before[0], "no request was preempted"
+    assert server.counter(DRAFTED) > before[1] + 400
+    assert not server.violations.exists()
+
+
+def exact_distribution(prompt: list[int], tokens: list[int]) -> dict[tuple[int, ...], float]:
+    """Return the probability of every text of three of these tokens, from forward passes of transformers."""
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("smollm2"), dtype=torch.float32)
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *text] for text in texts])).logits[:, -1, tokens].double()
+        probabilities = logits.softmax(-1).tolist()
+        texts = {
+            (*text, token): p * q
+            for (text, p), row in zip(texts.items(), probabilities, strict=True)
+            for token, q in zip(tokens, row, strict=True)
+        }
+    return texts
+
+
+def test_sampling_with_drafts_follows_the_exact_distribution(server: Server) -> None:
+    """Texts of three colours; for each first colour, a reference holds a likely continuation."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("smollm2"))
+    prompt = tokenizer.encode(COLOURS)
+    names = {token: colour for colour in COLOUR_TOKENS for token in tokenizer.encode(colour)}
+    expected = exact_distribution(prompt, list(names))
+    ends = [text for text in expected if text[1] != text[2]]
+    references = [max((text for text in ends if text[0] == token), key=expected.__getitem__) for token in names]
+    flat = [token for text in references for token in (*prompt[-8:], *text, -1)]
+    body: dict[str, Any] = {"allowed_token_ids": list(names), "vllm_xargs": {"references": flat}}
+    client = openai_client(server)
+    seen: Counter[tuple[int, ...]] = Counter()
+    before = server.counter(ACCEPTED), server.counter(DRAFTED)
+    for _ in range(SAMPLES // SAMPLES_PER_REQUEST):
+        answer = client.completions.create(
+            model="smollm2", prompt=prompt, n=SAMPLES_PER_REQUEST, max_tokens=3, temperature=1.0, extra_body=body
+        )
+        seen.update(tuple(tokenizer.encode(choice.text)) for choice in answer.choices)
+    accepted, drafted = server.counter(ACCEPTED) - before[0], server.counter(DRAFTED) - before[1]
+    assert accepted > SAMPLES / 10, "too few drafts were accepted for this test to mean anything"
+    assert drafted - accepted > SAMPLES / 10, "too few drafts were rejected for this test to mean anything"
+    p = p_value(expected, seen)
+    assert p > FALSE_ALARM, f"p is {p:.2g}; a correct engine fails once in {1 / FALSE_ALARM:,.0f} runs"
+
+
+def test_invalid_references_are_answered_with_400(server: Server) -> None:
+    client = openai_client(server)
+    with pytest.raises(openai.BadRequestError, match="give a list of texts, or a flat list of token ids"):
+        client.completions.create(model="smollm2", prompt="a", extra_body={"vllm_xargs": {"references": 0}})
+    with pytest.raises(RequestRejectedError, match="one request may bring 256"):
+        remote_model(server).generate("a", references=["b"] * 300)
+    with pytest.raises(ModelNotFoundError, match="it has 'smollm2'"):
+        RemoteLanguageModel(server.url, "other").generate("a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"references": [7, VOCABULARY] * 8},
+            f"token id {VOCABULARY}, but the model's vocabulary size is {VOCABULARY}",
+        ),
+        ({"prediction": [7, 2**63] * 8}, f"token id {2**63}, but the model's vocabulary size is {VOCABULARY}"),
+        ({"prediction": [7, 2**70] * 8}, "token id an integer of 71 bits"),
+        ({"antiphon": [VOCABULARY], "references": [7]}, "'antiphon' is a reserved key"),
+        ({"references": ["\ud800"]}, "references holds a lone surrogate"),
+    ],
+)
+def test_token_ids_that_would_end_the_engine_are_answered_with_400(
+    server: Server, arguments: dict[str, Any], message: str
+) -> None:
+    """Every answer is 7 7 7, so a draft after a 7 is verified."""
+    body = {"model": "smollm2", "prompt": [7] * 8, "max_tokens": 4, "temperature": 0, "allowed_token_ids": [7]}
+    status, answer = post(server, "/v1/completions", body | {"vllm_xargs": arguments})
+    assert (status, json.loads(answer)["error"]["param"]) == (400, "vllm_xargs")
+    assert message in json.loads(answer)["error"]["message"]
+    status, _ = post(server, "/v1/completions", body | {"vllm_xargs": {"references": [7, VOCABULARY - 1] * 8}})
+    assert status == 200, "the largest token id of the vocabulary is valid, and the engine is alive"
+
+
+def test_top_k_without_top_p_is_answered(server: Server, plain_texts: list[str]) -> None:
+    """With ``top_k`` of 1 sampling is greedy; the prompt gives nothing to draft from in the first step."""
+    body = {"model": "smollm2", "prompt": PROMPTS[0], "max_tokens": MAX_NEW_TOKENS, "temperature": 1.0, "top_k": 1}
+    status, answer = post(server, "/v1/completions", body)
+    assert (status, json.loads(answer)["choices"][0]["text"]) == (200, plain_texts[0])
+
+
+def test_references_of_the_maximum_size_are_answered(server: Server, plain_texts: list[str]) -> None:
+    reference = f"{PROMPTS[0]}{plain_texts[0]}{' and so on' * 21_500}"
+    answer = remote_model(server).generate(PROMPTS[0], references=[reference], max_new_tokens=MAX_NEW_TOKENS)
+    assert answer.text == plain_texts[0]
+    assert answer.steps.steps < MAX_NEW_TOKENS
+
+
+def test_the_server_survives_malformed_requests(server: Server) -> None:
+    """`python -m tests.vllm.fuzz` sends a thousand."""
+    statuses = Counter[int]()
+    assert find_failure(server, range(MALFORMED_REQUESTS), 1, statuses) is None
+    assert min(statuses[200], statuses[400]) > MALFORMED_REQUESTS / 5, statuses
+    assert server.is_healthy()
