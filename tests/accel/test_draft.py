@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, merge, most_likely_chain, take_rows, trim
-from antiphon.accel.drafting.tree import depth_first, take_rows_depth_first
+from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_first
 from antiphon.accel.drafting.verify import verify
 
 
@@ -114,7 +114,7 @@ def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(
     draft = replace(bush(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # a token is its own row
     if any(parent >= draft.num_candidates for parent in draft.parents[draft.num_candidates :]):
         draft = replace(draft, parents=(*draft.parents[: draft.num_candidates], *(ROOT,) * probes))
-    ordered = depth_first(draft)
+    ordered = reorder_depth_first(draft)
     assert paths(ordered) == paths(draft)
     assert dict(zip(ordered.tokens, ordered.chances, strict=True)) == dict(
         zip(draft.tokens, draft.chances, strict=True)
@@ -123,7 +123,7 @@ def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(
     for row, parent in enumerate(ordered.parents[: ordered.num_candidates]):
         first = ordered.parents.index(parent) == row
         assert not first or row == parent + 1
-    assert depth_first(ordered) == ordered
+    assert reorder_depth_first(ordered) == ordered
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -131,10 +131,10 @@ def test_a_part_in_that_order_is_cut_and_ordered_at_once(seed: int) -> None:
     draft = bush(seed, 14)
     kept = [row for row in range(14) if draft.chances[row] > 0.1]
     kept = [row for row in kept if draft.parents[row] in (ROOT, *kept)]
-    assert take_rows_depth_first(draft, kept) == depth_first(take_rows(draft, kept))
+    assert take_rows_depth_first(draft, kept) == reorder_depth_first(take_rows(draft, kept))
     asking = replace(draft, num_probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
     kept = [*(row for row in kept if row < 11), 11, 12, 13]
-    assert take_rows_depth_first(asking, kept) == depth_first(take_rows(asking, kept))
+    assert take_rows_depth_first(asking, kept) == reorder_depth_first(take_rows(asking, kept))
 
 
 def test_a_draft_made_without_checks_is_the_same_and_knows_its_shape_by_itself() -> None:
@@ -149,8 +149,8 @@ def test_a_draft_made_without_checks_is_the_same_and_knows_its_shape_by_itself()
 
 def test_depth_first_a_tree_in_order_of_chance_has_its_likeliest_path_in_front() -> None:
     draft = Draft((1, 2, 3, 4, 5, 6), (-1, 0, -1, 0, 1, 2), (0.6, 0.5, 0.4, 0.1, 0.09, 0.08))
-    assert depth_first(draft) == Draft((1, 2, 5, 4, 3, 6), (-1, 0, 1, 0, -1, 4), (0.6, 0.5, 0.09, 0.1, 0.4, 0.08))
-    assert depth_first(EMPTY) is EMPTY
+    assert reorder_depth_first(draft) == Draft((1, 2, 5, 4, 3, 6), (-1, 0, 1, 0, -1, 4), (0.6, 0.5, 0.09, 0.1, 0.4, 0.08))
+    assert reorder_depth_first(EMPTY) is EMPTY
 
 
 def test_the_likeliest_chain_follows_the_best_child_from_the_root() -> None:

@@ -68,7 +68,7 @@ class Blend:
         self.lookahead: Lookahead | None = None
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, or use none; a ``drafter`` or ``recycling`` that was given stays."""
+        """Share a recycling table with other requests, or use none, unless ``drafter`` or ``recycling`` was given."""
         if self._own_match is not None:
             self._own_match.use_table(table)
             self.recycling_table = self._own_match.recycling_table

@@ -28,9 +28,9 @@ class Recycling:
         self.begin((), ())
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, unless one was given before; None changes nothing."""
-        if self._forgets and table is not None:
-            self.recycling_table, self._forgets = table, False
+        """Share a recycling table with other requests, unless the constructor was given one; None changes nothing."""
+        if self._clears_table and table is not None:
+            self.recycling_table, self._clears_table = table, False
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
         """Remember the last two tokens of the prompt."""

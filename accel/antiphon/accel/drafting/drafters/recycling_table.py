@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens
-from antiphon.accel.files import write
+from antiphon.accel.files import write_file
 
 TOP_K = 8
 """Number of tokens kept per context: Token Recycling's 8."""
@@ -168,8 +168,8 @@ class RecyclingTable:
                 "tokens": self._tokens[slots],
                 "chances": self._chances[slots],
             }
-            written = save(arrays, {"runners_up": "1", "model": self.model, "vocabulary": str(self.vocabulary or 0)})
-        write(path, written, is_needed=True)
+            content = save(arrays, {"runners_up": "1", "model": self.model, "vocabulary": str(self.vocabulary or 0)})
+        write_file(path, content)
 
     @classmethod
     def load(cls, path: str | Path, model: str, *, entries: int = 65_536) -> RecyclingTable:

@@ -83,9 +83,9 @@ class SuffixMatch:
         self.begin((), ())
 
     def use_table(self, table: RecyclingTable | None) -> None:
-        """Share a recycling table with other requests, or use none; what was given as ``recycling`` stays."""
-        if self._forgets:
-            self.recycling_table, self._forgets = table, False
+        """Share a recycling table with other requests, or use none, unless the constructor was given ``recycling``."""
+        if self._clears_table:
+            self.recycling_table, self._clears_table = table, False
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
         """Index the prompt, which the answer continues, and each reference that the prompt does not contain."""

@@ -1,0 +1,219 @@
+"""One step of speculative decoding: draft, select rows, forward pass, verify, keep, observe."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from threading import Event
+from time import perf_counter
+
+from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.stats import Step
+from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Logits, Tokens, pad
+from antiphon.accel.drafting.tree import reorder_depth_first
+from antiphon.accel.drafting.verify import verify
+from antiphon.accel.engines.protocol import Engine, SequenceInput
+
+
+@dataclass(eq=False, slots=True)
+class StepRequest:
+    """One decoding step that a request asks for, while it is computed.
+
+    Attributes:
+        request: the request to advance.
+        started_at: when the step was asked for, in seconds of `perf_counter`.
+        prefilled: prompt tokens that this step has read or will read.
+        draft: the draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
+        draft_seconds: time spent in the drafter before the forward pass.
+        prefill_seconds: time spent on reading the prompt up to its last token, if a draft hangs from that one.
+        forward_seconds: time of the forward pass, shared or not.
+        cached_tokens: tokens in the KV cache before the forward pass.
+        num_rows: rows of the forward pass with the root and padding; 0 if it is a prefill.
+        is_shared: whether the forward pass was shared with other requests.
+        result: the finished step, or what its drafter, sampler, stopping rule or forward pass raised.
+        wake: set when there is a result, and when its thread is elected to run the next forward pass.
+    """
+
+    request: RunningRequest
+    started_at: float = field(default_factory=perf_counter)
+    prefilled: int = 0
+    draft: Draft | None = None
+    draft_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    cached_tokens: int = 0
+    num_rows: int = 0
+    is_shared: bool = False
+    result: Step | Exception | None = None
+    wake: Event = field(default_factory=Event)
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Number of confirmed tokens that are not in the KV cache: at least one."""
+        return len(self.request.output.tokens) - self.request.sequence.length
+
+    def begin_forward(self) -> list[int]:
+        """Return the pending tokens, shape (uncached_tokens,), and note the size of the forward pass."""
+        context, sequence = self.request.output.tokens, self.request.sequence
+        self.cached_tokens = sequence.length
+        pending = context[sequence.length :]
+        if sequence.is_prefilled:
+            self.num_rows = len(pending) + len(self.draft or EMPTY)
+        else:
+            self.num_rows, self.prefilled = 0, self.prefilled or len(pending)
+        return pending
+
+
+def decode_step(engine: Engine, step: StepRequest) -> Step:
+    """Decode one step of one request; several requests share the forward pass in `Scheduler._run_batch`.
+
+    The emitted tokens are the model's own for any draft; drafts only change how many of them one forward pass confirms.
+
+    Args:
+        engine: runs the forward pass, under its lock.
+        step: the request to advance; its draft is proposed here unless it has one.
+
+    Returns:
+        The step: at least one token, counts of rows, and times.
+    """
+    request = step.request
+    sequence, output, budget = request.sequence, request.output, request.budget
+
+    # 1. Draft: a tree of guessed tokens below the last confirmed token, from
+    #    `drafter.propose(context, budget.num_draft_tokens)`.
+    candidates = propose_draft(engine, step)
+
+    def select_and_forward() -> tuple[Draft, Logits]:
+        # The p >= 1 confirmed tokens that are not in the KV cache; known only here, as other requests may evict it.
+        pending = step.begin_forward()
+        selected = padded = candidates
+        if step.num_rows:
+            # 2. Select the k rows that maximize tokens per second: (1 + sum of their chances) / cost(p + k).
+            selected = reorder_depth_first(budget.trim(candidates, step.cached_tokens))
+            padded = pad_draft(request, selected, pending[-1], budget.padding_rows(selected, step.cached_tokens))
+            step.num_rows = len(pending) + len(padded)
+        # 3. Forward pass over p + k rows; each draft row attends to the context and to its own ancestors.
+        #    Logits (1 + k, vocab): after the last pending token (the root), and after every draft row.
+        logits = forward_alone(engine, step, SequenceInput(sequence, pending, padded, request.prefill_chunk))
+        return selected, logits if padded is selected else logits.head(len(selected))
+
+    step.draft, logits = engine.lock.run(select_and_forward)
+
+    # 4. Verify: from the root down, draw the model's own next token and follow the child that guessed it.
+    #    Accepts a path of a <= k rows and emits a + 1 tokens: the path's tokens and the bonus token.
+    started = perf_counter()
+    accepted = verify(step.draft, request.sampler.bind(logits), output.commit)
+
+    # 5. Keep the pending tokens and the rows of that path in the KV cache; drop the other rows.
+    sequence.keep(accepted.path)
+
+    # 6. Observe: the budget learns costs and acceptance rates, the drafter what was accepted and what was likely.
+    return observe(step, accepted, logits, perf_counter() - started)
+
+
+def propose_draft(engine: Engine, step: StepRequest) -> Draft:
+    """Return the draft of a step, cut to what its sequence can verify; it is proposed once.
+
+    The first step starts the drafter. Its forward pass is the prefill, which verifies a draft only if the drafter
+    returns one at the start and the sequence supports it.
+
+    Args:
+        engine: reads the prompt up to its last token if a draft hangs from that token.
+        step: the step to draft for.
+    """
+    if step.draft is not None:
+        return step.draft
+    request = step.request
+    context, sequence, draft = request.output.tokens, request.sequence, EMPTY
+    if not request.is_started:
+        first = request.drafter.begin(tuple(context), request.references)
+        request.is_started = True
+        if first and sequence.can_draft_at_prefill(context):
+            step.prefilled = step.uncached_tokens
+            draft, started = first, perf_counter()
+            _prefill(engine, request, context[sequence.length : -1])
+            step.prefill_seconds = perf_counter() - started
+    elif sequence.is_evicted(context):
+        sequence.reset()
+        step.prefilled = len(context)
+    else:
+        draft = request.drafter.propose(context, request.budget.num_draft_tokens)
+    if draft:
+        rows, depth = request.budget.num_draft_tokens + draft.num_probes, request.output.remaining_tokens - 1
+        draft = sequence.fit(draft, rows, depth, step.uncached_tokens)
+    step.draft = draft
+    step.draft_seconds = perf_counter() - step.started_at - step.prefill_seconds
+    return draft
+
+
+def _prefill(engine: Engine, request: RunningRequest, tokens: Tokens) -> None:
+    """Read the prompt up to its last token, so that a draft can hang from that one.
+
+    A tree over the whole prompt would need a mask that is quadratic in its length.
+    """
+    inputs = SequenceInput(request.sequence, tokens, EMPTY, request.prefill_chunk)
+    engine.lock.run(lambda: engine.forward([inputs]))
+    request.sequence.keep(())
+
+
+def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> Logits:
+    """Run a forward pass of one request and note its time. The calling thread holds the engine's lock.
+
+    Args:
+        engine: runs the forward pass.
+        step: the step that asks for it.
+        inputs: pending tokens and draft rows of the request's sequence.
+    """
+    started = perf_counter()
+    try:
+        [logits] = engine.forward([inputs])
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C may hit a pass for another thread's request, which then goes on
+            inputs.sequence.reset()
+        raise
+    step.forward_seconds = perf_counter() - started
+    return logits
+
+
+def pad_draft(request: RunningRequest, draft: Draft, token: int, count: int) -> Draft:
+    """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit.
+
+    Args:
+        request: the request that drafted.
+        draft: the selected rows.
+        token: the token of every padding row.
+        count: number of padding rows.
+    """
+    depth = request.output.remaining_tokens - 1
+    if not count or not depth:
+        return draft
+    padded = request.sequence.fit(pad(draft, token, count), sys.maxsize, depth)
+    return padded if len(padded) == len(draft) + count else draft
+
+
+def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_seconds: float) -> Step:
+    """Tell budget and drafter what the model made of a draft, and return the finished step.
+
+    Args:
+        step: the step after its forward pass.
+        accepted: the accepted rows and the emitted tokens.
+        logits: of the root and the selected rows, shape (1 + rows, vocab).
+        verify_seconds: time of verification and of keeping the accepted rows.
+    """
+    request, draft, started = step.request, step.draft or EMPTY, perf_counter()
+    if step.num_rows and not step.is_shared:  # prefills and shared forward passes say nothing of this cost
+        request.budget.observe_time(step.num_rows, step.cached_tokens, step.forward_seconds + verify_seconds)
+    request.budget.observe_accepted(accepted)
+    request.drafter.observe(draft, accepted, logits)
+    request.last_step_at = ended = perf_counter()
+    return Step(
+        tokens=accepted.tokens,
+        drafted=len(draft),
+        accepted=len(accepted.path),
+        seconds=ended - step.started_at,
+        padded=0 if step.is_shared else max(step.num_rows - 1 - len(draft), 0),
+        prefilled=step.prefilled,
+        draft_seconds=step.draft_seconds + (ended - started),
+        forward_seconds=step.prefill_seconds + step.forward_seconds,
+        finish=request.output.finish,
+    )
