@@ -18,9 +18,9 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines import resolve_model
-from tests.load.asking import Outcome, Target, ask_for
-from tests.load.killing import kill_and_restart
-from tests.load.prompts import Asked, load_questions
+from tests.load.clients import Outcome, Target, ask_for
+from tests.load.crash_recovery import kill_and_restart
+from tests.load.questions import Asked, load_questions
 from tests.load.servers import Command, RunningServer, last_said, serving
 
 LEAST = 3.0

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tests.load.__main__ import held_against
-from tests.load.asking import Target
-from tests.load.prompts import Asked
+from tests.load.clients import Target
+from tests.load.questions import Asked
 from tests.load.servers import Command
 
 FAILING = """

@@ -1,4 +1,4 @@
-"""Answers that can be looked at: what is marked, that nothing in them is markup, and how they were decoded."""
+"""Rendered answers: citations are marked, all text is escaped, and decoding traces are shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
 from antiphon.pipelines import Answer, Drafting, Rag, cite
-from antiphon.pipelines.rendering.visible import visible, visible_json
+from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
 from antiphon.retrieval import Passage, Retriever
 
 EVIL = """<script>alert("x")</script> & 'it' costs 2*3*4 $ a_b_c `code` [a](b) | ![i](j) ~~no~~"""
@@ -30,7 +30,7 @@ def answer(text: str = TEXT, passages: tuple[Passage, ...] = PASSAGES) -> Answer
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its tags, the texts of its marks, and what is seen of it."""
+    """A parsed HTML page: its tags, the texts of its marks, and its visible text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Page(HTMLParser):
         if self.open and self.open[-1][0] == "mark":
             self.marks[-1] = (self.marks[-1][0] + data, self.marks[-1][1])
         classes = [attrs.get("class") for _, attrs in self.open]
-        if "part" in classes:
+        if "step" in classes:
             self.owned += data if "own" in classes else ""
             self.drafted += "" if "own" in classes else data
 
@@ -72,19 +72,19 @@ def terminal(renderable: object, *, colour: bool = False) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_page_marks_what_is_cited_with_its_passage_and_place() -> None:
+def test_html_marks_citations_with_passage_and_location() -> None:
     shown = answer()
     page = Page(shown._repr_html_())
     copied = shown.citations[0]
     assert (copied.passage, TEXT[copied.start : copied.end]) == (2, "a queen lays many eggs")
-    where = f"characters {copied.source_start}-{copied.source_end}"
-    assert page.marks[0] == ("a queen lays many eggs", f'Stands verbatim in [2] a"b<i>.txt, {where}')
-    assert f'[2] a"b<i>.txt, {where}: “a queen lays many eggs”' in page.text
+    location = f"characters {copied.source_start}-{copied.source_end}"
+    assert page.marks[0] == ("a queen lays many eggs", f'Quoted verbatim from [2] a"b<i>.txt, {location}')
+    assert f'[2] a"b<i>.txt, {location}: “a queen lays many eggs”' in page.text
     assert [text for text, _ in page.marks].count("a queen lays\nmany eggs") == 1, "marked in the passage too"
-    assert "a queen lays many eggs[2]" in page.text, "a number stands beside the colour"
+    assert "a queen lays many eggs[2]" in page.text, "the number accompanies the colour"
 
 
-def test_nothing_in_an_answer_or_a_passage_is_markup_on_a_page() -> None:
+def test_text_of_answers_and_passages_is_never_markup_in_html() -> None:
     page = Page(answer()._repr_html_())
     allowed = {"div", "style", "b", "mark", "sup", "small", "ol", "li", "details", "summary"}
     assert set(page.tags) <= allowed
@@ -95,15 +95,15 @@ def test_nothing_in_an_answer_or_a_passage_is_markup_on_a_page() -> None:
     assert "<b>dances</b>" in page.text
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_takes_the_colours_of_its_theme() -> None:
+def test_html_is_self_contained_and_inherits_the_text_colour() -> None:
     html = answer("plain words")._repr_html_()
     assert "http" not in html
     assert "<script" not in html
     assert "mark,.antiphon .part{color:inherit" in html
-    assert "No six words of the answer stand verbatim in a passage." in html
+    assert "No six words of the answer are quoted verbatim from a passage." in html
 
 
-def test_markdown_shows_the_very_text_with_footnotes() -> None:
+def test_markdown_preserves_the_text_and_adds_footnotes() -> None:
     shown = answer()
     markdown = shown.to_markdown()
     rendered = Page(MarkdownIt("commonmark").render(markdown))
@@ -114,16 +114,16 @@ def test_markdown_shows_the_very_text_with_footnotes() -> None:
     assert EVIL.partition("&")[0].rstrip() in rendered.text
     assert EVIL.partition("costs ")[2].removesuffix("~~") in rendered.text
     assert "**a queen lays many eggs**[^1]" in markdown
-    assert '\n[^1]: Stands verbatim in [2] a"b&#60;i&#62;.txt, characters 109-131\n' in markdown
+    assert '\n[^1]: Quoted verbatim from [2] a"b&#60;i&#62;.txt, characters 109-131\n' in markdown
     assert shown._repr_markdown_() == markdown
 
 
-def test_a_citation_of_several_lines_stays_marked_in_markdown() -> None:
+def test_a_citation_of_several_lines_is_bold_in_markdown() -> None:
     shown = answer("See: a queen lays\nmany eggs.")
     assert "See: **a queen lays**  \n**many eggs**[^1].\n" in shown.to_markdown()
 
 
-def test_the_terminal_shows_the_same_with_colours_and_without() -> None:
+def test_the_terminal_shows_citations_with_and_without_colours() -> None:
     shown = answer()
     lines = terminal(shown).splitlines()
     assert "of all: a queen lays many eggs[2]." in lines
@@ -150,13 +150,13 @@ def test_an_answers_drafting_is_what_its_steps_counted(
     shown = Rag(retriever, tiny).ask("How many?", max_new_tokens=max_new_tokens, num_draft_tokens=16)
     assert shown.drafting.steps == shown.steps.steps
     assert shown.drafting.drafted == shown.steps.accepted
-    assert "".join(part.drafted + part.own for part in shown.drafting.parts) == shown.text
-    assert sum(part.tokens for part in shown.drafting.parts) <= shown.usage.completion_tokens
+    assert "".join(step.drafted + step.own for step in shown.drafting.parts) == shown.text
+    assert sum(step.tokens for step in shown.drafting.parts) <= shown.usage.completion_tokens
     assert replace(shown, origins=()).as_dict()["origins"] == []
 
 
 @pytest.mark.parametrize("text", ["1.", "2)\nmore", "- item", "one\n3."])
-def test_a_line_of_an_answer_never_begins_a_list_in_markdown(text: str) -> None:
+def test_no_line_of_an_answer_starts_a_list_in_markdown(text: str) -> None:
     rendered = Page(MarkdownIt("commonmark").render(answer(text).to_markdown()))
     assert {"ol", "ul", "li"}.isdisjoint(rendered.tags)
     assert text.splitlines()[-1] in rendered.text
@@ -165,7 +165,7 @@ def test_a_line_of_an_answer_never_begins_a_list_in_markdown(text: str) -> None:
 HOSTILE = "safe \x1b[31mred\x9b2J \u202egnp.exe\u2066 \udcff"
 
 
-def test_what_steers_a_terminal_or_reorders_a_line_is_shown_and_not_done_in_any_medium() -> None:
+def test_control_characters_are_replaced_in_every_medium() -> None:
     passage = Passage.at(f"{HOSTILE}.txt", 0, f"It says {HOSTILE} and so on to the end")
     text = f"It says {HOSTILE} and so on to the end."
     shown = Answer(HOSTILE, text, cite(text, [passage]), (passage,), Usage(3, 8), Summary(steps=4, tokens=8), "stop")
@@ -177,15 +177,15 @@ def test_what_steers_a_terminal_or_reorders_a_line_is_shown_and_not_done_in_any_
         assert "␛[31mred" in medium.replace("\\", "")
 
 
-def test_json_reads_back_as_it_was_and_steers_no_terminal() -> None:
+def test_sanitized_json_keeps_its_value() -> None:
     value = {HOSTILE: [HOSTILE, 1, None], "naïve": "שלום"}
-    written = visible_json(value)
+    written = sanitize_json(value)
     assert json.loads(written) == value
     assert [sign for sign in written if not sign.isprintable()] == []
     assert "naïve" in written
     written.encode()
 
 
-def test_text_of_right_to_left_scripts_and_joined_signs_stay_as_they_are() -> None:
+def test_right_to_left_scripts_and_joined_characters_are_unchanged() -> None:
     for text in ("שלום עולם", "مرحبا\u200f!", "👩\u200d🔬", "a\tb\nc", "naïve"):
-        assert visible(text) == text
+        assert sanitize(text) == text

@@ -1,4 +1,4 @@
-"""Every table of the command line, on narrow and wide terminals: no number is cut, and no line is too long."""
+"""Every table of the commands on narrow and wide terminals: no number is truncated and no line is too long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from antiphon.pipelines.cli import (
     doctor_report,
     reader,
 )
-from antiphon.pipelines.rendering.tables import FigureTable, fact_card, figure_table
+from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
 from tests.imports import MODULES
 
@@ -36,19 +36,25 @@ QUESTION = "Can my company sell a product that contains Python without paying an
 NUMBERS = count(1)
 
 
-def figure() -> float:
-    """A figure that no other cell has, as wide as figures are that a benchmark prints."""
+def unique_number() -> float:
+    """Return a number that is unique among the cells and as wide as those that benchmarks print."""
     return 1000 + next(NUMBERS) / 1000
 
 
 def rows_of(columns: dict[str, str], text: str, rows: int = 3) -> list[dict[str, Any]]:
-    """Figures under each column but the first, which has names."""
+    """Return rows of numbers, with a name in the first column.
+
+    Args:
+        columns: the headings by key.
+        text: the beginning of the names.
+        rows: the number of rows.
+    """
     first, *rest = columns
-    return [{first: f"{text}+{row}"} | {key: figure() for key in rest} for row in range(rows)]
+    return [{first: f"{text}+{row}"} | {key: unique_number() for key in rest} for row in range(rows)]
 
 
 def answered(text: str) -> Answer:
-    steps = Summary(steps=next(NUMBERS), tokens=next(NUMBERS), seconds=figure())
+    steps = Summary(steps=next(NUMBERS), tokens=next(NUMBERS), seconds=unique_number())
     return Answer(QUESTION, text, (), (), Usage(30, next(NUMBERS) + 12_345), steps, "stop")
 
 
@@ -63,38 +69,38 @@ def drafting_report() -> drafting.DraftingReport:
 
 
 def learned_figures() -> evaluate.GuessFigures:
-    per_step = {shape: figure() for shape in ("chain", "wide")}
+    per_step = {shape: unique_number() for shape in ("chain", "wide")}
     return evaluate.GuessFigures(3, 9, per_step, [[0.1 * mask + rank / 100 for rank in range(5)] for mask in range(3)])
 
 
-def tables() -> Iterator[tuple[str, FigureTable]]:
+def tables() -> Iterator[tuple[str, ResultTable]]:
     """Every table that a command prints, with figures that might be."""
     yield "demo", demo.comparison_table([answered("a"), answered("b")], [answered("a"), answered("c")])
     yield "doctor", doctor_report.cost_table({64: {1: 0.0123, 2: 0.0456, 64: 1.789}, 918: {1: 0.0147, 2: 0.0258}})
     yield "drafting", bench.drafting_table(drafting_report())
-    kinds = [{"dtype": kind} | {key: figure() for key in bench.EXACTNESS} for kind in ("float32", "bfloat16")]
+    kinds = [{"dtype": kind} | {key: unique_number() for key in bench.EXACTNESS} for kind in ("float32", "bfloat16")]
     yield "exactness", bench.exactness_table("some/hub-model-of-a-long-name", kinds)
     yield "bita", bita.training_table({"trained": learned_figures(), "untrained": learned_figures()})
-    yield "reader", reader.judgement_table({"sentences_that_were_wanted": figure(), "questions": next(NUMBERS)})
-    yield "replay", figure_table("40 answers", bench.REPLAY, rows_of(bench.REPLAY, "blend+bita+lookahead"))
-    yield "retrieval", figure_table("40 questions", bench.RETRIEVAL, rows_of(bench.RETRIEVAL, "hybrid"))
-    yield "speed", figure_table("reader, float32", bench_speed.SPEED, rows_of(bench_speed.SPEED, "blend+lookahead"))
-    yield "steps", figure_table("In one step", bench_speed.STEPS, rows_of(bench_speed.STEPS, "blend+lookahead"))
-    yield "answers", figure_table("179 questions", bench_answers.ANSWERS, rows_of(bench_answers.ANSWERS, "handbook"))
-    floor = [{key: figure() for key in bench_speed.FLOOR} for _ in range(3)]
-    yield "floor", figure_table("llama-2-7b, bfloat16, after 1,024 tokens", bench_speed.FLOOR, floor)
-    yield "drafters", figure_table("rag", bench_drafters.COLUMNS, rows_of(bench_drafters.COLUMNS, "blend+lookahead"))
+    yield "reader", reader.judgement_table({"sentences_that_were_wanted": unique_number(), "questions": next(NUMBERS)})
+    yield "replay", result_table("40 answers", bench.REPLAY, rows_of(bench.REPLAY, "blend+bita+lookahead"))
+    yield "retrieval", result_table("40 questions", bench.RETRIEVAL, rows_of(bench.RETRIEVAL, "hybrid"))
+    yield "speed", result_table("reader, float32", bench_speed.SPEED, rows_of(bench_speed.SPEED, "blend+lookahead"))
+    yield "steps", result_table("In one step", bench_speed.STEPS, rows_of(bench_speed.STEPS, "blend+lookahead"))
+    yield "answers", result_table("179 questions", bench_answers.ANSWERS, rows_of(bench_answers.ANSWERS, "handbook"))
+    floor = [{key: unique_number() for key in bench_speed.FLOOR} for _ in range(3)]
+    yield "floor", result_table("llama-2-7b, bfloat16, after 1,024 tokens", bench_speed.FLOOR, floor)
+    yield "drafters", result_table("rag", bench_drafters.COLUMNS, rows_of(bench_drafters.COLUMNS, "blend+lookahead"))
     indexes = [
         row | {"factory": "OPQ64_256,IVF65536_HNSW32,PQ64x4fsr,RFlat"} for row in rows_of(bench_index.INDEXING, "x")
     ]
-    first = [{key: figure() for key in bench_first_token.FIRST}]
-    yield "first token", figure_table("10 questions, 5 passages, reader", bench_first_token.FIRST, first)
+    first = [{key: unique_number() for key in bench_first_token.FIRST}]
+    yield "first token", result_table("10 questions, 5 passages, reader", bench_first_token.FIRST, first)
     yield (
         "batch",
-        figure_table("8 texts, 8 at once", bench_batch.COLUMNS, rows_of(bench_batch.COLUMNS, "openvino-genai")),
+        result_table("8 texts, 8 at once", bench_batch.COLUMNS, rows_of(bench_batch.COLUMNS, "openvino-genai")),
     )
-    yield "vllm", figure_table("4 requests, 4 at once", bench_vllm.COLUMNS, rows_of(bench_vllm.COLUMNS, "antiphon"))
-    yield "index", figure_table("100,000 vectors of 1,024", bench_index.INDEXING, indexes)
+    yield "vllm", result_table("4 requests, 4 at once", bench_vllm.COLUMNS, rows_of(bench_vllm.COLUMNS, "antiphon"))
+    yield "index", result_table("100,000 vectors of 1,024", bench_index.INDEXING, indexes)
 
 
 TABLES = dict(tables())
@@ -108,7 +114,7 @@ def shown(renderable: RenderableType, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_shows_every_number_whole_and_fits_the_terminal(name: str, width: int) -> None:
+def test_a_table_shows_every_number_completely_and_fits_the_terminal(name: str, width: int) -> None:
     table = TABLES[name]
     lines = shown(table, width)
     words = " ".join(lines).replace("│", " ").replace("┃", " ").split()
@@ -120,38 +126,38 @@ def test_a_table_shows_every_number_whole_and_fits_the_terminal(name: str, width
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_long_texts_wrap_and_are_whole_too(width: int) -> None:
+def test_long_texts_wrap_and_are_complete(width: int) -> None:
     words = " ".join(shown(TABLES["demo"], width)).split()
     assert words.count("paying") == words.count("company") == 2 * len([w for w in words if w == "question"])
 
 
-def test_a_table_that_is_wider_than_the_terminal_is_several_with_the_same_first_column() -> None:
+def test_a_table_wider_than_the_terminal_is_split_with_the_first_column_repeated() -> None:
     columns = {"name": "name"} | {str(number): f"figure {number}" for number in range(9)}
-    lines = shown(figure_table("Many", columns, [dict.fromkeys(columns, 1234567.5) | {"name": "blend"}]), 60)
+    lines = shown(result_table("Many", columns, [dict.fromkeys(columns, 1234567.5) | {"name": "blend"}]), 60)
     assert sum("blend" in line for line in lines) == sum("name" in line for line in lines) == 3
     assert sum("Many" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_card_breaks_between_words(width: int) -> None:
+def test_a_property_card_wraps_between_words(width: int) -> None:
     facts = {"model": "LlamaForCausalLM, 134,515,008 parameters, bfloat16 on cpu", "drafter auto": "word " * 60}
-    lines = shown(fact_card("smollm2", facts), width)
+    lines = shown(property_card("smollm2", facts), width)
     assert {"134,515,008", "bfloat16", "auto"} <= set(" ".join(lines).split())
     assert max(map(len, lines)) <= width
 
 
-def test_markup_and_controls_in_a_cell_are_text() -> None:
-    (line,) = [line for line in shown(figure_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]), 60) if "bold" in line]
+def test_markup_and_control_characters_in_a_cell_are_text() -> None:
+    (line,) = [line for line in shown(result_table("", {"a": "a"}, [{"a": "[bold]\x1b[2Jx"}]), 60) if "bold" in line]
     assert "[bold]␛[2Jx" in line
 
 
-def test_no_table_is_made_elsewhere_and_every_one_that_is_printed_is_tried_here() -> None:
-    made = 0
+def test_every_table_is_made_by_result_table_and_tested_here() -> None:
+    calls_found = 0
     for module, path in MODULES.items():
         if module.startswith("antiphon.pipelines") and module != "antiphon.pipelines.rendering.tables":
             tree = ast.parse(path.read_text(encoding="utf-8"))
             assert "rich.table" not in [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
             calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-            made += sum(isinstance(func, ast.Name) and func.id == "figure_table" for func in calls)
+            calls_found += sum(isinstance(func, ast.Name) and func.id == "result_table" for func in calls)
     families = 1  # the table of families, which the tests of the doctor print
-    assert made == len(TABLES) + families
+    assert calls_found == len(TABLES) + families

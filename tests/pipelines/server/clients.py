@@ -1,6 +1,6 @@
-"""Other people's clients against a server that runs: `python -m tests.pipelines.server.clients http://HOST:PORT MODEL`.
+"""Third-party clients against a running server: `python -m tests.pipelines.server.clients http://HOST:PORT MODEL`.
 
-Each line says what was tried and whether it held. A script and no test: it needs a server and takes minutes.
+Prints one line for each check. It is a script and not a test, because it needs a server and takes minutes.
 """
 
 from __future__ import annotations
@@ -15,133 +15,138 @@ MESSAGES: Any = [{"role": "user", "content": "Name three colours."}]
 SCHEMA = {"type": "object", "properties": {"colour": {"type": "string", "maxLength": 12}}, "required": ["colour"]}
 
 
-def tried(name: str, act: Callable[[], bool]) -> None:
-    """Say whether it held."""
+def check(name: str, action: Callable[[], bool]) -> None:
+    """Print whether the action returned True."""
     try:
-        print(f"{'holds ' if act() else 'FAILED'} {name}", flush=True)  # noqa: T201
-    except Exception as error:  # noqa: BLE001 - it is what is reported
+        print(f"{'ok    ' if action() else 'FAILED'} {name}", flush=True)  # noqa: T201
+    except Exception as error:  # noqa: BLE001 - every failure is reported
         print(f"FAILED {name}: {type(error).__name__}: {error}", flush=True)  # noqa: T201
 
 
 def with_openai(url: str, model: str) -> None:
-    """openai-python: whole and streamed, chat and text, responses, schema, tools, embeddings, errors."""
+    """Check openai-python: chat, text, responses, streaming, schemas, tools, embeddings, errors."""
     from openai import BadRequestError, NotFoundError, OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    how: Any = {"model": model, "messages": MESSAGES, "max_tokens": 16, "seed": 1}
-    whole = client.chat.completions.create(**how).choices[0].message.content
+    options: Any = {"model": model, "messages": MESSAGES, "max_tokens": 16, "seed": 1}
+    whole = client.chat.completions.create(**options).choices[0].message.content
 
     def streamed() -> bool:
-        events = list(client.chat.completions.create(**how, stream=True, stream_options={"include_usage": True}))
+        events = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
         text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
         return text == whole and events[-1].usage is not None and events[-1].usage.completion_tokens == 16
 
-    def refused(kind: Any, **change: Any) -> bool:
+    def is_refused(error: Any, **change: Any) -> bool:
         try:
-            client.chat.completions.create(**(how | change))
-        except kind:
+            client.chat.completions.create(**(options | change))
+        except error:
             return True
         return False
 
     form: Any = {"type": "json_schema", "json_schema": {"name": "colour", "schema": SCHEMA}}
     tool: Any = {"type": "function", "function": {"name": "paint", "parameters": SCHEMA}}
-    tried("openai-python: a stream is the whole answer, with usage", streamed)
-    tried("openai-python: logprobs", lambda: len(_logprobs(client, how)) == 16)
-    tried("openai-python: n", lambda: len(client.chat.completions.create(**how, n=2).choices) == 2)
-    tried(
+    check("openai-python: a stream has the same text, and usage", streamed)
+    check("openai-python: logprobs", lambda: len(_logprobs(client, options)) == 16)
+    check("openai-python: n", lambda: len(client.chat.completions.create(**options, n=2).choices) == 2)
+    check(
         "openai-python: a schema",
-        lambda: "colour" in str(_said(client, how | {"max_tokens": 40}, response_format=form)),
+        lambda: "colour" in str(_content(client, options | {"max_tokens": 40}, response_format=form)),
     )
-    tried(
+    check(
         "openai-python: a required tool",
         lambda: (
-            client.chat.completions.create(**(how | {"max_tokens": 60}), tools=[tool], tool_choice="required")
+            client.chat.completions.create(**(options | {"max_tokens": 60}), tools=[tool], tool_choice="required")
             .choices[0]
             .message.tool_calls[0]
             .function.name
             == "paint"
         ),
     )
-    tried(
+    check(
         "openai-python: completions", lambda: bool(client.completions.create(model=model, prompt="Red,", max_tokens=4))
     )
-    asked: Any = {"model": model, "input": "Red?", "max_output_tokens": 16}
-    tried(
+    request: Any = {"model": model, "input": "Red?", "max_output_tokens": 16}
+    check(
         "openai-python: responses",
-        lambda: bool(client.responses.create(**asked)),
+        lambda: bool(client.responses.create(**request)),
     )
-    tried(
+    check(
         "openai-python: responses, streamed",
-        lambda: list(client.responses.create(**asked, stream=True))[-1].type == "response.incomplete",
+        lambda: list(client.responses.create(**request, stream=True))[-1].type == "response.incomplete",
     )
-    tried(
+    check(
         "openai-python: embeddings", lambda: len(client.embeddings.create(model="x", input="Red").data[0].embedding) > 8
     )
 
-    tried("openai-python: an unknown model", lambda: refused(NotFoundError, model="none"))
-    tried("openai-python: what is not offered", lambda: refused(BadRequestError, extra_body={"suffix": "x"}))
+    check("openai-python: an unknown model", lambda: is_refused(NotFoundError, model="none"))
+    check("openai-python: an unsupported field", lambda: is_refused(BadRequestError, extra_body={"suffix": "x"}))
 
 
 def with_openai_beyond(url: str, model: str) -> None:
-    """openai-python: seeds, stops, vectors, predictions and references."""
+    """Check openai-python: seeds, stop strings, vectors, predictions and references."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    how: Any = {"model": model, "messages": MESSAGES, "max_tokens": 16, "seed": 1}
-    whole = str(_said(client, how))
+    options: Any = {"model": model, "messages": MESSAGES, "max_tokens": 16, "seed": 1}
+    whole = str(_content(client, options))
 
     def vector(**form: Any) -> Any:
         return client.embeddings.create(model="x", input="Red", **form).data[0].embedding
 
     cited = {"references": [{"title": "Answer", "text": whole}]}
-    tried(
+    check(
         "openai-python: a seed",
-        lambda: _said(client, how | {"temperature": 1}) == _said(client, how | {"temperature": 1}),
+        lambda: _content(client, options | {"temperature": 1}) == _content(client, options | {"temperature": 1}),
     )
-    tried("openai-python: stop", lambda: _said(client, how, stop=[whole[4:7]]) == whole[: whole.index(whole[4:7])])
-    tried("openai-python: floats are what base64 holds", lambda: vector(encoding_format="float") == vector())
-    tried(
+    check(
+        "openai-python: stop", lambda: _content(client, options, stop=[whole[4:7]]) == whole[: whole.index(whole[4:7])]
+    )
+    check("openai-python: floats equal base64", lambda: vector(encoding_format="float") == vector())
+    check(
         "openai-python: a prediction is counted",
         lambda: (
             client.chat.completions.create(
-                **how, prediction={"type": "content", "content": whole}
+                **options, prediction={"type": "content", "content": whole}
             ).usage.completion_tokens_details.accepted_prediction_tokens
             > 0
         ),
     )
-    tried(
+    check(
         "openai-python: a reference is cited",
         lambda: (
-            client.chat.completions.create(**how, extra_body=cited).choices[0].message.annotations[0].url_citation.title
+            client.chat.completions.create(**options, extra_body=cited)
+            .choices[0]
+            .message.annotations[0]
+            .url_citation.title
             == "Answer"
         ),
     )
 
 
-def _said(client: Any, how: Any, **more: Any) -> Any:
-    return client.chat.completions.create(**how, **more).choices[0].message.content
+def _content(client: Any, options: Any, **more: Any) -> Any:
+    return client.chat.completions.create(**options, **more).choices[0].message.content
 
 
-def _logprobs(client: Any, how: Any) -> Any:
-    return client.chat.completions.create(**how, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+def _logprobs(client: Any, options: Any) -> Any:
+    return client.chat.completions.create(**options, logprobs=True, top_logprobs=2).choices[0].logprobs.content
 
 
 def with_langchain(url: str, model: str) -> None:
-    """LangChain's ChatOpenAI: invoke, stream with usage, structured output, tools."""
+    """Check LangChain's ChatOpenAI: invoke, stream with usage, structured output, tools."""
     from langchain_openai import ChatOpenAI
 
     chat = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=model, max_completion_tokens=60, stream_usage=True)  # type: ignore[arg-type]
-    tried("ChatOpenAI: invoke", lambda: bool(chat.invoke("Red?").content))
-    tried("ChatOpenAI: stream, with usage", lambda: any(each.usage_metadata for each in chat.stream("Red?")))
+    check("ChatOpenAI: invoke", lambda: bool(chat.invoke("Red?").content))
+    check("ChatOpenAI: stream, with usage", lambda: any(each.usage_metadata for each in chat.stream("Red?")))
     form = {"title": "colour", "description": "A colour.", **SCHEMA}
     structured = chat.with_structured_output(form, method="json_schema")
-    tried("ChatOpenAI: structured output", lambda: "colour" in dict(structured.invoke("A colour?")))
+    check("ChatOpenAI: structured output", lambda: "colour" in dict(structured.invoke("A colour?")))
     calling = chat.bind_tools([form], tool_choice="colour")
-    tried("ChatOpenAI: a tool", lambda: bool(calling.invoke("A colour?").tool_calls))
+    check("ChatOpenAI: a tool", lambda: bool(calling.invoke("A colour?").tool_calls))
 
 
 def with_llama_index(url: str, model: str) -> None:
-    """LlamaIndex' OpenAILike: chat and text, whole and streamed."""
+    """Check LlamaIndex' OpenAILike: chat and text, with and without streaming."""
     from llama_index.core.llms import ChatMessage
     from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
 
@@ -150,42 +155,42 @@ def with_llama_index(url: str, model: str) -> None:
             api_base=f"{url}/v1", api_key="none", model=model, is_chat_model=is_chat, max_tokens=16, temperature=0
         )
         whole = str(llm.complete("Red,"))
-        tried(f"OpenAILike, chat={is_chat}: complete", lambda whole=whole: bool(whole))  # type: ignore[misc]
+        check(f"OpenAILike, chat={is_chat}: complete", lambda whole=whole: bool(whole))  # type: ignore[misc]
         streamed = list(llm.stream_complete("Red,"))[-1].text
-        tried(f"OpenAILike, chat={is_chat}: a stream is the whole", lambda a=whole, b=streamed: a == b)  # type: ignore[misc]
-        tried(f"OpenAILike, chat={is_chat}: chat", lambda llm=llm: bool(llm.chat([ChatMessage(content="Red?")])))  # type: ignore[misc]
+        check(f"OpenAILike, chat={is_chat}: a stream has the same text", lambda a=whole, b=streamed: a == b)  # type: ignore[misc]
+        check(f"OpenAILike, chat={is_chat}: chat", lambda llm=llm: bool(llm.chat([ChatMessage(content="Red?")])))  # type: ignore[misc]
 
 
 def with_curl(url: str, model: str) -> None:
-    """curl: a chat, reranking, and what is no JSON."""
+    """Check curl: chat, reranking, and invalid JSON."""
 
     def posted(path: str, body: str) -> Any:
-        told = ("curl", "-s", f"{url}{path}", "-H", "Content-Type: application/json", "--data-binary", "@-")
-        return json.loads(subprocess.run(told, input=body, capture_output=True, text=True, check=True).stdout)
+        command = ("curl", "-s", f"{url}{path}", "-H", "Content-Type: application/json", "--data-binary", "@-")
+        return json.loads(subprocess.run(command, input=body, capture_output=True, text=True, check=True).stdout)
 
-    asked = json.dumps({"model": model, "messages": MESSAGES, "max_tokens": 8})
+    request = json.dumps({"model": model, "messages": MESSAGES, "max_tokens": 8})
     ranked = json.dumps({"query": "red wine", "documents": ["blue sea", "red wine is old"]})
-    tried("curl: chat", lambda: posted("/v1/chat/completions", asked)["usage"]["completion_tokens"] == 8)
-    tried("curl: rerank", lambda: posted("/v1/rerank", ranked)["results"][0]["index"] == 1)
-    tried("curl: bad JSON", lambda: posted("/v1/chat/completions", "{")["error"]["type"] == "invalid_request_error")
+    check("curl: chat", lambda: posted("/v1/chat/completions", request)["usage"]["completion_tokens"] == 8)
+    check("curl: rerank", lambda: posted("/v1/rerank", ranked)["results"][0]["index"] == 1)
+    check("curl: bad JSON", lambda: posted("/v1/chat/completions", "{")["error"]["type"] == "invalid_request_error")
 
 
-def with_our_own(url: str, model: str) -> None:
-    """Our own client: references go along, token ids and steps come back."""
+def with_antiphon(url: str, model: str) -> None:
+    """Check our own client: it sends references and receives token ids and steps."""
     from antiphon.accel import RemoteLanguageModel
 
     remote = RemoteLanguageModel(f"{url}/v1", model)
     text = remote.generate(MESSAGES, max_new_tokens=24).text
-    told = remote.generate(MESSAGES, references=[text], max_new_tokens=24)
-    tried("RemoteLanguageModel: the same text with references", lambda: told.text == text)
-    tried("RemoteLanguageModel: token ids", lambda: len(told.tokens) == told.usage.completion_tokens)
-    tried("RemoteLanguageModel: fewer steps than tokens", lambda: 0 < told.steps.steps < len(told.tokens))
+    again = remote.generate(MESSAGES, references=[text], max_new_tokens=24)
+    check("RemoteLanguageModel: the same text with references", lambda: again.text == text)
+    check("RemoteLanguageModel: token ids", lambda: len(again.tokens) == again.usage.completion_tokens)
+    check("RemoteLanguageModel: fewer steps than tokens", lambda: 0 < again.steps.steps < len(again.tokens))
 
 
 def main(url: str, model: str) -> None:
-    """Try all of them."""
-    for act in (with_openai, with_openai_beyond, with_langchain, with_llama_index, with_curl, with_our_own):
-        act(url, model)
+    """Check all clients."""
+    for action in (with_openai, with_openai_beyond, with_langchain, with_llama_index, with_curl, with_antiphon):
+        action(url, model)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of the server share: a service of a tiny model, with an index, and a client in the same process."""
+"""Fixtures of the server's tests: a service of a tiny model with an index, and a client in the same process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 
 Serve = Callable[..., Any]
-"""Serves the tiny model with these settings, as a context: gives a client."""
+"""Makes a context that serves the tiny model with the given settings and yields a client."""
 
 
 def tiny_service(language_model: LanguageModel, folder: Path, *, k: int = 2, **settings: Any) -> Service:
-    """A service of the tiny model, with the index in a folder."""
-    limits = ServerSettings(**{"parallel": 4, "queue": 4, "max_output_tokens": 64, **settings})
+    """Return a service of the tiny model.
+
+    Args:
+        language_model: the model.
+        folder: the folder of its index.
+        k: passages per answer.
+        **settings: fields of `ServerSettings`.
+    """
+    limits = ServerSettings(**{"max_running": 4, "max_waiting": 4, "max_output_tokens": 64, **settings})
     retriever = Retriever.open(folder)
     return make_service(
         language_model,

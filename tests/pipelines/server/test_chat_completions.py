@@ -1,4 +1,4 @@
-"""Chat completions over HTTP: the text is the language model's own, whole and streamed, in the shapes clients read."""
+"""Chat completions over HTTP: the same text as `LanguageModel`, with and without streaming, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def events(client: TestClient, path: str = "/v1/chat/completions", **body: Any) 
     return [json.loads(line) for line in lines[:-1]]
 
 
-@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "top_k": 20}])
-def test_the_text_is_the_language_models_whole_and_streamed(
-    client: TestClient, typist: LanguageModel, how: dict[str, Any]
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "top_k": 20}])
+def test_the_text_equals_that_of_the_language_model_with_and_without_streaming(
+    client: TestClient, typist: LanguageModel, options: dict[str, Any]
 ) -> None:
-    own = typist.generate(MESSAGES, max_new_tokens=12, **how)
-    whole = chat(client, references=REFERENCES, **how)
+    own = typist.generate(MESSAGES, max_new_tokens=12, **options)
+    whole = chat(client, references=REFERENCES, **options)
     assert whole["choices"][0]["message"]["content"] == own.text
     assert whole["usage"]["prompt_tokens"] == own.usage.prompt_tokens
-    streamed = events(client, messages=MESSAGES, max_tokens=12, references=REFERENCES, **how)
+    streamed = events(client, messages=MESSAGES, max_tokens=12, references=REFERENCES, **options)
     assert "".join(each["choices"][0]["delta"].get("content", "") for each in streamed) == own.text
     assert streamed[0]["choices"][0]["delta"]["role"] == "assistant"
     assert streamed[-1]["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stream_tells_usage_token_ids_and_figures_where_asked(client: TestClient, typist: LanguageModel) -> None:
+def test_a_stream_has_usage_token_ids_and_metrics_if_requested(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate(MESSAGES, max_new_tokens=12)
     options = {"include_usage": True, "continuous_usage_stats": True}
     told = events(client, messages=MESSAGES, max_completion_tokens=12, stream_options=options, return_token_ids=True)
@@ -58,7 +58,7 @@ def test_a_stream_tells_usage_token_ids_and_figures_where_asked(client: TestClie
     assert told[-2]["usage"]["completion_tokens"] == 12
 
 
-def test_logprobs_are_those_of_the_models_own_scores(client: TestClient, typist: LanguageModel) -> None:
+def test_logprobs_are_those_of_the_models_unmodified_logits(client: TestClient, typist: LanguageModel) -> None:
     import torch
 
     own = typist.generate(MESSAGES, max_new_tokens=6)
@@ -77,14 +77,14 @@ def test_logprobs_are_those_of_the_models_own_scores(client: TestClient, typist:
     assert [each["logprob"] for each in entries] == pytest.approx([each["logprob"] for each in told], abs=1e-4)
 
 
-def test_choices_are_seeded_one_by_one(client: TestClient, typist: LanguageModel) -> None:
+def test_each_choice_has_its_own_seed(client: TestClient, typist: LanguageModel) -> None:
     told = chat(client, n=3, temperature=1.0, seed=5)["choices"]
     own = [typist.generate(MESSAGES, max_new_tokens=12, temperature=1.0, seed=5 + each).text for each in range(3)]
     assert [each["message"]["content"] for each in told] == own
     assert [each["index"] for each in told] == [0, 1, 2]
 
 
-def test_penalties_and_biases_change_what_is_said(client: TestClient, typist: LanguageModel) -> None:
+def test_penalties_and_biases_change_the_text(client: TestClient, typist: LanguageModel) -> None:
     plain = chat(client)["choices"][0]["message"]["content"]
     banned = str(ord(plain[0]))
     assert not chat(client, logit_bias={banned: -100})["choices"][0]["message"]["content"].startswith(plain[0])
@@ -95,14 +95,14 @@ def test_penalties_and_biases_change_what_is_said(client: TestClient, typist: La
     assert set(penalized["choices"][0]["message"]["content"]) != {"x"}, "64 times 2 outweighs a bias of 100"
 
 
-def test_a_schema_is_followed(client: TestClient) -> None:
+def test_the_answer_follows_a_json_schema(client: TestClient) -> None:
     schema = {"type": "object", "properties": {"queen": {"type": "boolean"}}, "required": ["queen"]}
     form = {"type": "json_schema", "json_schema": {"name": "bee", "schema": schema}}
     text = chat(client, response_format=form, max_tokens=40)["choices"][0]["message"]["content"]
     assert isinstance(json.loads(text)["queen"], bool)
 
 
-def test_a_tool_that_has_to_be_called_is(client: TestClient) -> None:
+def test_a_required_tool_is_called(client: TestClient) -> None:
     parameters = {"type": "object", "properties": {"of": {"enum": ["bees", "ants"]}}, "required": ["of"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
     asked: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": 64}
@@ -113,7 +113,9 @@ def test_a_tool_that_has_to_be_called_is(client: TestClient) -> None:
     assert json.loads(call["function"]["arguments"])["of"] in ("bees", "ants")
     streamed = events(client, messages=MESSAGES, **asked)
     assert streamed[-1]["choices"][0]["delta"]["tool_calls"][0]["function"] == call["function"]
-    assert not any(each["choices"][0]["delta"].get("content") for each in streamed), "a call is not shown as text"
+    assert not any(each["choices"][0]["delta"].get("content") for each in streamed), (
+        "a tool call is not sent as content"
+    )
 
 
 def test_predictions_are_drafted_from_and_counted(client: TestClient, typist: LanguageModel) -> None:
@@ -122,10 +124,10 @@ def test_predictions_are_drafted_from_and_counted(client: TestClient, typist: La
     details = usage["completion_tokens_details"]
     assert usage["completion_tokens"] == 40
     assert details["accepted_prediction_tokens"] > 10
-    assert "completion_tokens_details" not in chat(client)["usage"], "told only where something was predicted"
+    assert "completion_tokens_details" not in chat(client)["usage"], "present only with a prediction"
 
 
-def test_an_answer_goes_on_from_its_first_words(client: TestClient, typist: LanguageModel) -> None:
+def test_continue_final_message_continues_the_assistants_text(client: TestClient, typist: LanguageModel) -> None:
     from antiphon.accel import Conversation
 
     own = typist.generate(Conversation(MESSAGES, assistant_prefix="Bees"), max_new_tokens=12).text
@@ -134,7 +136,7 @@ def test_an_answer_goes_on_from_its_first_words(client: TestClient, typist: Lang
     assert told["choices"][0]["message"]["content"] == own
 
 
-def test_what_a_reference_says_is_cited(client: TestClient, typist: LanguageModel) -> None:
+def test_text_copied_from_a_reference_is_cited(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate(MESSAGES, max_new_tokens=40).text
     source = {"id": "one", "title": "Source", "url": "https://example.org/x", "text": own}
     message = chat(client, max_tokens=40, references=[source])["choices"][0]["message"]
@@ -166,7 +168,7 @@ def test_what_a_reference_says_is_cited(client: TestClient, typist: LanguageMode
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_not_offered_is_refused_by_name(
+def test_unsupported_values_are_refused_with_the_parameters_name(
     client: TestClient, change: dict[str, Any], status: int, param: str | None, stream: bool
 ) -> None:
     body = json.dumps({"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "stream": stream} | change)
@@ -178,5 +180,5 @@ def test_what_is_not_offered_is_refused_by_name(
     assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
 
 
-def test_what_is_unknown_is_ignored(client: TestClient) -> None:
+def test_unknown_fields_are_ignored(client: TestClient) -> None:
     assert chat(client, wholly_unknown={"a": 1}, best_of=1, store=True)["choices"]

@@ -1,4 +1,4 @@
-"""The other addresses: completions, responses, models, embeddings, reranking, passages, documents, figures."""
+"""The other endpoints: completions, responses, models, embeddings, reranking, passages, documents, metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.running import JsonLines
+from antiphon.pipelines.server.http_server import JsonLogFormatter
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import Serve, tiny_service
 from tests.pipelines.server.test_chat_completions import MESSAGES, chat, events
@@ -42,7 +42,7 @@ def test_completions_continue_texts_and_token_ids(client: TestClient, typist: La
     assert streamed[-1]["usage"]["completion_tokens"] == 8
 
 
-def test_responses_are_whole_and_come_as_named_events(client: TestClient, typist: LanguageModel) -> None:
+def test_responses_are_complete_objects_or_named_events(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate(MESSAGES, max_new_tokens=8).text
     asked = {"model": "tiny", "input": MESSAGES[0]["content"], "max_output_tokens": 8}
     told = post(client, "/v1/responses", **asked)
@@ -51,22 +51,22 @@ def test_responses_are_whole_and_come_as_named_events(client: TestClient, typist
     with client.stream("POST", "/v1/responses", json={**asked, "stream": True}) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
     assert lines.pop() == "[DONE]"
-    told_events = [json.loads(line) for line in lines]
-    kinds = [each["type"] for each in told_events]
-    assert kinds[:4] == [
+    all_events = [json.loads(line) for line in lines]
+    types = [each["type"] for each in all_events]
+    assert types[:4] == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
         "response.content_part.added",
     ]
-    assert kinds[-1] == "response.incomplete"
-    assert [each["sequence_number"] for each in told_events] == list(range(len(kinds)))
-    assert "".join(each["delta"] for each in told_events if each["type"].endswith("text.delta")) == own
+    assert types[-1] == "response.incomplete"
+    assert [each["sequence_number"] for each in all_events] == list(range(len(types)))
+    assert "".join(each["delta"] for each in all_events if each["type"].endswith("text.delta")) == own
     refused = client.post("/v1/responses", json={**asked, "previous_response_id": "resp_1"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
 
 
-def test_the_models_are_what_our_own_client_expects(client: TestClient) -> None:
+def test_models_are_listed_as_our_own_client_expects(client: TestClient) -> None:
     listed = client.get("/v1/models").json()["data"]
     assert [each["id"] for each in listed] == ["tiny", "tiny+docs"]
     assert {each["owned_by"] for each in listed} == {"antiphon"}
@@ -78,17 +78,17 @@ def test_the_models_are_what_our_own_client_expects(client: TestClient) -> None:
 def test_a_model_with_documents_answers_from_them(client: TestClient, passages: list[Passage]) -> None:
     told = chat(client, model="tiny+docs", messages=QUESTION)
     assert told["usage"]["prompt_tokens"] > 100, "the passages are in the prompt"
-    options = {"include_runs": True}
+    options = {"include_segments": True}
     streamed = events(client, model="tiny+docs", messages=QUESTION, max_tokens=12, stream_options=options)
     given = streamed[0]["passages"]
     assert [len(given), given[0]["text"]] == [2, passages[1].text]
-    said = "".join(run["text"] for each in streamed for run in each.get("runs", ()))
-    assert said == told["choices"][0]["message"]["content"]
+    text = "".join(segment["text"] for each in streamed for segment in each.get("segments", ()))
+    assert text == told["choices"][0]["message"]["content"]
     assert client.get(f"/passages/{given[0]['id']}").json()["text"] == passages[1].text
     assert client.get("/passages/none").status_code == 404
 
 
-def test_a_conversation_with_documents_keeps_its_turns_in_view(client: TestClient) -> None:
+def test_a_conversation_with_documents_has_earlier_turns_in_the_prompt(client: TestClient) -> None:
     earlier = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
     alone = chat(client, model="tiny+docs", messages=QUESTION)["usage"]["prompt_tokens"]
     assert chat(client, model="tiny+docs", messages=[*earlier, *QUESTION])["usage"]["prompt_tokens"] > alone + 12
@@ -96,7 +96,7 @@ def test_a_conversation_with_documents_keeps_its_turns_in_view(client: TestClien
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
 
 
-def test_embeddings_are_the_indexs_own(client: TestClient) -> None:
+def test_embeddings_are_those_of_the_index(client: TestClient) -> None:
     own = HashEmbedder().embed_documents(["bees", "honey"])
     told = post(client, "/v1/embeddings", input=["bees", "honey"])
     assert np.allclose([each["embedding"] for each in told["data"]], own)
@@ -105,7 +105,7 @@ def test_embeddings_are_the_indexs_own(client: TestClient) -> None:
     assert client.post("/v1/embeddings", json={"input": []}).status_code == 400
 
 
-def test_token_ids_are_not_embedded_and_what_is_wrong_is_named_as_the_client_does(client: TestClient) -> None:
+def test_token_ids_are_refused_and_errors_name_the_parameter_as_the_client_wrote_it(client: TestClient) -> None:
     told = client.post("/v1/embeddings", json={"input": [[1, 2], [3]]}).json()["error"]
     assert (told["param"], told["code"]) == ("input", "unsupported_parameter")
     assert "check_embedding_ctx_length" in told["message"]
@@ -118,14 +118,14 @@ def test_token_ids_are_not_embedded_and_what_is_wrong_is_named_as_the_client_doe
     assert told["param"] == "messages.0.content"
 
 
-def test_where_things_lie_on_the_machine_is_told_to_nobody(serve: Serve, passages: list[Passage]) -> None:
+def test_paths_of_the_machine_are_not_revealed(serve: Serve, passages: list[Passage]) -> None:
     with serve() as client:
         listed = client.get("/documents").json()["data"]
     assert [each["name"] for each in listed] == ["bees.txt"]
     assert [each["id"].partition("/")[0] for each in listed] == ["indexed"]
 
 
-def test_reranking_puts_the_best_first(client: TestClient) -> None:
+def test_reranking_returns_the_best_document_first(client: TestClient) -> None:
     told = post(
         client, "/v1/rerank", query="honey keeps", documents=["ants", {"text": "honey keeps for years"}], top_n=1
     )
@@ -138,14 +138,14 @@ def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
         text = b"# Hives\n\nA hive has frames of wax.\n"
         added = client.post("/documents", files={"file": ("../../etc/hives.md", text)})
         assert added.json() == {"id": "uploaded/hives.md", "name": "hives.md", "passages": 1, "uploaded": True}
-        options = {"include_runs": True}
+        options = {"include_segments": True}
         asked = [{"role": "user", "content": "What frames has a hive of wax?"}]
         told = events(client, model="tiny+docs", messages=asked, max_tokens=2, stream_options=options)
         assert "frames of wax" in told[0]["passages"][0]["text"]
         again = client.post("/documents", files={"file": ("hives.md", b"A hive is a box.")})
         assert again.json()["passages"] == 1
         listed = {each["name"]: each["passages"] for each in client.get("/documents").json()["data"]}
-        assert listed == {"bees.txt": 3, "hives.md": 1}, "a file of the same name takes its place"
+        assert listed == {"bees.txt": 3, "hives.md": 1}, "a file of the same name replaces it"
         assert client.delete("/documents", params={"id": "bees.txt"}).status_code == 403
         assert client.delete("/documents", params={"id": "uploaded/hives.md"}).json()["deleted"]
         assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
@@ -156,15 +156,15 @@ def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
     ("name", "content"),
     [("virus.exe", b"x"), ("empty.txt", b" "), ("binary.txt", b"\0\1\2"), ("broken.pdf", b"%PDF-1.4 nothing")],
 )
-def test_what_cannot_be_read_is_refused_and_not_kept(client: TestClient, name: str, content: bytes) -> None:
+def test_unreadable_files_are_refused_and_not_stored(client: TestClient, name: str, content: bytes) -> None:
     response = client.post("/documents", files={"file": (name, content)})
     assert response.status_code == 400
     message = response.json()["error"]["message"]
-    assert "uploads" not in message, "the place of the file on the server is nobody's business"
+    assert "uploads" not in message, "the path of the file on the server is not revealed"
     assert [each["name"] for each in client.get("/documents").json()["data"]] == ["bees.txt"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_without_its_name(
+def test_the_error_of_an_unwritable_folder_does_not_name_it(
     typist: LanguageModel,
     passages: list[Passage],
     tmp_path: Path,
@@ -173,8 +173,8 @@ def test_a_folder_that_cannot_be_written_is_told_without_its_name(
 ) -> None:
     index_passages(passages, tmp_path / "index", HashEmbedder())
     service = tiny_service(typist, tmp_path / "index")
-    monkeypatch.setattr(caplog.handler, "formatter", JsonLines())  # it is every test's handler
-    (tmp_path / "uploads").write_text("A file stands where the folder should.")
+    monkeypatch.setattr(caplog.handler, "formatter", JsonLogFormatter())  # the handler is shared by all tests
+    (tmp_path / "uploads").write_text("This file is in the place of the folder.")
     with TestClient(create_app(service)) as client:
         headers = {"X-Request-ID": "mine-7"}
         response = client.post("/documents", files={"file": ("a.txt", b"Bees.")}, headers=headers)
@@ -182,15 +182,15 @@ def test_a_folder_that_cannot_be_written_is_told_without_its_name(
     assert response.json()["error"]["message"] == "The server cannot change its documents: File exists."
     [line] = [line for line in caplog.text.splitlines() if "FileExistsError" in line]
     assert str(tmp_path) in line
-    assert json.loads(line)["request"] == "mine-7", "the log says which request it was"
+    assert json.loads(line)["request"] == "mine-7", "the log has the id of the request"
 
 
-def test_figures_are_counted(serve: Serve) -> None:
+def test_metrics_are_counted(serve: Serve) -> None:
     with serve() as client:
         chat(client)
         told = client.get("/metrics").text
         assert 'antiphon_requests_total{path="/v1/chat/completions",status="200"} 1.0' in told
         assert "antiphon_completion_tokens_total 12.0" in told
         assert "antiphon_time_to_first_token_seconds_count 1.0" in told
-        assert "antiphon_texts_running 0.0" in told
+        assert "antiphon_generations_running 0.0" in told
         assert client.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}

@@ -1,10 +1,10 @@
-"""LangChain's own standard tests with its ChatOpenAI, whose address is this server's.
+"""LangChain's standard tests of a chat model, run with ChatOpenAI against this server.
 
-The model behind it calls tools by rule, as no embedded one does; an object is decoded under the grammar of its schema
-from the scores of a tiny random model, to which quotation marks are made likely, so that its strings end.
+The model behind the server is scripted: it calls tools by rule, which no bundled model does. JSON objects are decoded
+under the grammar of their schema with a tiny random model; a bias makes quotation marks likely, so that strings end.
 
-Skipped are pictures, sounds and PDFs, in messages and in what tools say: this server reads texts. So is the stream that
-is timed from a tape: there is none.
+Tests of images, audio and PDFs are skipped because this server supports text only, and the timed stream because there
+is no recording of it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from tests.integrations.scripted import Scripted
-from tests.pipelines.server.listening import listening
+from tests.pipelines.server.live_server import live_server
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _served() -> Iterator[None]:
     service = make_service(Scripted(), ServerSettings(), name="scripted")
-    with listening(create_app(service)) as TestChatOpenAI.address:
+    with live_server(create_app(service)) as TestChatOpenAI.address:
         yield
 
 
-@pytest.mark.filterwarnings("ignore:Received a Pydantic BaseModel V1 schema")  # ChatOpenAI takes tools for those
 @pytest.mark.filterwarnings(
-    "ignore:Pydantic serializer warnings"
-)  # of what openai-python has read itself, dumped again
+    "ignore:Received a Pydantic BaseModel V1 schema"
+)  # ChatOpenAI mistakes tools for such models
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of objects that openai-python has parsed
 class TestChatOpenAI(ChatModelIntegrationTests):
     address: str
 
@@ -45,11 +45,11 @@ class TestChatOpenAI(ChatModelIntegrationTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         served = {"base_url": f"{self.address}/v1", "api_key": "none", "model": "scripted", "stream_usage": True}
-        closing = httpx.AsyncClient(
+        http_client = httpx.AsyncClient(
             limits=httpx.Limits(max_keepalive_connections=0)
-        )  # every test has a loop of its own
-        how = {"max_completion_tokens": 200, "logit_bias": {ord('"'): 100}, "max_retries": 0}
-        return served | how | {"http_async_client": closing}
+        )  # each test has a separate event loop
+        options = {"max_completion_tokens": 200, "logit_bias": {ord('"'): 100}, "max_retries": 0}
+        return served | options | {"http_async_client": http_client}
 
     @property
     def model_override_value(self) -> str:

@@ -1,4 +1,4 @@
-"""The page in a real browser: questions, coloured runs, citations, files; and hostile documents, which stay text."""
+"""The web page in a browser: questions, coloured segments, citations, uploads; hostile documents stay text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.app import create_app
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.pipelines.server.conftest import tiny_service
-from tests.pipelines.server.listening import listening
+from tests.pipelines.server.live_server import live_server
 
 INJECTIONS = (
     "<script>window.hit=1</script>",
@@ -55,7 +55,7 @@ INJECTIONS = (
 def browser() -> Iterator[Any]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
-        pytest.skip("there is no chromium on the path: apt-get install chromium")
+        pytest.skip("chromium is not on the path: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -65,13 +65,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(typist: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server over documents that are injections in text, title and file name."""
+    """Serve documents with injections in text, title and file name."""
     folder = tmp_path_factory.mktemp("page") / "index"
     hostile = [
         Passage.at(f"folder/{each}.txt", 0, f"honey {each} keeps for years", {"title": each}) for each in INJECTIONS
     ]
     index_passages(hostile, folder, HashEmbedder())
-    with listening(create_app(tiny_service(typist, folder, max_output_tokens=64, k=len(INJECTIONS)))) as url:
+    with live_server(create_app(tiny_service(typist, folder, max_output_tokens=64, k=len(INJECTIONS)))) as url:
         yield url
 
 
@@ -89,66 +89,67 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     assert problems == []
 
 
-def shows(page: Any, place: str, text: str) -> None:
-    """Wait until the page says so there; the page's policy lets no script be made of a text, not even by a test."""
-    page.locator(place, has_text=text).wait_for()
+def wait_for_text(page: Any, selector: str, text: str) -> None:
+    """Wait for a text; a locator is used because the page's policy forbids evaluating strings as scripts."""
+    page.locator(selector, has_text=text).wait_for()
 
 
 QUOTE = """async (texts) => {
     const { Answer } = await import('/static/answer.js');
-    const passages = texts.map((each, place) => ({
-        id: String(place), source: each, title: each, text: `honey ${each} keeps`, start: 0, end: 9 }));
+    const passages = texts.map((each, index) => ({
+        id: String(index), source: each, title: each, text: `honey ${each} keeps`, start: 0, end: 9 }));
     const answer = new Answer(document.getElementById('conversation'), texts[0]);
-    const runs = texts.map((each, place) => ({
-        text: each, drafted: true, passage: place + 1, start: 6, end: 6 + each.length }));
-    const annotations = texts.map((each, place) => ({ url_citation: {
-        passage: place + 1, title: each, url: each, cited_text: each, passage_start: 6,
+    const segments = texts.map((each, index) => ({
+        text: each, drafted: true, passage: index + 1, start: 6, end: 6 + each.length }));
+    const annotations = texts.map((each, index) => ({ url_citation: {
+        passage: index + 1, title: each, url: each, cited_text: each, passage_start: 6,
         passage_end: 6 + each.length } }));
-    answer.take({ passages, runs, choices: [{ delta: { annotations } }] });
+    answer.push({ passages, segments, choices: [{ delta: { annotations } }] });
 }"""
-"""Shows an answer that repeats a passage of each of these texts, and cites it."""
+"""Shows an answer that copies from and cites one passage for each of these texts."""
 
 
-def asked(page: Any, question: str) -> Any:
+def ask(page: Any, question: str) -> Any:
+    """Ask a question, wait for the answer, and return its element."""
     page.fill("#question", question)
     page.click("#send")
-    shows(page, "#status", "Answered")
+    wait_for_text(page, "#status", "Answered")
     return page.locator(".turn").last
 
 
 def test_a_question_is_answered_and_followed_up(page: Any) -> None:
     page.select_option("#model", "tiny")
-    turn = asked(page, "How do bees live?")
-    assert turn.locator(".said").inner_text()
-    assert "tokens per step" in turn.locator(".figures").inner_text()
-    asked(page, "And in winter?")
+    turn = ask(page, "How do bees live?")
+    assert turn.locator(".answer-text").inner_text()
+    assert "tokens per step" in turn.locator(".stats").inner_text()
+    ask(page, "And in winter?")
     assert page.locator(".turn").count() == 2
-    page.check("#beside")
-    beside = asked(page, "And plainly?")
-    texts = beside.locator(".said").all_inner_texts()
+    page.check("#compare")
+    compared = ask(page, "And plainly?")
+    texts = compared.locator(".answer-text").all_inner_texts()
     assert len(texts) == 2
     assert texts[0] == texts[1], "drafting changes no word"
-    page.click("#again")
+    page.click("#new-conversation")
     assert page.locator(".turn").count() == 0
 
 
-def test_runs_show_their_passage_and_nothing_of_a_document_is_markup(page: Any, address: str) -> None:
-    """The answer's events are the server's own, but for the text: every passage is quoted whole."""
+def test_segments_show_their_passage_and_document_text_is_never_markup(page: Any, address: str) -> None:
+    """Show an answer that copies every passage, made of the same events as the server sends."""
     stored = page.evaluate("fetch('/documents').then((answer) => answer.json())")["data"]
     assert len(stored) == len(INJECTIONS)
     page.evaluate(QUOTE, list(INJECTIONS))
-    runs = page.locator(".run")
-    assert runs.count() == len(INJECTIONS)
-    for place, injection in enumerate(INJECTIONS):
-        runs.nth(place).focus()
+    segments = page.locator(".segment")
+    assert segments.count() == len(INJECTIONS)
+    for index, injection in enumerate(INJECTIONS):
+        segments.nth(index).focus()
         page.keyboard.press("Enter")
-        assert page.locator("#text mark").text_content() == injection
-        assert page.locator("#place").text_content().startswith(f"[{place + 1}] {injection}")
+        assert page.locator("#passage-text mark").text_content() == injection
+        assert page.locator("#passage-location").text_content().startswith(f"[{index + 1}] {injection}")
     page.locator(".cited button").nth(3).click()
-    assert page.locator("#text mark").text_content() == INJECTIONS[3]
-    turn = asked(page, "How long does honey keep?")
-    assert turn.locator(".said").inner_text()
-    assert page.locator("script").count() == 1, "the page's own"
+    assert page.locator("#passage-text mark").text_content() == INJECTIONS[3]
+    turn = ask(page, "How long does honey keep?")
+    assert turn.locator(".answer-text").inner_text()
+    assert page.locator("script").count() == 1, "the page's own script"
     assert page.locator("#conversation :is(script, img, svg, iframe, object, embed, style, link)").count() == 0
     assert page.evaluate("window.hit") is None
 
@@ -157,11 +158,11 @@ def test_files_are_added_listed_and_removed(page: Any, tmp_path: Path) -> None:
     hostile = tmp_path / "<img src=x onerror=window.hit=1>.md"
     hostile.write_text("Wax comes from young bees.")
     page.set_input_files("#files", [hostile])
-    shows(page, "#told", "Added 1.")
-    line = page.locator("#list li", has_text="img src=x onerror=window.hit=1>.md (1 passage)")
+    wait_for_text(page, "#documents-status", "Added 1.")
+    line = page.locator("#document-list li", has_text="img src=x onerror=window.hit=1>.md (1 passage)")
     line.wait_for()
     line.locator("button").click()
-    page.wait_for_selector("#list li button", state="detached")
+    page.wait_for_selector("#document-list li button", state="detached")
     assert page.evaluate("window.hit") is None
 
 
@@ -172,12 +173,12 @@ DROP = """() => {
 }"""
 
 
-def test_a_dropped_file_that_cannot_be_read_says_why(page: Any) -> None:
+def test_a_dropped_file_that_cannot_be_read_shows_the_reason(page: Any) -> None:
     page.evaluate(DROP)
-    shows(page, "#told", "Files of this kind are not read")
+    wait_for_text(page, "#documents-status", "Files of this type are not supported")
 
 
-def test_a_file_that_is_dropped_before_the_documents_are_listed_waits_for_the_list(browser: Any, address: str) -> None:
+def test_a_file_dropped_before_the_documents_are_listed_waits_for_the_list(browser: Any, address: str) -> None:
     context = browser.new_context()
     page = context.new_page()
     waiting: list[Any] = []
@@ -188,19 +189,19 @@ def test_a_file_that_is_dropped_before_the_documents_are_listed_waits_for_the_li
     [route] = waiting
     page.evaluate(DROP)
     route.continue_()
-    shows(page, "#told", "Files of this kind are not read")
+    wait_for_text(page, "#documents-status", "Files of this type are not supported")
     context.close()
 
 
 def test_dark_light_and_small_screens(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
-    page.locator("#theme[aria-pressed=true]").wait_for()  # the page is told of the system's wish after the test is
-    ground = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(ground)
+    page.locator("#theme[aria-pressed=true]").wait_for()  # the page receives the emulated setting asynchronously
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
     page.click("#theme")
-    assert page.evaluate(ground) != dark
+    assert page.evaluate(background) != dark
     assert page.get_attribute("#theme", "aria-pressed") == "false"
     page.set_viewport_size({"width": 360, "height": 640})
-    assert page.evaluate("document.documentElement.scrollWidth <= 360"), "nothing has to be scrolled sideways"
+    assert page.evaluate("document.documentElement.scrollWidth <= 360"), "no horizontal scrolling"
     unnamed = "[...document.querySelectorAll('button, input, select, textarea')].filter((each) => !each.labels?.length"
     assert page.evaluate(f"{unnamed} && !each.textContent.trim() && !each.ariaLabel).length") == 0

@@ -23,8 +23,8 @@ from antiphon.pipelines.cli.options import (
     Precision,
 )
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-from antiphon.pipelines.models.embedded import STOPS
-from antiphon.pipelines.rendering.visible import visible_line
+from antiphon.pipelines.models.bundled import STOPS
+from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
@@ -97,22 +97,23 @@ def serve(
     if workers != 1:
         raise ValueError(ONE_WORKER.format(workers))
     with _uncollected():
+        from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
         from antiphon.pipelines.server.app import create_app
-        from antiphon.pipelines.server.running import LOOPBACK, check_free, check_place, is_loopback, run_server
+        from antiphon.pipelines.server.http_server import check_port_is_free, run_server
         from antiphon.pipelines.server.settings import ServerSettings
 
         settings = ServerSettings(
-            keys=tuple(keys or ()),
-            parallel=parallel,
-            queue=queue,
+            api_keys=tuple(keys or ()),
+            max_running=parallel,
+            max_waiting=queue,
             max_prompt_tokens=max_prompt,
             max_output_tokens=max_output,
-            origins=tuple(origins or ()),
-            hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
+            allowed_origins=tuple(origins or ()),
+            allowed_hosts=(*(LOOPBACK if is_loopback(host) else ()), *(hosts or ())),
             read_only=read_only,
         )
-        check_place(host, settings, lets_anybody=anybody)
-        check_free(host, port)
+        check_listen_address(host, settings, allow_without_key=anybody)
+        check_port_is_free(host, port)
         parts = _parts(index, embedder, device, k)
         runs = {"drafter": drafter, "dtype": dtype, "device": device, "engine": engine, "weights": weights}
         service = _service(model, settings, parts, **runs)
@@ -149,10 +150,10 @@ def _service(
 
 def _parts(index: Path | None, embedder: str | None, device: str | None, k: int) -> dict[str, Any]:
     """What an index brings along, or an embedder without one."""
-    from antiphon.retrieval import Retriever, resolve
+    from antiphon.retrieval import Retriever, load_embedder
 
     retriever: Retriever | None = None if index is None else Retriever.open(index, device=device)
-    chosen: Embedder | None = resolve(embedder, device) if embedder else retriever.embedder if retriever else None
+    chosen: Embedder | None = load_embedder(embedder, device) if embedder else retriever.embedder if retriever else None
     parts: dict[str, Any] = {"retriever": retriever, "embedder": chosen, "k": k}
     if index is not None and retriever is not None:
         place = index.resolve()
@@ -165,7 +166,7 @@ def _uploads(index: Path) -> Path | None:
     folder = index.with_name(f"{index.name}-uploads")
     for place in (index, folder if folder.exists() else folder.parent):
         if not os.access(place, os.W_OK):
-            console.err.print(f"No documents are taken: {visible_line(str(place))} cannot be written.", markup=False)
+            console.err.print(f"No documents are taken: {sanitize_line(str(place))} cannot be written.", markup=False)
             return None
     return folder
 

@@ -1,1 +1,1 @@
-"""Answers and figures for display: in the terminal, in notebooks, as Markdown. Computes none of them."""
+"""Shows answers and results in the terminal, as HTML in notebooks and as Markdown."""

@@ -1,4 +1,4 @@
-"""Answers as Markdown, with footnotes: every text in it escaped. Knows no model."""
+"""Answers as Markdown with footnotes, all text escaped."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.segments import (
     CITED,
     NEAREST,
     NOT_CITED,
-    citation_place,
+    citation_location,
     cited_segments,
-    sentence_place,
+    sentence_location,
 )
-from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
     from antiphon.pipelines.nearest import NearestSentence
 
-# Backslashes where every Markdown takes them; entities where some do not, or read HTML, tables and formulas first.
+# Backslashes for characters that every dialect escapes so; entities for those of HTML, tables and formulas.
 _ESCAPED = {character: f"\\{character}" for character in "\\`*_[]#"} | {c: f"&#{ord(c)};" for c in "&<>|~$="}
 _BLOCKS = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+])")
 
@@ -28,29 +28,33 @@ _BLOCKS = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+])")
 def answer_markdown(
     text: str, citations: Sequence[Citation], caption: str, nearest: Sequence[NearestSentence] = ()
 ) -> str:
-    """An answer, its citations bold and with footnotes that say where they stand; then the caption.
+    """Return an answer with its citations bold and their locations as footnotes, and a caption.
 
-    Of a refusal the ``nearest`` sentences stand in their place.
+    Args:
+        text: the answer.
+        citations: its citations.
+        caption: the last line.
+        nearest: the closest sentences, listed in place of footnotes if the answer is a refusal.
     """
     notes = {citation: number for number, citation in enumerate(citations, start=1)}
     segments = cited_segments(text, citations)
-    said = "".join(_piece(piece, notes[citation] if citation else None) for piece, citation in segments)
+    content = "".join(_segment(segment, notes[citation] if citation else None) for segment, citation in segments)
     footnotes = [
-        f"[^{number}]: {CITED} [{each.passage}] {_plain(citation_place(each))}" for each, number in notes.items()
+        f"[^{number}]: {CITED} [{each.passage}] {_plain(citation_location(each))}" for each, number in notes.items()
     ]
-    where = _nearest_list(nearest) if nearest else footnotes or [f"*{NOT_CITED}*"]
-    return "\n\n".join([_broken(said), *where, f"*{_plain(caption)}*"]) + "\n"
+    locations = _nearest_list(nearest) if nearest else footnotes or [f"*{NOT_CITED}*"]
+    return "\n\n".join([_preserve_lines(content), *locations, f"*{_plain(caption)}*"]) + "\n"
 
 
 def _nearest_list(nearest: Sequence[NearestSentence]) -> list[str]:
     found = [
-        f"- \\[{each.passage}\\] {_plain(sentence_place(each))}: “{_plain(' '.join(each.text.split()))}”"
+        f"- \\[{each.passage}\\] {_plain(sentence_location(each))}: “{_plain(' '.join(each.text.split()))}”"
         for each in nearest
     ]
     return [f"*{NEAREST}*", "\n".join(found)]
 
 
-def _piece(text: str, note: int | None) -> str:
+def _segment(text: str, note: int | None) -> str:
     if note is None:
         return _plain(text)
     lines = [f"**{_plain(line.strip())}**" for line in text.splitlines() if line.strip()]
@@ -58,15 +62,15 @@ def _piece(text: str, note: int | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with nothing in it that is markup within a line, or that cannot be seen."""
-    return "".join(_ESCAPED.get(character, character) for character in visible(text))
+    """Return the text without control characters and with inline markup escaped."""
+    return "".join(_ESCAPED.get(character, character) for character in sanitize(text))
 
 
-def _broken(text: str) -> str:
-    """Its lines as lines: none begins a list, a heading or a block of code."""
+def _preserve_lines(text: str) -> str:
+    """Return the text with its line breaks and indents, and no line that starts a list or a code block."""
     lines = (re.sub(r"^[ \t]+", lambda indent: "\u00a0" * len(indent[0]), line) for line in text.splitlines())
-    return "  \n".join(_BLOCKS.sub(_unblocked, line) for line in lines)
+    return "  \n".join(_BLOCKS.sub(_escape_block_start, line) for line in lines)
 
 
-def _unblocked(start: re.Match[str]) -> str:
+def _escape_block_start(start: re.Match[str]) -> str:
     return f"\\{start[3]}" if start[3] else f"{start[1]}\\{start[2]}"

@@ -1,8 +1,9 @@
-"""A text cut where its citations begin and end, and the words for where they stand. Knows no medium."""
+"""What all media show: a text split at its citations, the decoding steps of a text, and wording for locations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,60 +13,115 @@ if TYPE_CHECKING:
     from antiphon.pipelines.nearest import NearestSentence
     from antiphon.retrieval import Passage
 
-NOT_CITED = "No six words of the answer stand verbatim in a passage."
-CITED = "Stands verbatim in"
-READ = "Passages that were read"
-NEAREST = "The documents that were searched come nearest in"
+NOT_CITED = "No six words of the answer are quoted verbatim from a passage."
+CITED = "Quoted verbatim from"
+PASSAGES = "Passages in the prompt"
+NEAREST = "Closest sentences in the documents"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingStep:
+    """The text that one forward pass added.
+
+    Attributes:
+        step: its number, from 1, the prefill.
+        tokens: the number of tokens, including those without text.
+        drafted: the text of the accepted draft tokens.
+        own: the text of the model's own token after them; empty if the text ended before it.
+    """
+
+    step: int
+    tokens: int
+    drafted: str
+    own: str
 
 
 def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
-    """An answer's text in pieces, each with the citation that it is, if it is one."""
-    return _cut(text, ((each.start, each.end, each) for each in citations))
+    """Split an answer at its citations.
+
+    Args:
+        text: the answer.
+        citations: its citations.
+
+    Returns:
+        Segments of the text, each with its citation, or None.
+    """
+    return _split(text, ((each.start, each.end, each) for each in citations))
 
 
 def quoted_segments(
     passage: Passage, number: int, citations: Sequence[Citation]
 ) -> Iterator[tuple[str, Citation | None]]:
-    """The text of passage ``number`` in pieces, each with the citation that repeats it, if one does."""
+    """Split a passage at the spans that an answer quotes.
+
+    Args:
+        passage: the passage.
+        number: its number, from 1.
+        citations: the citations of the answer.
+
+    Returns:
+        Segments of the passage, each with the citation that quotes it, or None.
+    """
     spans = sorted(
         (each.source_start - passage.start, each.source_end - passage.start, index)
         for index, each in enumerate(citations)
         if each.passage == number
     )
-    return _cut(passage.text, ((start, end, citations[index]) for start, end, index in spans))
+    return _split(passage.text, ((start, end, citations[index]) for start, end, index in spans))
 
 
-def shown_source(source: str, root: Path | None = None) -> str:
-    """The source below ``root``, by default the working directory, or as it is."""
+def short_source(source: str, root: Path | None = None) -> str:
+    """Return a source as a path relative to ``root``, or unchanged if it is not below it.
+
+    Args:
+        source: the source of a document.
+        root: a folder; by default the working directory.
+    """
     path, root = Path(source), root or Path.cwd()
     return str(path.relative_to(root)) if path.is_relative_to(root) else source
 
 
-def sentence_place(sentence: NearestSentence, root: Path | None = None) -> str:
-    """Where a sentence stands: the source and the characters."""
-    return f"{shown_source(sentence.source, root)}, characters {sentence.start}-{sentence.end}"
+def sentence_location(sentence: NearestSentence, root: Path | None = None) -> str:
+    """Return the source and the characters of a sentence.
+
+    Args:
+        sentence: the sentence.
+        root: see `short_source`.
+    """
+    return f"{short_source(sentence.source, root)}, characters {sentence.start}-{sentence.end}"
 
 
-def citation_place(citation: Citation, root: Path | None = None) -> str:
-    """Where the words of a citation stand: the source and the characters."""
-    return f"{shown_source(citation.source, root)}, characters {citation.source_start}-{citation.source_end}"
+def citation_location(citation: Citation, root: Path | None = None) -> str:
+    """Return the source and the characters of the quoted text.
+
+    Args:
+        citation: the citation.
+        root: see `short_source`.
+    """
+    return f"{short_source(citation.source, root)}, characters {citation.source_start}-{citation.source_end}"
 
 
 def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
-    """One line: what an answer cost."""
+    """Return one line with the cost of an answer: tokens, steps and seconds.
+
+    Args:
+        usage: token counts.
+        steps: the summary of the forward passes.
+        finish_reason: "length" adds that the answer is truncated.
+    """
     prompt = usage.prompt_tokens
-    unfinished = "; cut off by max_new_tokens" if finish_reason == "length" else ""
-    read = f", {steps.prefill_tokens} of them read" if 0 < steps.prefill_tokens < prompt else ""
-    told = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
-    said = f"; said by weights of {steps.weights}, another model" if steps.weights else ""
+    truncated = "; cut off by max_new_tokens" if finish_reason == "length" else ""
+    prefill = f", {steps.prefill_tokens} of them prefilled" if 0 < steps.prefill_tokens < prompt else ""
+    speed = f" in {steps.steps} steps, {steps.tokens_per_step:.2f} tokens per step" if steps.steps else ""
+    weights = f"; generated with {steps.weights} weights, which change the output" if steps.weights else ""
     return (
-        f"{usage.completion_tokens} tokens{told}, "
-        f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{read}{unfinished}{said}"
+        f"{usage.completion_tokens} tokens{speed}, "
+        f"{steps.seconds:.1f} s after a prompt of {prompt} tokens{prefill}{truncated}{weights}"
     )
 
 
-def _cut(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:
-    """Ascending spans with what is between them; where two overlap, the earlier has what they share."""
+def _split(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:
+    """Yield ascending spans and the text between them; of two that overlap, the earlier one gets the shared part."""
     done = 0
     for start, end, citation in spans:
         if end <= done:

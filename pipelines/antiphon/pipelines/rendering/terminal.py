@@ -1,4 +1,4 @@
-"""Answers as rich text for the terminal. Colours are the terminal's own, and a number or a bar stands beside each."""
+"""Answers as rich text for the terminal, in its own colours, each accompanied by a number or a bar."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from antiphon.pipelines.rendering.parts import Part
+from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.segments import (
     CITED,
     NEAREST,
     NOT_CITED,
-    citation_place,
+    DecodingStep,
+    citation_location,
     cited_segments,
-    sentence_place,
+    sentence_location,
 )
-from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
@@ -30,58 +30,70 @@ COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 def answer_text(
     text: str, citations: Sequence[Citation], caption: str, nearest: Sequence[NearestSentence] = ()
 ) -> RenderableType:
-    """An answer with its citations in the colour and with the number of their passage, where they stand, a caption.
+    """Return an answer with its citations in the colour and with the number of their passage, and a caption.
 
-    Of a refusal the ``nearest`` sentences stand in their place.
+    Args:
+        text: the answer.
+        citations: its citations.
+        caption: the last line.
+        nearest: the closest sentences, listed in place of citations if the answer is a refusal.
     """
-    said = Text()
-    for piece, citation in cited_segments(text, citations):
-        said.append(visible(piece), style=f"{_color(citation.passage)} underline" if citation else "")
+    content = Text()
+    for segment, citation in cited_segments(text, citations):
+        content.append(sanitize(segment), style=f"{_color(citation.passage)} underline" if citation else "")
         if citation:
-            said.append(f"[{citation.passage}]", style=f"bold {_color(citation.passage)}")
-    return Group(said, *citation_lines(citations, nearest), Text(visible(caption), style="dim"))
+            content.append(f"[{citation.passage}]", style=f"bold {_color(citation.passage)}")
+    return Group(content, *citation_lines(citations, nearest), Text(sanitize(caption), style="dim"))
 
 
 def citation_lines(
     citations: Sequence[Citation], nearest: Sequence[NearestSentence] = (), root: Path | None = None
 ) -> list[Text]:
-    """One line for each citation: passage number, source, characters, words. Sources under ``root`` are shortened.
+    """Return one line for each citation: passage number, source, characters and text.
 
-    Of a refusal, one line for each of the ``nearest`` sentences.
+    Args:
+        citations: the citations.
+        nearest: the closest sentences, listed instead if there are any.
+        root: sources below this folder are shortened.
     """
     if nearest:
-        places = ((each.passage, sentence_place(each, root), each.text) for each in nearest)
-        return [Text(NEAREST, style="dim"), *(_line(*each) for each in places)]
+        locations = ((each.passage, sentence_location(each, root), each.text) for each in nearest)
+        return [Text(NEAREST, style="dim"), *(_line(*each) for each in locations)]
     if not citations:
         return [Text(NOT_CITED, style="dim")]
-    places = ((each.passage, citation_place(each, root), each.text) for each in citations)
-    return [Text(CITED, style="dim"), *(_line(*each) for each in places)]
+    locations = ((each.passage, citation_location(each, root), each.text) for each in citations)
+    return [Text(CITED, style="dim"), *(_line(*each) for each in locations)]
 
 
-def drafting_text(parts: Iterable[Part], caption: str) -> RenderableType:
-    """The text as it was decoded: a bar before each forward, what a draft guessed coloured, the model's own bold."""
+def trace_text(steps: Iterable[DecodingStep], caption: str) -> RenderableType:
+    """Return the text as it was decoded, with accepted draft tokens coloured and the model's own tokens bold.
+
+    Args:
+        steps: the decoding steps.
+        caption: the last line.
+    """
     text = Text()
-    for part in parts:
-        _append(text, part)
-    legend = Text("A bar begins each forward. ", style="dim")
+    for step in steps:
+        _append(text, step)
+    legend = Text("Each bar starts a forward pass. ", style="dim")
     legend.append("Coloured", style="cyan not dim")
-    legend.append(": guessed by a draft, and what the model would have said. ")
+    legend.append(": accepted draft tokens. ")
     legend.append("Bold, underlined", style="bold underline not dim")
     legend.append(": the model's own next token.")
     return Group(text, legend, Text(caption, style="dim"))
 
 
-def _append(text: Text, part: Part) -> None:
+def _append(text: Text, step: DecodingStep) -> None:
     text.append("│", style="dim")
-    text.append(visible(part.drafted), style="cyan" if part.step % 2 else "green")
-    text.append(visible(part.own), style="bold underline")
+    text.append(sanitize(step.drafted), style="cyan" if step.step % 2 else "green")
+    text.append(sanitize(step.own), style="bold underline")
 
 
-def _line(number: int, place: str, text: str) -> Text:
+def _line(number: int, location: str, text: str) -> Text:
     line = Text()
     line.append(f"  [{number}] ", style=f"bold {_color(number)}")
-    line.append(visible(place), style=_color(number))
-    line.append(f": “{visible(' '.join(text.split()))}”")
+    line.append(sanitize(location), style=_color(number))
+    line.append(f": “{sanitize(' '.join(text.split()))}”")
     return line
 
 

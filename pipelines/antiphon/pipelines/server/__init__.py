@@ -1,6 +1,6 @@
-"""A server that speaks OpenAI's protocol: language models and indexes at a URL, and a page to watch them on.
+"""An HTTP server with OpenAI's protocol: language models, indexes and a web page.
 
-Nobody imports it but the command that starts it.
+Imported by the command ``antiphon serve`` only.
 """
 
 try:

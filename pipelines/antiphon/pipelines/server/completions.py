@@ -1,4 +1,4 @@
-"""/v1/completions: texts in, what follows them out. Knows no conversations."""
+"""The endpoint /v1/completions: continues texts without a chat template."""
 
 from __future__ import annotations
 
@@ -12,136 +12,143 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from antiphon.accel.text.messages import PromptInput
-from antiphon.pipelines.server.chat import ERRORS, choices_of, predicted_texts, wanted_parameters
-from antiphon.pipelines.server.chat_objects import FINISHES
-from antiphon.pipelines.server.errors import refused_error
-from antiphon.pipelines.server.figures import metrics_of, text_logprobs, usage_of, whole_usage
-from antiphon.pipelines.server.jobs import Begun, Event, Finished, Grown, TextSoFar
-from antiphon.pipelines.server.prompts import cited_passages, completion_prompts
-from antiphon.pipelines.server.requests import CompletionRequest
-from antiphon.pipelines.server.served import ServedModel, TextWanted
+from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
+from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
+from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
+from antiphon.pipelines.server.request_conversion import completion_prompts, predicted_texts, reference_passages
+from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
+from antiphon.pipelines.server.request_schemas import CompletionRequest
+from antiphon.pipelines.server.response_fields import (
+    completion_logprobs,
+    metrics_object,
+    usage_counts,
+    usage_object,
+)
 from antiphon.pipelines.server.service import Service, key_of, service_of
-from antiphon.pipelines.server.streaming import DONE, event_line, merged, prepared, read_all, streamed, unless_gone
+from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 
 router = APIRouter(responses=ERRORS)
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionAsked:
-    """A request, and who answers it."""
+@router.post("/v1/completions", tags=["OpenAI"])
+async def text_completions(body: CompletionRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
+    """Continue texts; with ``stream`` as server-sent events."""
+    service = service_of(request)
+    body.check_supported()
+    served = service.model(body.model)
+    if served.rag is not None:
+        message = f"The model {served.id!r} answers questions; use /v1/chat/completions."
+        raise unsupported_parameter("model", message)
+    prompts = await run_in_thread(completion_prompts, body, served.language_model.tokenizer)
+    completion = PreparedCompletion(body, served, prompts)
+    jobs = service.submit(_generations(service, completion), served, key, body.user)
+    if body.stream:
+        return await stream(request, _stream_lines(completion, merge_events(jobs)), jobs)
+    return JSONResponse(_completion_object(completion, await collect(request, jobs)))
 
-    request: CompletionRequest
+
+@dataclass(frozen=True, slots=True)
+class PreparedCompletion:
+    """A completion request with its model, its prompts, and the id and time of its response."""
+
+    body: CompletionRequest
     served: ServedModel
     prompts: Sequence[PromptInput]
     id: str = field(default_factory=lambda: f"cmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """The answer, or a chunk of it: both look alike."""
+    def to_object(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+        """Return the response or a chunk of the stream; both have the same fields.
+
+        Args:
+            choices: its choices.
+            **fields: further fields.
+        """
         named = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.id}
-        return {**named, "choices": choices, **more}
+        return {**named, "choices": choices, **fields}
 
 
-@router.post("/v1/completions", tags=["OpenAI"])
-async def text_completions(
-    asked: CompletionRequest, request: Request, key: Annotated[str, Depends(key_of)]
-) -> Response:
-    """Continue texts; with ``stream`` as server-sent events."""
-    service = service_of(request)
-    asked.check_offered()
-    served = service.model(asked.model)
-    if served.rag is not None:
-        raise refused_error("model", f"The model {served.id!r} answers questions; ask by /v1/chat/completions.")
-    tokenizer = served.language_model.tokenizer
-    prompts = await prepared(completion_prompts, asked, tokenizer)
-    completion = CompletionAsked(asked, served, prompts)
-    jobs = service.submit(_wanted_texts(service, completion), served, key, asked.user)
-    if asked.stream:
-        return await streamed(request, _lines(completion, merged(jobs)), jobs)
-    texts = [TextSoFar(job) for job in jobs]
-    await unless_gone(request, read_all(texts), jobs)
-    return JSONResponse(_whole(completion, texts))
-
-
-def _wanted_texts(service: Service, completion: CompletionAsked) -> list[TextWanted]:
-    asked = completion.request
-    count = choices_of(service, asked)
-    if count * len(completion.prompts) > service.settings.max_choices:
-        most = service.settings.max_choices
-        raise refused_error(
-            "prompt", f"{count * len(completion.prompts)} texts are asked for; this server gives {most}."
+def _generations(service: Service, completion: PreparedCompletion) -> list[GenerationRequest]:
+    """Return ``n`` generations for each prompt."""
+    body, limit = completion.body, service.settings.max_choices
+    n = num_choices(service, body)
+    total = n * len(completion.prompts)
+    if total > limit:
+        raise unsupported_parameter(
+            "prompt", f"The request asks for {total} texts; the limit of this server is {limit}."
         )
-    schema = asked.response_format.wanted if asked.response_format else None
-    passages, predicted = cited_passages(asked.references or ()), predicted_texts(asked)
+    schema = body.response_format.required_schema if body.response_format else None
+    passages, predicted = reference_passages(body.references), predicted_texts(body)
+    formatting = {"logprobs": body.logprobs, "json_schema": schema}
     return [
-        TextWanted(prompt, {**parameters, "logprobs": asked.logprobs, "json_schema": schema}, passages, predicted)
+        GenerationRequest(
+            prompt, choice_parameters(service, body, completion.served, index) | formatting, passages, predicted
+        )
         for prompt in completion.prompts
-        for place in range(count)
-        for parameters in [wanted_parameters(service, asked, completion.served, place)]
+        for index in range(n)
     ]
 
 
-def _whole(completion: CompletionAsked, texts: Sequence[TextSoFar]) -> dict[str, Any]:
-    ended = [text.ended for text in texts if text.ended is not None]
-    usage = _usage(completion, ended)
-    choices = [_choice(completion, place, text) for place, text in enumerate(texts)]
-    return completion.body(choices, usage=usage, metrics=metrics_of(ended))
+def _completion_object(completion: PreparedCompletion, texts: Sequence[CollectedText]) -> dict[str, Any]:
+    finished = [text.finished for text in texts if text.finished is not None]
+    choices = [_choice_object(completion, index, text) for index, text in enumerate(texts)]
+    return completion.to_object(choices, usage=_usage(completion, finished), metrics=metrics_object(finished))
 
 
-def _usage(completion: CompletionAsked, ended: Sequence[Finished]) -> dict[str, Any]:
-    """Each prompt counts once, however many choices it has."""
-    usage = whole_usage(ended, is_predicted=completion.request.prediction is not None)
-    prompt = sum(each.completion.usage.prompt_tokens for each in ended[:: completion.request.n or 1])
-    return usage | usage_of(prompt, usage["completion_tokens"])
+def _usage(completion: PreparedCompletion, finished: Sequence[Finished]) -> dict[str, Any]:
+    """Return the usage, in which each prompt counts once for all of its choices."""
+    usage = usage_object(finished, is_predicted=completion.body.prediction is not None)
+    prompt = sum(each.completion.usage.prompt_tokens for each in finished[:: completion.body.n or 1])
+    return usage | usage_counts(prompt, usage["completion_tokens"])
 
 
-def _choice(completion: CompletionAsked, place: int, text: TextSoFar) -> dict[str, Any]:
-    asked, tokenizer = completion.request, completion.served.language_model.tokenizer
-    ended = text.ended
+def _choice_object(completion: PreparedCompletion, index: int, text: CollectedText) -> dict[str, Any]:
+    body, finished = completion.body, text.finished
     logprobs = None
-    if asked.logprobs is not None and ended is not None:
-        logprobs = text_logprobs(ended.completion.logprobs, tokenizer, 0)
+    if body.logprobs is not None and finished is not None:
+        logprobs = completion_logprobs(finished.completion.logprobs, completion.served.language_model.tokenizer)
     return {
-        "index": place,
+        "index": index,
         "text": text.text,
-        "finish_reason": FINISHES[ended.completion.finish_reason] if ended else None,
+        "finish_reason": FINISH_REASONS[finished.completion.finish_reason] if finished else None,
         "logprobs": logprobs,
-        **({"token_ids": text.tokens} if asked.return_token_ids else {}),
+        **({"token_ids": text.tokens} if body.return_token_ids else {}),
     }
 
 
-async def _lines(completion: CompletionAsked, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
-    asked = completion.request
-    ended: dict[int, Finished] = {}
-    written: dict[int, int] = {}
-    prompts: dict[int, int] = {}
-    options = asked.stream_options
-    async for place, event in events:
-        choice: dict[str, Any] = {"index": place, "text": "", "finish_reason": None, "logprobs": None}
+async def _stream_lines(completion: PreparedCompletion, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+    """Yield a chunk for each event; then usage and metrics, and the end."""
+    finished: dict[int, Finished] = {}
+    num_tokens: dict[int, int] = {}
+    prompt_tokens: dict[int, int] = {}
+    options = completion.body.stream_options
+    async for index, event in events:
+        choice: dict[str, Any] = {"index": index, "text": "", "finish_reason": None, "logprobs": None}
         match event:
-            case Begun():
-                prompts[place] = event.stream.prompt_tokens
-            case Grown():
-                written[place] = event.written
-                choice |= _grown_choice(completion, event)
+            case Started():
+                prompt_tokens[index] = event.stream.prompt_tokens
+            case Delta():
+                num_tokens[index] = event.num_tokens
+                choice |= _delta_fields(completion, event)
             case Finished():
-                ended[place] = event
-                choice["finish_reason"] = FINISHES[event.completion.finish_reason]
-        usage = {}
+                finished[index] = event
+                choice["finish_reason"] = FINISH_REASONS[event.completion.finish_reason]
+        fields = {}
         if options is not None and options.continuous_usage_stats:
-            usage = {"usage": usage_of(prompts.get(place, 0), written.get(place, 0))}
-        yield event_line(completion.body([choice], **usage))
+            fields["usage"] = usage_counts(prompt_tokens.get(index, 0), num_tokens.get(index, 0))
+        yield sse_event(completion.to_object([choice], **fields))
     if options is not None and (options.include_usage or options.continuous_usage_stats):
-        told = [ended[place] for place in sorted(ended)]
-        yield event_line(completion.body([], usage=_usage(completion, told), metrics=metrics_of(told)))
+        ordered = [finished[index] for index in sorted(finished)]
+        usage, metrics = _usage(completion, ordered), metrics_object(ordered)
+        yield sse_event(completion.to_object([], usage=usage, metrics=metrics))
     yield DONE
 
 
-def _grown_choice(completion: CompletionAsked, event: Grown) -> dict[str, Any]:
-    asked = completion.request
-    choice: dict[str, Any] = {"text": event.text}
-    if asked.return_token_ids:
-        choice["token_ids"] = list(event.tokens)
-    if asked.logprobs is not None:
-        choice["logprobs"] = text_logprobs(event.logprobs, completion.served.language_model.tokenizer, 0)
-    return choice
+def _delta_fields(completion: PreparedCompletion, event: Delta) -> dict[str, Any]:
+    body = completion.body
+    fields: dict[str, Any] = {"text": event.text}
+    if body.return_token_ids:
+        fields["token_ids"] = list(event.tokens)
+    if body.logprobs is not None:
+        fields["logprobs"] = completion_logprobs(event.logprobs, completion.served.language_model.tokenizer)
+    return fields

@@ -1,6 +1,7 @@
-"""/documents: files into the index, listed and taken out again. What a file is called is never a path.
+"""The endpoint /documents: lists, uploads and removes documents of the index.
 
-An uploaded file is kept under a name of the server's own; the name that it came with is only shown.
+An uploaded file is stored under a name that the server chooses; the client's file name is only displayed and is never
+used as a path.
 """
 
 from __future__ import annotations
@@ -18,65 +19,64 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Depends, File, Request, UploadFile
 
-from antiphon.pipelines.rendering.visible import visible_line
-from antiphon.pipelines.server.chat import ERRORS
-from antiphon.pipelines.server.errors import ApiError
-from antiphon.pipelines.server.figures import source_name
+from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.server.errors import ERRORS, ApiError
+from antiphon.pipelines.server.response_fields import file_name
 from antiphon.pipelines.server.service import Service, key_of, service_of
 from antiphon.retrieval import LocalIndex, Passage, Retriever, chunk_document, read_document
 from antiphon.retrieval.chunk import MAX_TOKENS
-from antiphon.retrieval.load import SUFFIXES
+from antiphon.retrieval.formats import SUFFIXES
 
 logger = logging.getLogger("antiphon.server")
 
-LONGEST_NAME = 120
+MAX_NAME_LENGTH = 120
 UPLOADED = "uploaded/"
-"""What the sources of uploaded documents begin with: no path, a name."""
+"""The prefix of the sources of uploaded documents, which are names and not paths."""
 
 router = APIRouter(responses=ERRORS, tags=["Documents"])
 
 
 def retriever_of(service: Service) -> Retriever | None:
-    """The retriever of the model that answers from documents, if there is one whose index can be looked into."""
+    """Return the retriever of the model that answers from documents, if it is a `Retriever`."""
     rags = [served.rag for served in service.models.values() if served.rag is not None]
     found = rags[0].retriever if rags else None
     return found if isinstance(found, Retriever) else None
 
 
 def index_of(service: Service) -> LocalIndex | None:
-    """The index of the model that answers from documents, if it is a folder."""
+    """Return the index of the model that answers from documents, if it is a local folder."""
     retriever = retriever_of(service)
     return retriever.index if retriever is not None and isinstance(retriever.index, LocalIndex) else None
 
 
-def shown_name(given: str | None) -> str:
-    """The name of an uploaded file as it is shown: one line, without folders, not too long."""
-    last = source_name(unicodedata.normalize("NFC", given or "")).strip()
-    name = visible_line(last)[-LONGEST_NAME:]
+def display_name(given: str | None) -> str:
+    """Return the file name of an upload for display: one line, without folders, of limited length."""
+    last = file_name(unicodedata.normalize("NFC", given or "")).strip()
+    name = sanitize_line(last)[-MAX_NAME_LENGTH:]
     return "document" if name in ("", ".", "..") else name
 
 
 @router.get("/documents")
 def list_documents(request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """The documents of the index, and how many passages each has."""
+    """List the documents of the index with their numbers of passages."""
     service = service_of(request)
     index = index_of(service)
     sources = {} if index is None else index.sources()
     data = [
         {
-            "id": _shown_id(source),
-            "name": source_name(source),
+            "id": _public_id(source),
+            "name": file_name(source),
             "passages": count,
             "uploaded": source.startswith(UPLOADED),
         }
         for source, count in sources.items()
     ]
-    can_change = index is not None and service.uploads is not None
-    return {"object": "list", "data": data, "read_only": not can_change, "suffixes": list(SUFFIXES)}
+    is_writable = index is not None and service.uploads is not None
+    return {"object": "list", "data": data, "read_only": not is_writable, "suffixes": list(SUFFIXES)}
 
 
-def _shown_id(source: str) -> str:
-    """What clients call a document: an uploaded one by its source, others not by where they lie on this machine."""
+def _public_id(source: str) -> str:
+    """Return the id of a document for clients, which reveals no path of this machine."""
     return source if source.startswith(UPLOADED) else f"indexed/{sha256(source.encode()).hexdigest()[:16]}"
 
 
@@ -84,92 +84,91 @@ def _shown_id(source: str) -> str:
 async def upload_document(
     request: Request, file: Annotated[UploadFile, File()], _: Annotated[str, Depends(key_of)]
 ) -> dict[str, Any]:
-    """Put a file into the index; an uploaded one of the same name is replaced."""
+    """Add a file to the index; it replaces an uploaded one of the same name."""
     service = service_of(request)
-    retriever, folder = _changeable(service)
+    retriever, folder = _writable_index(service)
     content = await file.read()
-    return await asyncio.to_thread(_put, service, retriever, folder, shown_name(file.filename), content)
+    return await asyncio.to_thread(_add, service, retriever, folder, display_name(file.filename), content)
 
 
 @router.delete("/documents")
 async def remove_document(id: str, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """Take an uploaded document out of the index."""
+    """Remove an uploaded document from the index."""
     service = service_of(request)
-    retriever, folder = _changeable(service)
+    retriever, folder = _writable_index(service)
     if not id.startswith(UPLOADED):
-        raise ApiError(403, "Only uploaded documents can be removed here; others are removed where they were indexed.")
+        message = "Only uploaded documents can be removed here; remove others with the command that indexed them."
+        raise ApiError(403, message)
     return await asyncio.to_thread(_remove, service, retriever, folder, id)
 
 
-def _changeable(service: Service) -> tuple[Retriever, Path]:
+def _writable_index(service: Service) -> tuple[Retriever, Path]:
+    """Return the retriever and the folder of uploads, or refuse with 404 or 403."""
     retriever = retriever_of(service)
     if retriever is None or index_of(service) is None:
-        raise ApiError(404, "This server has no index that takes documents; start it with --index FOLDER.")
+        raise ApiError(404, "This server has no index for documents; start it with --index FOLDER.")
     if service.uploads is None:
-        raise ApiError(403, "This server only reads its documents: it was started so, or may not write their folder.")
+        raise ApiError(403, "The documents of this server are read-only: it was started so, or cannot write them.")
     return retriever, service.uploads
 
 
-def _put(service: Service, retriever: Retriever, folder: Path, name: str, content: bytes) -> dict[str, Any]:
+def _add(service: Service, retriever: Retriever, folder: Path, name: str, content: bytes) -> dict[str, Any]:
     suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:
-        raise ApiError(400, f"Files of this kind are not read; only {' '.join(SUFFIXES)}.", param="file")
+        raise ApiError(400, f"Files of this type are not supported, only {' '.join(SUFFIXES)}.", param="file")
     source = f"{UPLOADED}{name}"
-    beside = folder / f"{uuid4().hex}{suffix}"
+    temporary = folder / f"{uuid4().hex}{suffix}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside.write_bytes(content)
-        document = replace(read_document(beside), source=source)
-        passages = chunk_document(document, retriever.embedder.count_tokens, max_tokens=_limit(retriever))
-        with service.changing:
-            _exchange(retriever, source, passages)
-            beside.replace(_place(folder, source))
+        temporary.write_bytes(content)
+        document = replace(read_document(temporary), source=source)
+        max_tokens = min(MAX_TOKENS, retriever.embedder.max_tokens)
+        passages = chunk_document(document, retriever.embedder.count_tokens, max_tokens=max_tokens)
+        with service.index_lock:
+            _replace_passages(retriever, source, passages)
+            temporary.replace(_stored_path(folder, source))
     except ValueError as error:
-        said = str(error).replace(str(beside), "the file")
-        raise ApiError(400, f"The file cannot be read: {said}", param="file") from error
+        reason = str(error).replace(str(temporary), "the file")
+        raise ApiError(400, f"The file cannot be read: {reason}", param="file") from error
     except OSError as error:
-        raise _unkept(error) from error
+        raise _write_error(error) from error
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return {"id": source, "name": name, "passages": len(passages), "uploaded": True}
 
 
-def _place(folder: Path, source: str) -> Path:
-    """Where an uploaded file is kept: under the hash of its source."""
+def _stored_path(folder: Path, source: str) -> Path:
+    """Return the path of an uploaded file, named by the hash of its source."""
     return folder / f"{sha256(source.encode()).hexdigest()}{Path(source).suffix.lower()}"
 
 
-def _limit(retriever: Retriever) -> int:
-    return min(MAX_TOKENS, retriever.embedder.max_tokens)
-
-
-def _exchange(retriever: Retriever, source: str, passages: Sequence[Passage]) -> None:
-    """Put the passages of a source in, and take out what an earlier file of that name had besides."""
+def _replace_passages(retriever: Retriever, source: str, passages: Sequence[Passage]) -> None:
+    """Add the passages of a source, then remove those of an earlier file of the same name."""
     index = retriever.index
     before = set(index.ids_of(source)) if isinstance(index, LocalIndex) else set()
     retriever.add(passages)
-    if left := before - {passage.id for passage in passages}:
-        retriever.remove(sorted(left))
+    if outdated := before - {passage.id for passage in passages}:
+        retriever.remove(sorted(outdated))
 
 
 def _remove(service: Service, retriever: Retriever, folder: Path, source: str) -> dict[str, Any]:
     index = index_of(service)
-    with service.changing:
+    with service.index_lock:
         ids = [] if index is None else index.ids_of(source)
         if not ids:
-            raise ApiError(404, "There is no such document in the index.")
+            raise ApiError(404, "The index has no such document.")
         if index is not None and len(ids) == len(index):
-            raise ApiError(409, "It is the last document; an index holds one at least. Upload another one first.")
+            raise ApiError(409, "This is the last document, and an index needs at least one. Upload another one first.")
         try:
             retriever.remove(ids)
-            _place(folder, source).unlink(missing_ok=True)
+            _stored_path(folder, source).unlink(missing_ok=True)
         except OSError as error:
-            raise _unkept(error) from error
+            raise _write_error(error) from error
     return {"id": source, "deleted": True}
 
 
-def _unkept(error: OSError) -> ApiError:
-    """The error of a folder that cannot be written; where it is stands in the log alone."""
+def _write_error(error: OSError) -> ApiError:
+    """Return the error of a folder that cannot be written; its path is logged and not sent."""
     logger.error("the documents cannot be changed", exc_info=error)
     return ApiError(500, f"The server cannot change its documents: {error.strerror or 'there is no room for them'}.")

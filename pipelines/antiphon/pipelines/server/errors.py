@@ -1,4 +1,4 @@
-"""Errors in OpenAI's form: a sentence, a type, the parameter at fault and a code. Knows no endpoint."""
+"""Errors in OpenAI's format: message, type, parameter and code."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from antiphon.pipelines.rendering.visible import visible_line
+from antiphon.pipelines.rendering.sanitize import sanitize_line
 
-NOTHING = "There is nothing at this address; those of OpenAI's protocol begin with /v1."
-NO_OBJECT = "The body has to be a JSON object, with the header Content-Type: application/json; that header was: {}."
+NOT_FOUND = "This server has no such endpoint; those of OpenAI's protocol begin with /v1."
+NOT_AN_OBJECT = "The body must be a JSON object, with the header Content-Type: application/json; that header was: {}."
+INTERNAL_ERROR = "The server failed internally; its log has the details under this request's id."
 
-_KIND = re.compile(r"str|int|float|bool|dict|list|(?:list|dict|constrained|function|nullable)\W.*|[A-Z]\w*")
-"""What pydantic calls the kinds of a union, in the place of an error."""
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+_TYPE_NAME = re.compile(r"str|int|float|bool|dict|list|(?:list|dict|constrained|function|nullable)\W.*|[A-Z]\w*")
+"""Names of union members that pydantic inserts into the location of an error."""
 
 logger = logging.getLogger("antiphon.server")
 
-TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-INVALID = "invalid_request_error"
-FAILED = "The server failed inside; its log says more, under this request's id."
-
 
 class ErrorDetail(BaseModel):
-    """What went wrong, as OpenAI's clients read it."""
+    """The error as OpenAI's clients read it."""
 
     message: str
     type: str
@@ -38,13 +37,27 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is none."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody} for status in (400, 401, 403, 404, 408, 413, 429, 500, 501, 503)
+}
+"""The error responses that endpoints declare in the OpenAPI schema."""
+
+
 class ApiError(Exception):
-    """A request is refused: the status, a sentence, and which parameter is at fault, if one is."""
+    """An error response to a request.
+
+    Args:
+        status: the HTTP status.
+        message: a sentence for the client.
+        param: the request parameter at fault, if there is one.
+        code: a machine-readable code; by default the status.
+        headers: further response headers.
+    """
 
     def __init__(
         self,
@@ -63,39 +76,50 @@ class ApiError(Exception):
 
 
 class BodyError(HTTPException):
-    """A body is refused while it is read; of the framework's own kind, since it makes a 400 of any other then."""
+    """An error while the body is read.
+
+    It derives from HTTPException because FastAPI turns any other exception at that point into a 400.
+    """
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.status, str(error), error.headers)
         self.error = error
 
 
-def refused_error(param: str, reason: str) -> ApiError:
-    """The error of a parameter that is not offered, or not with this value."""
-    return ApiError(400, reason, param=param, code="unsupported_parameter")
+def unsupported_parameter(param: str, message: str) -> ApiError:
+    """Return the error of a parameter that is not supported, or not with this value.
+
+    Args:
+        param: the name of the parameter.
+        message: a sentence for the client.
+    """
+    return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
-def ending() -> ApiError:
-    """The error of what is not ready when the server ends."""
-    return ApiError(503, "The server is ending, and this answer is not ready; ask again later.", code="server_ending")
+def shutdown_error() -> ApiError:
+    """Return the error of a request that is not finished when the server shuts down."""
+    message = "The server is shutting down, and this answer is not finished; try again later."
+    return ApiError(503, message, code="server_shutting_down")
 
 
-def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """The body; characters that no JSON can hold are replaced."""
-    kind = TYPES.get(status, INVALID if status < 500 else "server_error")
-    said = message.encode("utf-8", "replace").decode()
-    detail = ErrorDetail(message=said, type=kind, param=param, code=code or str(status))
+def error_body(error: ApiError) -> dict[str, Any]:
+    """Return the body of an error response; characters that JSON cannot encode are replaced."""
+    error_type = ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    message = str(error).encode("utf-8", "replace").decode()
+    detail = ErrorDetail(message=message, type=error_type, param=error.param, code=error.code or str(error.status))
     return ErrorBody(error=detail).model_dump()
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    """The error as an answer."""
-    body = error_body(error.status, str(error), error.param, error.code)
-    return JSONResponse(body, error.status, headers=error.headers)
+    """Return the error as an HTTP response."""
+    return JSONResponse(error_body(error), error.status, headers=error.headers)
 
 
-def error_of(error: BaseException) -> ApiError:
-    """What an error in answering a request tells its client: what was given wrongly in full, what failed inside not."""
+def to_api_error(error: BaseException) -> ApiError:
+    """Convert an exception to the error that the client receives.
+
+    Messages of ValueError, TypeError and ImportError are passed on; others are logged and hidden.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, (ValueError, TypeError)):
@@ -103,45 +127,46 @@ def error_of(error: BaseException) -> ApiError:
     if isinstance(error, ImportError):
         return ApiError(501, str(error))
     logger.error("a request failed", exc_info=error)
-    return ApiError(500, FAILED)
+    return ApiError(500, INTERNAL_ERROR)
 
 
-def _parameter(place: Sequence[str | int]) -> str | None:
-    """The name of the parameter at a place of a request; kinds among which a value has to be are no part of it."""
-    names = [str(part) for part in place[1:] if isinstance(part, int) or not _KIND.fullmatch(part)]
+def _parameter(location: Sequence[str | int]) -> str | None:
+    """Return the dotted name of the parameter at a location that pydantic reports, without union members."""
+    names = [str(part) for part in location[1:] if isinstance(part, int) or not _TYPE_NAME.fullmatch(part)]
     return ".".join(names) or None
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Give all errors of an application this form."""
+    """Make the application answer every error in OpenAI's format."""
 
     @app.exception_handler(ApiError)
-    async def _of_ours(_: Request, error: ApiError) -> JSONResponse:
+    async def _api_error(_: Request, error: ApiError) -> JSONResponse:
         return error_response(error)
 
     @app.exception_handler(BodyError)
-    async def _of_a_body(_: Request, error: BodyError) -> JSONResponse:
+    async def _body_error(_: Request, error: BodyError) -> JSONResponse:
         return error_response(error.error)
 
     @app.exception_handler(RequestValidationError)
-    async def _malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def _validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
         found = error.errors()
         if tuple(found[0]["loc"]) == ("body",):
-            kind = request.headers.get("content-type", "")
-            return error_response(ApiError(400, NO_OBJECT.format(visible_line(kind)[:80] or "none")))
+            content_type = request.headers.get("content-type", "")
+            return error_response(ApiError(400, NOT_AN_OBJECT.format(sanitize_line(content_type)[:80] or "none")))
         if found[0]["type"] == "json_invalid":
-            return error_response(ApiError(400, f"The body is no JSON: {found[0]['ctx']['error']}."))
-        place = _parameter(found[0]["loc"])
-        told = "; or: ".join(dict.fromkeys(str(each["msg"]) for each in found if _parameter(each["loc"]) == place))
-        return error_response(ApiError(400, f"{place}: {told}" if place else told, param=place))
+            return error_response(ApiError(400, f"The body is not valid JSON: {found[0]['ctx']['error']}."))
+        param = _parameter(found[0]["loc"])
+        reasons = [str(each["msg"]) for each in found if _parameter(each["loc"]) == param]
+        message = "; or: ".join(dict.fromkeys(reasons))
+        return error_response(ApiError(400, f"{param}: {message}" if param else message, param=param))
 
     @app.exception_handler(HTTPException)
-    async def _of_the_framework(_: Request, error: HTTPException) -> JSONResponse:
-        message = {404: NOTHING, 405: "This address takes another method."}
-        said = message.get(error.status_code, str(error.detail))
+    async def _http_exception(_: Request, error: HTTPException) -> JSONResponse:
+        messages = {404: NOT_FOUND, 405: "This endpoint does not support that HTTP method."}
+        message = messages.get(error.status_code, str(error.detail))
         headers = dict(error.headers) if error.headers else None
-        return error_response(ApiError(error.status_code, said, headers=headers))
+        return error_response(ApiError(error.status_code, message, headers=headers))
 
     @app.exception_handler(Exception)
     async def _unexpected(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(error_body(500, FAILED), 500)
+        return error_response(ApiError(500, INTERNAL_ERROR))

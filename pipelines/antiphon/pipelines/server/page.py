@@ -1,6 +1,6 @@
-"""The page at /, and the files that it is made of: they ship with the package and need no other place.
+"""The web page at / and its static files, which ship with the package.
 
-They hold nothing of documents or answers, so whoever reaches the server may have them.
+The files contain no documents and no answers, so they are served without a key.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 def page() -> FileResponse:
-    """The page."""
+    """Serve the page."""
     return FileResponse(FILES / "index.html")
 
 
 @router.get("/docs")
-def addresses() -> FileResponse:
-    """The addresses of the server, for people."""
+def api_reference() -> FileResponse:
+    """Serve the list of endpoints, which the page reads from /openapi.json."""
     return FileResponse(FILES / "docs.html")
 
 
-def add_files(app: FastAPI) -> None:
-    """Serve the page's files."""
+def add_static_files(app: FastAPI) -> None:
+    """Serve the page's files under /static."""
     app.mount("/static", StaticFiles(directory=FILES))

@@ -1,65 +1,292 @@
-"""/v1/responses: OpenAI's newer words for the same answers, whole or as named events. Keeps no conversation."""
+"""The endpoint /v1/responses, OpenAI's newer protocol: response object and stream of named events.
+
+A request is converted to a chat request (`responses_schema`). The server stores no responses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
+from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from antiphon.pipelines.server.chat import ERRORS, chat_text
-from antiphon.pipelines.server.chat_objects import ChatAsked
-from antiphon.pipelines.server.errors import error_of
-from antiphon.pipelines.server.jobs import Begun, Event, Finished, Grown, TextSoFar
-from antiphon.pipelines.server.prompts import chat_prompt_of
-from antiphon.pipelines.server.response_objects import ResponseAsked, response_object
-from antiphon.pipelines.server.response_requests import ResponseRequest, as_chat
-from antiphon.pipelines.server.response_stream import ResponseStream
+from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.pipelines.server.chat_completions import PreparedChat, chat_generation, tool_call_objects
+from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
+from antiphon.pipelines.server.request_conversion import make_chat_prompt
+from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
+from antiphon.pipelines.server.response_fields import annotation_objects, chat_logprobs, metrics_object
+from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
 from antiphon.pipelines.server.service import key_of, service_of
-from antiphon.pipelines.server.streaming import DONE, event_line, merged, prepared, read_all, streamed, unless_gone
+from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 
 router = APIRouter(responses=ERRORS)
 
 
 @router.post("/v1/responses", tags=["OpenAI"])
-async def create_response(asked: ResponseRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
+async def create_response(body: ResponseRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
     """Answer an input; with ``stream`` as named server-sent events."""
     service = service_of(request)
-    chat_request = as_chat(asked)
-    chat_request.check_offered()
-    served = service.model(asked.model)
-    prompt = await prepared(chat_prompt_of, chat_request, served.language_model.tokenizer)
-    response = ResponseAsked(asked, ChatAsked(chat_request, served, prompt))
-    jobs = service.submit([chat_text(service, response.chat, 0)], served, key, asked.user)
-    if asked.stream:
-        return await streamed(request, _lines(response, merged(jobs)), jobs)
-    text = TextSoFar(jobs[0])
-    await unless_gone(request, read_all([text]), jobs)
-    return JSONResponse(response_object(response, text))
+    chat_body = to_chat_request(body)
+    chat_body.check_supported()
+    served = service.model(body.model)
+    prompt = await run_in_thread(make_chat_prompt, chat_body, served.language_model.tokenizer)
+    response = PreparedResponse(body, PreparedChat(chat_body, served, prompt))
+    jobs = service.submit([chat_generation(service, response.chat, 0)], served, key, body.user)
+    if body.stream:
+        return await stream(request, _stream_lines(response, merge_events(jobs)), jobs)
+    [text] = await collect(request, jobs)
+    return JSONResponse(_response_object(response, text))
 
 
-async def _lines(response: ResponseAsked, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
-    """The stream; an error after its beginning is told as an event, and as a response that has failed."""
-    stream, has_begun = ResponseStream(response), False
+@dataclass(frozen=True, slots=True)
+class PreparedResponse:
+    """A request with its equivalent chat, and the ids and time of its response."""
+
+    body: ResponseRequest
+    chat: PreparedChat
+    id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
+    message_id: str = field(default_factory=lambda: f"msg_{uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def to_object(self, status: str, output: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+        """Return the response object.
+
+        Args:
+            status: "in_progress", "completed", "incomplete" or "failed".
+            output: its items.
+            **fields: fields that replace the defaults.
+        """
+        body, choice = self.body, self.body.tool_choice
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "model": self.chat.served.id,
+            "output": output,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": None,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "prompt_cache_key": body.prompt_cache_key,
+            "reasoning": None,
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": False,
+            "background": False,
+            "temperature": body.temperature or 0.0,
+            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "presence_penalty": self.chat.body.presence_penalty or 0.0,
+            "frequency_penalty": self.chat.body.frequency_penalty or 0.0,
+            "top_logprobs": body.top_logprobs or 0,
+            "text": {"format": {"type": "text"}} if body.text is None else _text_options(body.text),
+            "tool_choice": choice or "auto" if isinstance(choice, str | None) else choice.model_dump(),
+            "tools": [{"strict": False, **tool.model_dump()} for tool in body.tools or ()],
+            "truncation": "disabled",
+            "usage": None,
+            "user": body.user,
+            **fields,
+        }
+
+    def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the message item.
+
+        Args:
+            status: its status.
+            content: its parts.
+        """
+        named = {"type": "message", "id": self.message_id, "role": "assistant", "status": status}
+        return {**named, "content": content}
+
+    def logprobs(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+        """Return the logprobs as JSON, or an empty list if the request does not include them."""
+        if not self.chat.body.logprobs:
+            return []
+        entries: list[dict[str, Any]] = chat_logprobs(logprobs, self.chat.served.language_model.tokenizer)["content"]
+        return entries
+
+    def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
+        """Return the complete response: its message, unless there are only tool calls, and its tool calls.
+
+        Args:
+            text: the generated text.
+            started: the first event, with the passages that may be cited.
+            finished: the last event.
+        """
+        output, completion = self.chat.parse(text), finished.completion
+        is_complete = completion.finish_reason == "stop"
+        status = "completed" if is_complete else "incomplete"
+        items = [_function_call(call) for call in tool_call_objects(output)]
+        if output.content or not items:
+            annotations = annotation_objects(output.content, started.passages) if started.passages else []
+            flat = [{"type": each["type"], **each["url_citation"]} for each in annotations]
+            part = _text_part(output.content, flat, self.logprobs(completion.logprobs))
+            items.insert(0, self.message("completed" if items else status, [part]))
+        return self.to_object(
+            status,
+            items,
+            usage=_usage(finished),
+            incomplete_details=None if is_complete else {"reason": "max_output_tokens"},
+            metrics=metrics_object([finished]),
+        )
+
+
+def _response_object(response: PreparedResponse, text: CollectedText) -> dict[str, Any]:
+    if text.finished is None or text.started is None:
+        raise RuntimeError("The generation has not finished.")
+    return response.finished_object(text.text, text.started, text.finished)
+
+
+def _text_part(
+    text: str, annotations: list[dict[str, Any]] | None = None, logprobs: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": annotations or [], "logprobs": logprobs or []}
+
+
+def _function_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"type": "function_call", "id": f"fc_{uuid4().hex}", "status": "completed"}
+    return {**named, "call_id": call["id"], **call["function"]}
+
+
+def _usage(finished: Finished) -> dict[str, Any]:
+    usage, steps = finished.completion.usage, finished.completion.steps
+    cached = max(usage.prompt_tokens - steps.prefill_tokens, 0)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},  # cache writes are not billed here
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _text_options(options: Any) -> dict[str, Any]:
+    """Return the request's text options with the defaults that clients expect."""
+    found: dict[str, Any] = options.model_dump(by_alias=True, exclude_none=True)
+    text_format = found.setdefault("format", {"type": "text"})
+    if text_format["type"] == "json_schema":
+        return found | {"format": {"description": None, "strict": False, **text_format}}
+    return found | {"format": {"type": text_format["type"]}}
+
+
+async def _stream_lines(response: PreparedResponse, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+    """Yield the stream; an error after its first event becomes an error event and a failed response."""
+    response_stream, has_started = _ResponseStream(response), False
     try:
         async for _, event in events:
-            for body in _told(stream, event):
-                yield event_line(body, body["type"])
-            has_begun = True
+            for body in response_stream.push(event):
+                yield sse_event(body, body["type"])
+            has_started = True
     except Exception as error:
-        if not has_begun:
+        if not has_started:
             raise
-        for body in stream.fail(error_of(error)):
-            yield event_line(body, body["type"])
+        for body in response_stream.fail(to_api_error(error)):
+            yield sse_event(body, body["type"])
     yield DONE
 
 
-def _told(stream: ResponseStream, event: Event) -> list[dict[str, Any]]:
-    match event:
-        case Begun():
-            return stream.begin(event)
-        case Grown():
-            return stream.grow(event)
-        case Finished():
-            return stream.finish(event)
+class _ResponseStream:
+    """Converts the events of a generation to those of the protocol.
+
+    Each item is added once it starts; the message item only if there is content.
+    """
+
+    def __init__(self, response: PreparedResponse) -> None:
+        self._response = response
+        self._sequence_number = 0
+        self._text = ""
+        self._sent = ""  # the part of the text that is sent as content
+        self._logprobs: list[dict[str, Any]] = []
+        self._started: Started | None = None
+        self._has_message = False
+
+    def push(self, event: Event) -> list[dict[str, Any]]:
+        """Return the protocol's events for an event of the generation."""
+        match event:
+            case Started():
+                self._started = event
+                empty = self._response.to_object("in_progress", [])
+                return [self._event(f"response.{state}", response=empty) for state in ("created", "in_progress")]
+            case Delta():
+                self._text += event.text
+                self._logprobs += self._response.logprobs(event.logprobs)
+                return self._send_text(self._response.chat.visible_text(self._text))
+            case Finished():
+                return self._finish(event)
+
+    def fail(self, error: ApiError) -> list[dict[str, Any]]:
+        """Return an error event and the failed response."""
+        detail = error_body(error)["error"]
+        reason = {"code": "server_error" if error.status >= 500 else "invalid_prompt", "message": detail["message"]}
+        failed = self._response.to_object("failed", [], error=reason)
+        return [self._event("error", **detail, error=detail), self._event("response.failed", response=failed)]
+
+    def _finish(self, event: Finished) -> list[dict[str, Any]]:
+        if self._started is None:
+            return []
+        response = self._response.finished_object(self._text, self._started, event)
+        events = []
+        for index, item in enumerate(response["output"]):
+            events += self._finish_message(item) if item["type"] == "message" else self._send_call(index, item)
+        return [*events, self._event(f"response.{response['status']}", response=response)]
+
+    def _start_message(self) -> list[dict[str, Any]]:
+        """Return the events that add the message item, the first time."""
+        if self._has_message:
+            return []
+        self._has_message = True
+        message = self._response.message("in_progress", [])
+        return [
+            self._event("response.output_item.added", output_index=0, item=message),
+            self._event("response.content_part.added", **self._location(), part=_text_part("")),
+        ]
+
+    def _send_text(self, visible: str) -> list[dict[str, Any]]:
+        new, self._sent = visible[len(self._sent) :], visible
+        if not new:
+            return []
+        logprobs, self._logprobs = self._logprobs, []
+        delta = {"delta": new, "logprobs": logprobs}
+        return [*self._start_message(), self._event("response.output_text.delta", **self._location(), **delta)]
+
+    def _finish_message(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        [part] = message["content"]
+        events = [*self._send_text(part["text"]), *self._start_message()]
+        for index, annotation in enumerate(part["annotations"]):
+            fields = {"annotation_index": index, "annotation": annotation}
+            events.append(self._event("response.output_text.annotation.added", **self._location(), **fields))
+        text = {"text": part["text"], "logprobs": part["logprobs"]}
+        return [
+            *events,
+            self._event("response.output_text.done", **self._location(), **text),
+            self._event("response.content_part.done", **self._location(), part=part),
+            self._event("response.output_item.done", output_index=0, item=message),
+        ]
+
+    def _send_call(self, index: int, item: dict[str, Any]) -> list[dict[str, Any]]:
+        location = {"output_index": index, "item_id": item["id"]}
+        started = {**item, "arguments": "", "status": "in_progress"}
+        arguments = item["arguments"]
+        return [
+            self._event("response.output_item.added", output_index=index, item=started),
+            self._event("response.function_call_arguments.delta", **location, delta=arguments),
+            self._event("response.function_call_arguments.done", **location, name=item["name"], arguments=arguments),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+
+    def _location(self) -> dict[str, Any]:
+        return {"item_id": self._response.message_id, "output_index": 0, "content_index": 0}
+
+    def _event(self, event_type: str, **fields: Any) -> dict[str, Any]:
+        self._sequence_number += 1
+        return {**fields, "type": event_type, "sequence_number": self._sequence_number - 1}

@@ -1,4 +1,4 @@
-"""/v1/embeddings, /v1/rerank and /passages: what an index offers without a language model."""
+"""The endpoints /v1/embeddings, /v1/rerank and /passages, which need no language model."""
 
 from __future__ import annotations
 
@@ -9,85 +9,84 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request
 
-from antiphon.pipelines.server.chat import ERRORS
 from antiphon.pipelines.server.documents import index_of
-from antiphon.pipelines.server.errors import ApiError, refused_error
-from antiphon.pipelines.server.figures import passage_object
-from antiphon.pipelines.server.requests import EmbeddingRequest, RerankRequest, SourceText
+from antiphon.pipelines.server.errors import ERRORS, ApiError, unsupported_parameter
+from antiphon.pipelines.server.request_schemas import EmbeddingRequest, Reference, RerankRequest
+from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.service import key_of, service_of
 from antiphon.retrieval import Embedder, Passage, Reranker
 
-MOST_TEXTS = 2048
-"""How many texts are taken at once, as in OpenAI's API."""
+MAX_TEXTS = 2048
+"""Maximum number of texts in a request, as in OpenAI's API."""
 
-TOKENS = (
-    "input has token ids, of a tokenizer that is not this embedder's; give texts. LangChain's OpenAIEmbeddings does so "
-    "with check_embedding_ctx_length=False."
+TOKEN_IDS = (
+    "input has token ids, but this embedder has another tokenizer; send texts. With LangChain's OpenAIEmbeddings set "
+    "check_embedding_ctx_length=False."
 )
 
 router = APIRouter(responses=ERRORS)
 
 
 @router.post("/v1/embeddings", tags=["OpenAI"])
-async def embeddings(asked: EmbeddingRequest, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """The vectors of texts."""
+async def embeddings(body: EmbeddingRequest, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
+    """Embed texts."""
     embedder = service_of(request).embedder
     if embedder is None:
         raise ApiError(404, "This server has no embedder; start it with --index or --embedder.", param="model")
-    given = [asked.input] if isinstance(asked.input, str) else asked.input
+    given = [body.input] if isinstance(body.input, str) else body.input
     texts = [each for each in given if isinstance(each, str)]
     if len(texts) < len(given):
-        raise refused_error("input", TOKENS)
-    if not texts or not all(texts) or len(texts) > MOST_TEXTS:
-        raise refused_error(
-            "input", f"input has {len(texts)} texts; from 1 to {MOST_TEXTS} are taken, none of them empty."
-        )
-    if asked.dimensions not in (None, embedder.dim):
-        raise refused_error(
-            "dimensions", f"dimensions is {asked.dimensions}; vectors of {embedder.name} have {embedder.dim}."
-        )
-    return await asyncio.to_thread(_embedded, embedder, asked, texts)
+        raise unsupported_parameter("input", TOKEN_IDS)
+    if not texts or not all(texts) or len(texts) > MAX_TEXTS:
+        message = f"input has {len(texts)} texts; it needs 1 to {MAX_TEXTS}, none of them empty."
+        raise unsupported_parameter("input", message)
+    if body.dimensions not in (None, embedder.dim):
+        message = f"dimensions is {body.dimensions}; {embedder.name} has {embedder.dim}."
+        raise unsupported_parameter("dimensions", message)
+    return await asyncio.to_thread(_embed, embedder, body, texts)
 
 
-def _embedded(embedder: Embedder, asked: EmbeddingRequest, texts: list[str]) -> dict[str, Any]:
+def _embed(embedder: Embedder, body: EmbeddingRequest, texts: list[str]) -> dict[str, Any]:
     vectors = np.asarray(embedder.embed_documents(texts), dtype="<f4")
     tokens = sum(embedder.count_tokens(text) for text in texts)
 
-    def told(vector: Any) -> Any:
-        is_packed = asked.encoding_format == "base64"
-        return base64.b64encode(vector.tobytes()).decode() if is_packed else vector.tolist()
+    def encode(vector: Any) -> Any:
+        is_base64 = body.encoding_format == "base64"
+        return base64.b64encode(vector.tobytes()).decode() if is_base64 else vector.tolist()
 
-    data = [{"object": "embedding", "index": place, "embedding": told(each)} for place, each in enumerate(vectors)]
+    data = [{"object": "embedding", "index": index, "embedding": encode(each)} for index, each in enumerate(vectors)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 
 @router.post("/v1/rerank", tags=["Retrieval"])
-async def rerank(asked: RerankRequest, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """Texts in the order in which they answer a question, best first."""
+async def rerank(body: RerankRequest, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
+    """Sort texts by how well they answer a query, best first."""
     service = service_of(request)
     if service.reranker is None and service.embedder is None:
         raise ApiError(404, "This server has no reranker; start it with --index or --embedder.", param="model")
-    if len(asked.documents) > MOST_TEXTS:
-        raise refused_error("documents", f"{len(asked.documents)} documents were given; {MOST_TEXTS} are taken.")
-    return await asyncio.to_thread(_reranked, service.reranker, service.embedder, asked)
+    if len(body.documents) > MAX_TEXTS:
+        raise unsupported_parameter(
+            "documents", f"There are {len(body.documents)} documents; the limit is {MAX_TEXTS}."
+        )
+    return await asyncio.to_thread(_rerank, service.reranker, service.embedder, body)
 
 
-def _reranked(reranker: Reranker | None, embedder: Embedder | None, asked: RerankRequest) -> dict[str, Any]:
-    texts = [each.text if isinstance(each, SourceText) else each for each in asked.documents]
-    passages = [Passage(text, str(place), "", 0, len(text)) for place, text in enumerate(texts)]
+def _rerank(reranker: Reranker | None, embedder: Embedder | None, body: RerankRequest) -> dict[str, Any]:
+    texts = [each.text if isinstance(each, Reference) else each for each in body.documents]
+    passages = [Passage(text, str(index), "", 0, len(text)) for index, text in enumerate(texts)]
     if reranker is not None:
-        found = [(int(each.id), float(each.score or 0.0)) for each in reranker.rerank(asked.query, passages)]
+        found = [(int(each.id), float(each.score or 0.0)) for each in reranker.rerank(body.query, passages)]
     elif embedder is not None:
-        scores = embedder.embed_documents(texts) @ embedder.embed_queries([asked.query])[0]
-        found = [(place, float(scores[place])) for place in np.argsort(-scores, kind="stable").tolist()]
+        scores = embedder.embed_documents(texts) @ embedder.embed_queries([body.query])[0]
+        found = [(index, float(scores[index])) for index in np.argsort(-scores, kind="stable").tolist()]
     results = [
         {
-            "index": place,
+            "index": index,
             "relevance_score": score,
-            **({"document": {"text": texts[place]}} if asked.return_documents else {}),
+            **({"document": {"text": texts[index]}} if body.return_documents else {}),
         }
-        for place, score in found[: asked.top_n]
+        for index, score in found[: body.top_n]
     ]
     name = reranker.name if reranker is not None else embedder.name if embedder is not None else ""
     return {"object": "list", "model": name, "results": results}
@@ -95,9 +94,9 @@ def _reranked(reranker: Reranker | None, embedder: Embedder | None, asked: Reran
 
 @router.get("/passages/{identifier}", tags=["Retrieval"])
 def passage_by_id(identifier: str, request: Request, _: Annotated[str, Depends(key_of)]) -> dict[str, Any]:
-    """A passage of the index, by the id that a citation gives."""
+    """Return a passage of the index by its id, which citations contain."""
     index = index_of(service_of(request))
     found = None if index is None else index.passage(identifier)
     if found is None:
-        raise ApiError(404, "There is no such passage in the index; it may have been removed.")
+        raise ApiError(404, "The index has no passage with this id; its document may have been removed.")
     return passage_object(found)

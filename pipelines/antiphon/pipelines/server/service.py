@@ -1,4 +1,4 @@
-"""One server's parts together: models, limits, tenants, the scheduler and figures. Knows no endpoint."""
+"""The parts of one server: models, settings, tenants, request queue and metrics."""
 
 from __future__ import annotations
 
@@ -12,42 +12,57 @@ from threading import Lock
 from fastapi import Request
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.drafters import RunnersUp
+from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.rag import Rag
+from antiphon.pipelines.server.access_control import check_key
 from antiphon.pipelines.server.errors import ApiError
-from antiphon.pipelines.server.jobs import Scheduler, TextJob
+from antiphon.pipelines.server.generation import GenerationRequest, RequestStarter, ServedModel
 from antiphon.pipelines.server.metrics import ServerMetrics
-from antiphon.pipelines.server.requests import ChatRequest, SamplingRequest
-from antiphon.pipelines.server.served import Beginning, ServedModel, TextWanted
+from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue
+from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.pipelines.server.tenants import ENTRIES, Tenants, check_key
+from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
 from antiphon.retrieval import Embedder, Reranker
 
 RAG_TOKENS = 256
-"""The longest answer from documents where a request does not say."""
+"""Default length of an answer from documents, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What endpoints work with."""
+    """The parts that endpoints use.
+
+    Attributes:
+        models: the models by name.
+        settings: limits and access rules.
+        tenants: prefix caches and draft statistics of each tenant.
+        queue: runs generations.
+        metrics: Prometheus metrics.
+        starter: starts generations.
+        created: when the server started, in seconds since the epoch.
+        embedder: the embedder of /v1/embeddings.
+        reranker: the reranker of /v1/rerank.
+        uploads: the folder of uploaded files; None: uploads are refused.
+        index_lock: held while the index is changed.
+    """
 
     models: Mapping[str, ServedModel]
     settings: ServerSettings
     tenants: Tenants
-    scheduler: Scheduler
+    queue: RequestQueue
     metrics: ServerMetrics
-    beginning: Beginning
-    started: int = field(default_factory=lambda: int(time.time()))
+    starter: RequestStarter
+    created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
     reranker: Reranker | None = None
     uploads: Path | None = None
-    changing: Lock = field(default_factory=Lock)
+    index_lock: Lock = field(default_factory=Lock)
 
     def model(self, name: str) -> ServedModel:
-        """The model of this name.
+        """Return the model of this name.
 
         Raises:
-            ApiError: there is none; the message names those that there are.
+            ApiError: 404, there is no such model; the message lists the models.
         """
         if name not in self.models:
             names = ", ".join(map(repr, self.models))
@@ -55,41 +70,53 @@ class Service:
             raise ApiError(404, message, param="model", code="model_not_found")
         return self.models[name]
 
-    def tokens_of(self, request: SamplingRequest, served: ServedModel) -> int:
-        """How many tokens the answer may have.
+    def max_new_tokens(self, request: SamplingRequest, served: ServedModel) -> int:
+        """Return the maximum number of tokens of the completion.
+
+        Args:
+            request: the request body, with ``max_tokens`` or ``max_completion_tokens``.
+            served: the model, which decides the default.
 
         Raises:
-            ApiError: more are asked for than this server writes.
+            ApiError: the request asks for more than this server's limit.
         """
         completion = request.max_completion_tokens if isinstance(request, ChatRequest) else None
         param = "max_tokens" if completion is None else "max_completion_tokens"
-        asked = request.max_tokens if completion is None else completion
-        most = self.settings.max_output_tokens
-        if asked is not None and asked > most:
-            raise ApiError(400, f"{param} is {asked}; this server writes {most} tokens at most.", param=param)
-        return asked or (most if served.rag is None else min(RAG_TOKENS, most))
+        requested = request.max_tokens if completion is None else completion
+        limit = self.settings.max_output_tokens
+        if requested is not None and requested > limit:
+            raise ApiError(400, f"{param} is {requested}; the limit of this server is {limit} tokens.", param=param)
+        return requested or (limit if served.rag is None else min(RAG_TOKENS, limit))
 
-    def submit(self, wanted: list[TextWanted], served: ServedModel, key: str, user: str | None) -> list[TextJob]:
-        """Jobs for these texts, on their way.
+    def submit(
+        self, requests: list[GenerationRequest], served: ServedModel, key: str, user: str | None
+    ) -> list[GenerationJob]:
+        """Queue generations and return their jobs.
+
+        Args:
+            requests: the texts to generate.
+            served: the model.
+            key: the digest of the API key, from `key_of`.
+            user: the request's ``user`` field.
 
         Raises:
-            ApiError: there is no room for them.
+            ApiError: the queue is full.
         """
         tenant = self.tenants.of(key, user)
-        jobs = [TextJob(partial(self.beginning.answer, served, each, tenant), tenant.name) for each in wanted]
-        self.scheduler.submit(jobs)
+        jobs = [GenerationJob(partial(self.starter.start, served, each, tenant), tenant.name) for each in requests]
+        self.queue.submit(jobs)
         return jobs
 
 
 def service_of(request: Request) -> Service:
-    """The service of the application that a request came to."""
+    """Return the service of the application that received the request."""
     service: Service = request.app.state.service
     return service
 
 
 def key_of(request: Request) -> str:
-    """The digest of the request's key; see `check_key`."""
-    return check_key(request.headers.get("authorization"), service_of(request).settings.keys)
+    """Check the request's API key and return its digest; see `check_key`."""
+    return check_key(request.headers.get("authorization"), service_of(request).settings.api_keys)
 
 
 def make_service(
@@ -104,28 +131,36 @@ def make_service(
     reranker: Reranker | None = None,
     uploads: Path | None = None,
 ) -> Service:
-    """A service of a model called ``name``, and with ``rag`` of the one that answers from its documents beside it.
+    """Make the service of a language model, and of its answers from documents.
 
-    Uploaded files are kept in the folder ``uploads``; without one none are taken.
+    Args:
+        language_model: the language model.
+        settings: limits and access rules.
+        name: the name of the model for clients.
+        rag: the pipeline that answers from documents, served as ``name+docs``; None: the model alone.
+        docs: the name of the documents for clients.
+        stop: default stop strings of answers from documents.
+        embedder: the embedder of /v1/embeddings; None: the endpoint answers 404.
+        reranker: the reranker of /v1/rerank; None: the embedder ranks.
+        uploads: the folder of uploaded files; None: uploads are refused.
     """
     models = {name: ServedModel(name, language_model)}
     if rag is not None:
         models[f"{name}+{docs}"] = ServedModel(f"{name}+{docs}", language_model, rag, stop)
     metrics = ServerMetrics()
-    make_table = partial(RunnersUp, language_model.name, entries=ENTRIES)
-    tenants = Tenants(make_table, most=settings.tenants, prefix_tokens=settings.prefix_tokens)
-    scheduler = Scheduler(parallel=settings.parallel, waiting=settings.queue, watcher=metrics)
-    metrics.watch("texts_running", "Texts that are being decoded.", lambda: scheduler.running)
-    metrics.watch("texts_waiting", "Texts that wait to be decoded.", lambda: scheduler.waiting)
-    metrics.watch("prefix_tokens_held", "Tokens of prompts that are held for the next ones.", lambda: tenants.held)
-    beginning = Beginning(settings, tenants)
+    make_table = partial(RecyclingTable, language_model.name, entries=RECYCLING_ENTRIES)
+    tenants = Tenants(make_table, max_tenants=settings.max_tenants, prefix_cache_tokens=settings.prefix_cache_tokens)
+    queue = RequestQueue(max_running=settings.max_running, max_waiting=settings.max_waiting, observer=metrics)
+    metrics.add_gauge("generations_running", "Generations that are being decoded.", lambda: queue.running)
+    metrics.add_gauge("generations_waiting", "Generations that wait in the queue.", lambda: queue.waiting)
+    metrics.add_gauge("prefix_cache_tokens", "Tokens in the prefix caches.", lambda: tenants.cached_tokens)
     return Service(
         models,
         settings,
         tenants,
-        scheduler,
+        queue,
         metrics,
-        beginning,
+        RequestStarter(settings, tenants),
         embedder=embedder,
         reranker=reranker,
         uploads=None if settings.read_only else uploads,

@@ -1,4 +1,4 @@
-"""How much a server takes on, and from whom. Knows no endpoint."""
+"""Limits and access rules of a server."""
 
 from __future__ import annotations
 
@@ -9,38 +9,47 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Limits and manners of one server.
+    """Limits and access rules of one server.
 
-    ``keys`` are those that clients may show; with none nobody is asked for one. ``parallel`` texts are decoded at a
-    time and ``queue`` more may wait. A prompt has ``max_prompt_tokens`` at most (None: what the model reads), an answer
-    ``max_output_tokens``. ``prefix_tokens`` are kept of prompts that were read, for the next ones that begin alike, of
-    the latest ``tenants`` alone. A body has ``body_seconds`` to arrive, and longer where it is large. ``origins`` are
-    the web pages that may ask from a browser, besides the server's own. ``hosts`` are the names that the server answers
-    to; none: any. ``read_only`` takes no documents.
+    Attributes:
+        api_keys: accepted API keys; if empty, no key is needed.
+        max_running: generations that are decoded at the same time.
+        max_waiting: further generations that may wait in the queue.
+        max_prompt_tokens: longest prompt in tokens; None: the model's context window.
+        max_output_tokens: longest completion in tokens.
+        max_choices: completions that one request may ask for.
+        max_body_bytes: largest request body in bytes.
+        max_upload_bytes: largest body of an upload in bytes.
+        body_timeout: seconds in which a body must arrive; large bodies get more (see `request_limits.MIN_RATE`).
+        prefix_cache_tokens: prompt tokens whose KV cache is kept for later prompts with the same beginning.
+        max_tenants: tenants whose prefix caches and draft statistics are kept, the most recent ones.
+        allowed_origins: origins of other web pages that may send requests from a browser.
+        allowed_hosts: host names that the server answers to; if empty, any.
+        read_only: refuse uploads and deletions of documents.
 
     Raises:
         ValueError: a number is out of range, or a key is empty.
     """
 
-    keys: tuple[str, ...] = ()
-    parallel: int = 16
-    queue: int = 64
+    api_keys: tuple[str, ...] = ()
+    max_running: int = 16
+    max_waiting: int = 64
     max_prompt_tokens: int | None = None
     max_output_tokens: int = 4096
     max_choices: int = 8
     max_body_bytes: int = 8 * MEBIBYTE
     max_upload_bytes: int = 32 * MEBIBYTE
-    body_seconds: float = 30.0
-    prefix_tokens: int = 16_384
-    tenants: int = 64
-    origins: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
+    body_timeout: float = 30.0
+    prefix_cache_tokens: int = 16_384
+    max_tenants: int = 64
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        least = {"parallel": 1, "queue": 0, "max_output_tokens": 1, "max_choices": 1, "tenants": 1}
-        for name, number in least.items():
-            if getattr(self, name) < number:
-                raise ValueError(f"{name} is {getattr(self, name)}; a server needs at least {number}.")
-        if not all(key.strip() for key in self.keys):
-            raise ValueError("A key is empty; give keys of at least one character, or none at all.")
+        minima = {"max_running": 1, "max_waiting": 0, "max_output_tokens": 1, "max_choices": 1, "max_tenants": 1}
+        for name, minimum in minima.items():
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name} is {getattr(self, name)}; a server needs at least {minimum}.")
+        if not all(key.strip() for key in self.api_keys):
+            raise ValueError("An API key is empty; give keys of at least one character, or none at all.")

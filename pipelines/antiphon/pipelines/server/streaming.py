@@ -1,4 +1,4 @@
-"""Events as server-sent events, and jobs that end when their client goes. Knows no protocol above them."""
+"""Server-sent events, and cancellation of jobs whose client disconnects. Used by all endpoints that generate text."""
 
 from __future__ import annotations
 
@@ -10,108 +10,125 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from antiphon.pipelines.server.errors import ApiError, error_body, error_of
-from antiphon.pipelines.server.jobs import Event, TextJob, TextSoFar
+from antiphon.pipelines.server.errors import ApiError, error_body, to_api_error
+from antiphon.pipelines.server.request_queue import CollectedText, Event, GenerationJob
 
 Result = TypeVar("Result")
 
-GONE = 499
-"""The status that nginx gives to a client that has gone; nobody reads it but the log."""
+CLIENT_DISCONNECTED = 499
+"""The status that nginx uses for a client that disconnected; it appears in the log only."""
 
 DONE = "data: [DONE]\n\n"
 
 
-def event_line(body: Any, name: str | None = None) -> str:
-    """A server-sent event."""
+def sse_event(body: Any, name: str | None = None) -> str:
+    """Format a server-sent event.
+
+    Args:
+        body: the data, encoded as JSON.
+        name: the event's name; None: unnamed.
+    """
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'), default=str)}\n\n"
 
 
-async def prepared(make: Callable[..., Result], *given: Any) -> Result:
-    """What ``make`` makes of a request, in a thread: it may take a while.
+async def run_in_thread(function: Callable[..., Result], *args: Any) -> Result:
+    """Call a function that may take long, such as tokenization, in a thread.
+
+    Args:
+        function: the function.
+        *args: its arguments.
 
     Raises:
-        ApiError: it refuses.
+        ApiError: the function raised an error.
     """
     try:
-        return await asyncio.to_thread(make, *given)
+        return await asyncio.to_thread(function, *args)
     except Exception as error:
-        raise error_of(error) from error
+        raise to_api_error(error) from error
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[TextJob]) -> Result:
-    """The result of work for a client that waits for it; when it goes, the jobs end, and with the work.
+async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[CollectedText]:
+    """Read jobs to their ends and return their texts; cancel them if the client disconnects or one fails.
+
+    Args:
+        request: the request that waits for the result.
+        jobs: its jobs.
 
     Raises:
-        ApiError: the client has gone, or the work failed.
+        ApiError: the client disconnected, or a job failed.
     """
+
+    async def read_all() -> list[CollectedText]:
+        return list(await asyncio.gather(*(CollectedText(job).read() for job in jobs)))
+
     try:
-        return await _unless_gone(request, work, jobs)
+        return await _unless_disconnected(request, read_all(), jobs)
     finally:
         for job in jobs:
             job.cancel()
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[TextJob]) -> Result:
-    """The result of work for a client that waits for it; when it goes or the work fails, the jobs end.
+async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[GenerationJob]) -> StreamingResponse:
+    """Return a response that sends the lines as they come.
+
+    An error before the first line becomes an error response with its own status, a later one an event.
+
+    Args:
+        request: the request.
+        lines: server-sent events.
+        jobs: the jobs that produce them; cancelled when the response ends.
 
     Raises:
-        ApiError: the client has gone, or the work failed.
+        ApiError: a job failed or the client disconnected before the first line.
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ApiError(GONE, "The client has gone.")
-        return working.result()
-    except BaseException as error:
-        for job in jobs:
-            job.cancel()
-        if isinstance(error, Exception):
-            raise error_of(error) from error
-        raise
-    finally:
-        for each in (working, leaving):
-            each.cancel()
+
+    async def first_line() -> str:
+        return await anext(lines)
+
+    first = await _unless_disconnected(request, first_line(), jobs)
+
+    async def all_lines() -> AsyncIterator[str]:
+        try:
+            yield first
+            async for line in lines:
+                yield line
+        except Exception as error:  # noqa: BLE001 - the status is sent already, so the error is sent as an event
+            yield sse_event(error_body(to_api_error(error)))
+        finally:
+            for job in jobs:
+                job.cancel()
+
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(all_lines(), media_type="text/event-stream", headers=headers)
 
 
-async def _first(lines: AsyncIterator[str]) -> str:
-    return await anext(lines)
+async def merge_events(jobs: Sequence[GenerationJob]) -> AsyncIterator[tuple[int, Event]]:
+    """Yield the events of several jobs as they come, each with the index of its job.
 
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def read_all(texts: Sequence[TextSoFar]) -> None:
-    """Read texts to their ends, all at once."""
-    await asyncio.gather(*(text.read() for text in texts))
-
-
-async def merged(jobs: Sequence[TextJob]) -> AsyncIterator[tuple[int, Event]]:
-    """The events of several jobs as they come, each with the place of its job; all are cancelled with whoever reads."""
+    The jobs are cancelled when the iteration ends.
+    """
     queue: asyncio.Queue[tuple[int, Event | BaseException | None]] = asyncio.Queue()
 
-    async def read(place: int, job: TextJob) -> None:
+    async def read(index: int, job: GenerationJob) -> None:
         try:
             async for event in job.events():
-                queue.put_nowait((place, event))
-            queue.put_nowait((place, None))
-        except Exception as error:  # noqa: BLE001 - it is raised where the events are read
-            queue.put_nowait((place, error))
+                queue.put_nowait((index, event))
+            queue.put_nowait((index, None))
+        except Exception as error:  # noqa: BLE001 - raised below, where the events are read
+            queue.put_nowait((index, error))
 
-    readers = [asyncio.ensure_future(read(place, job)) for place, job in enumerate(jobs)]
-    left = len(jobs)
+    readers = [asyncio.ensure_future(read(index, job)) for index, job in enumerate(jobs)]
+    unfinished = len(jobs)
     try:
-        while left:
-            place, event = await queue.get()
+        while unfinished:
+            index, event = await queue.get()
             if isinstance(event, BaseException):
                 raise event
             if event is None:
-                left -= 1
+                unfinished -= 1
             else:
-                yield place, event
+                yield index, event
     finally:
         for reader in readers:
             reader.cancel()
@@ -119,25 +136,27 @@ async def merged(jobs: Sequence[TextJob]) -> AsyncIterator[tuple[int, Event]]:
             job.cancel()
 
 
-async def streamed(request: Request, lines: AsyncIterator[str], jobs: Sequence[TextJob]) -> StreamingResponse:
-    """The lines as a stream of events; an error before the first is an answer with its status, a later one an event.
+async def _unless_disconnected(
+    request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[GenerationJob]
+) -> Result:
+    """Return the result of ``work``; cancel the jobs if it fails or the client disconnects first."""
+    working, disconnecting = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((working, disconnecting), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ApiError(CLIENT_DISCONNECTED, "The client disconnected.")
+        return working.result()
+    except BaseException as error:
+        for job in jobs:
+            job.cancel()
+        if isinstance(error, Exception):
+            raise to_api_error(error) from error
+        raise
+    finally:
+        for task in (working, disconnecting):
+            task.cancel()
 
-    Raises:
-        ApiError: the text could not begin, or the client has gone before it did.
-    """
-    first = await _unless_gone(request, _first(lines), jobs)
 
-    async def all_lines() -> AsyncIterator[str]:
-        try:
-            yield first
-            async for line in lines:
-                yield line
-        except Exception as error:  # noqa: BLE001 - the answer has begun: it is told as OpenAI's clients expect it
-            told = error_of(error)
-            yield event_line(error_body(told.status, str(told), told.param, told.code))
-        finally:
-            for job in jobs:
-                job.cancel()
-
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(all_lines(), media_type="text/event-stream", headers=headers)
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,4 +1,4 @@
-"""Who asks, and what is remembered for them alone: prefixes that were read, and runners-up. Knows no endpoint."""
+"""Tenants: for each API key and user, the prefix caches and draft statistics that speed up later requests."""
 
 from __future__ import annotations
 
@@ -6,121 +6,133 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from hmac import compare_digest
 from threading import Lock
 
 from antiphon.accel import PrefixCache
-from antiphon.accel.drafting.drafters import RunnersUp
-from antiphon.pipelines.server.errors import ApiError
+from antiphon.accel.drafting.drafters import RecyclingTable
 
-ENTRIES = 16_384
-"""Contexts that are remembered of one tenant's texts: about 5 MB."""
-
-
-def check_key(header: str | None, keys: Sequence[str]) -> str:
-    """The digest of the key in an ``Authorization`` header; empty where no key is needed.
-
-    Every key is compared, each in constant time.
-
-    Raises:
-        ApiError: there is none, or it is none of these.
-    """
-    if not keys:
-        return ""
-    scheme, _, shown = (header or "").partition(" ")
-    given = sha256(shown.strip().encode("utf-8", "surrogateescape")).hexdigest()
-    matches = [compare_digest(given, sha256(key.encode()).hexdigest()) for key in keys]
-    if scheme.lower() != "bearer" or not any(matches):
-        message = "This server needs a key that it knows; send it as: Authorization: Bearer KEY"
-        raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-    return given
+RECYCLING_ENTRIES = 16_384
+"""Contexts in the token recycling table of one tenant: about 5 MB."""
 
 
 @dataclass(slots=True)
-class _ReadPrompt:
-    """A prompt that was read, and what the model has kept of it."""
+class _CachedPrompt:
+    """A prompt and the KV cache that the model kept of it."""
 
     tokens: tuple[int, ...]
     cache: PrefixCache
 
 
 @dataclass(eq=False, slots=True)
-class ServerTenant:
-    """One who asks. What is remembered of its texts makes its next ones faster and is used for nobody else."""
+class Tenant:
+    """One tenant. Its caches speed up its own requests and are never used for another tenant.
+
+    Attributes:
+        name: a digest of its API key and user.
+        table: the token recycling table, from which drafts are made.
+    """
 
     name: str
-    table: RunnersUp
-    _shared: object = field(default_factory=object)
-    _read: list[_ReadPrompt] = field(default_factory=list)
+    table: RecyclingTable
+    _identity: object = field(default_factory=object)
+    _prompts: list[_CachedPrompt] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     @property
-    def held(self) -> int:
-        """How many tokens of prompts are held."""
+    def cached_tokens(self) -> int:
+        """The number of prompt tokens whose KV cache is kept."""
         with self._lock:
-            return sum(each.cache.size for each in self._read)
+            return sum(prompt.cache.size for prompt in self._prompts)
 
     def take(self, tokens: Sequence[int]) -> PrefixCache:
-        """What was read of the prompt that begins most like this one; it is given back by `keep`."""
+        """Remove and return the prefix cache that shares the longest prefix with a prompt, or a new one.
+
+        The caller returns it with `keep`.
+        """
         with self._lock:
-            best = max(self._read, key=lambda each: _in_common(each.tokens, tokens), default=None)
-            if best is None or not _in_common(best.tokens, tokens):
-                return PrefixCache(self._shared)
-            self._read.remove(best)
+            best = max(self._prompts, key=lambda prompt: _common_prefix(prompt.tokens, tokens), default=None)
+            if best is None or not _common_prefix(best.tokens, tokens):
+                return PrefixCache(self._identity)
+            self._prompts.remove(best)
             return best.cache
 
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
-        """Remember what was read of a prompt; an engine that holds it by itself finds it again for this tenant."""
+        """Keep the prefix cache of a prompt.
+
+        An empty one is dropped; an engine with its own prefix cache finds its blocks again by the tenant.
+
+        Args:
+            tokens: the token ids of the prompt.
+            cache: its prefix cache.
+        """
         if not cache.size:
             return
         with self._lock:
-            self._read.append(_ReadPrompt(tuple(tokens), cache))
+            self._prompts.append(_CachedPrompt(tuple(tokens), cache))
 
-    def forget_oldest(self) -> bool:
-        """Forget the prompt that was read the longest ago; whether there was one."""
+    def evict_oldest(self) -> bool:
+        """Drop the least recently used prompt; return whether there was one."""
         with self._lock:
-            return bool(self._read) and self._read.pop(0) is not None
+            return bool(self._prompts) and self._prompts.pop(0) is not None
 
 
 class Tenants:
-    """All who ask, the latest last; of those who have not come for long nothing is remembered."""
+    """All tenants, most recent last; the least recent ones are dropped.
 
-    def __init__(self, make_table: Callable[[], RunnersUp], *, most: int, prefix_tokens: int) -> None:
+    Args:
+        make_table: makes the token recycling table of a new tenant.
+        max_tenants: tenants that are kept.
+        prefix_cache_tokens: prompt tokens whose KV cache is kept for all tenants together; 0: none.
+    """
+
+    def __init__(self, make_table: Callable[[], RecyclingTable], *, max_tenants: int, prefix_cache_tokens: int) -> None:
         self._make_table = make_table
-        self._most = most
-        self._prefix_tokens = prefix_tokens
-        self._known: OrderedDict[str, ServerTenant] = OrderedDict()
+        self._max_tenants = max_tenants
+        self._prefix_cache_tokens = prefix_cache_tokens
+        self._tenants: OrderedDict[str, Tenant] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, key: str, user: str | None) -> ServerTenant:
-        """The tenant of a key's digest and the ``user`` that a request names, if it names one."""
+    def of(self, key: str, user: str | None) -> Tenant:
+        """Return the tenant of a request, created if it is new.
+
+        Args:
+            key: the digest of the API key, from `check_key`.
+            user: the request's ``user`` field.
+        """
         name = sha256(f"{key}\0{user or ''}".encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
-            tenant = self._known.pop(name, None) or ServerTenant(name, self._make_table())
-            self._known[name] = tenant
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
+            tenant = self._tenants.pop(name, None) or Tenant(name, self._make_table())
+            self._tenants[name] = tenant
+            while len(self._tenants) > self._max_tenants:
+                self._tenants.popitem(last=False)
         return tenant
 
-    def keep(self, tenant: ServerTenant, tokens: Sequence[int], cache: PrefixCache) -> None:
-        """Remember what was read of a prompt; the oldest are forgotten where there are too many tokens in all."""
-        if not self._prefix_tokens:
+    def keep(self, tenant: Tenant, tokens: Sequence[int], cache: PrefixCache) -> None:
+        """Keep the prefix cache of a prompt, and drop the oldest ones until all fit the limit.
+
+        Args:
+            tenant: the tenant of the request.
+            tokens: the token ids of the prompt.
+            cache: its prefix cache.
+        """
+        if not self._prefix_cache_tokens:
             return
         tenant.keep(tokens, cache)
         with self._lock:
-            known = list(self._known.values())
-        for each in known:
-            while sum(other.held for other in known) > self._prefix_tokens and each.forget_oldest():
+            tenants = list(self._tenants.values())
+        for each in tenants:
+            while sum(one.cached_tokens for one in tenants) > self._prefix_cache_tokens and each.evict_oldest():
                 pass
 
     @property
-    def held(self) -> int:
-        """How many tokens of prompts are held for all."""
+    def cached_tokens(self) -> int:
+        """The number of prompt tokens whose KV cache is kept, for all tenants together."""
         with self._lock:
-            known = list(self._known.values())
-        return sum(each.held for each in known)
+            tenants = list(self._tenants.values())
+        return sum(tenant.cached_tokens for tenant in tenants)
 
 
-def _in_common(before: Sequence[int], after: Sequence[int]) -> int:
+def _common_prefix(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
     pairs = zip(before, after, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))

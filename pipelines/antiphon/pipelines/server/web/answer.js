@@ -1,5 +1,5 @@
-// An answer on the page: runs in the colour of their passage, citations, figures. Every text goes in as text, never as
-// markup: documents are not to be trusted.
+// An answer on the page: segments in the colour of their passage, citations, statistics. All text is inserted as text,
+// never as markup, because documents are not trusted.
 
 const COLOURS = 7;
 const byId = (id) => document.getElementById(id);
@@ -13,16 +13,16 @@ export function element(name, className, text) {
 
 const tint = (passage) => `p${(passage - 1) % COLOURS}`;
 
-// The passage beside the answer, with characters start to end of it marked.
+// Shows a passage next to the answer, with its characters start to end marked.
 export function showPassage(number, passage, start, end) {
   const name = passage.title ? `${passage.source}: ${passage.title}` : passage.source;
-  byId("place").textContent = `[${number}] ${name}, characters ${passage.start + start} to ${passage.start + end}`;
+  byId("passage-location").textContent = `[${number}] ${name}, characters ${passage.start + start} to ${passage.start + end}`;
   const marked = element("mark", tint(number), passage.text.slice(start, end));
-  byId("text").replaceChildren(passage.text.slice(0, start), marked, passage.text.slice(end));
+  byId("passage-text").replaceChildren(passage.text.slice(0, start), marked, passage.text.slice(end));
   marked.scrollIntoView({ block: "nearest" });
 }
 
-function shows(made, number, passage, start, end) {
+function showOnFocus(made, number, passage, start, end) {
   const show = () => showPassage(number, passage, start, end);
   made.addEventListener("mouseenter", show);
   made.addEventListener("focus", show);
@@ -38,43 +38,44 @@ export class Answer {
   constructor(parent, caption) {
     this.root = element("div", "answer");
     if (caption) this.root.append(element("p", "faint", caption));
-    this.said = element("div", "said");
-    this.figures = element("p", "figures");
-    this.root.append(this.said, this.figures);
+    this.textElement = element("div", "answer-text");
+    this.stats = element("p", "stats");
+    this.root.append(this.textElement, this.stats);
     parent.append(this.root);
     this.passages = [];
     this.text = "";
-    this.last = null;
+    this.lastPassage = null;
   }
 
-  take(event) {
+  push(event) {
     if (event.passages) this.passages = event.passages;
     const delta = event.choices?.[0]?.delta ?? {};
-    if (event.runs) for (const run of event.runs) this.run(run);
-    else if (delta.content) this.run({ text: delta.content });
+    if (event.segments) for (const segment of event.segments) this.appendSegment(segment);
+    else if (delta.content) this.appendSegment({ text: delta.content });
     if (delta.content) this.text += delta.content;
-    if (delta.annotations?.length) this.cite(delta.annotations);
-    if (event.metrics) this.cost(event);
+    if (delta.annotations?.length) this.showCitations(delta.annotations);
+    if (event.metrics) this.showStats(event);
   }
 
-  run(run) {
-    if (!run.passage) {
-      this.last = null;
-      this.said.append(run.drafted ? element("span", "drafted", run.text) : document.createTextNode(run.text));
+  appendSegment(segment) {
+    const { text } = segment;
+    if (!segment.passage) {
+      this.lastPassage = null;
+      this.textElement.append(segment.drafted ? element("span", "drafted", text) : document.createTextNode(text));
       return;
     }
-    const made = element("span", `run ${tint(run.passage)}`, run.text);
-    const passage = this.passages[run.passage - 1];
+    const made = element("span", `segment ${tint(segment.passage)}`, text);
+    const passage = this.passages[segment.passage - 1];
     made.tabIndex = 0;
     made.setAttribute("role", "button");
-    made.title = `from passage ${run.passage}, ${passage.source}`;
-    shows(made, run.passage, passage, run.start, run.end);
-    if (this.last !== run.passage) made.append(element("sup", "", `[${run.passage}]`));
-    this.last = run.passage;
-    this.said.append(made);
+    made.title = `from passage ${segment.passage}, ${passage.source}`;
+    showOnFocus(made, segment.passage, passage, segment.start, segment.end);
+    if (this.lastPassage !== segment.passage) made.append(element("sup", "", `[${segment.passage}]`));
+    this.lastPassage = segment.passage;
+    this.textElement.append(made);
   }
 
-  cite(annotations) {
+  showCitations(annotations) {
     const list = element("ol", "cited");
     for (const { url_citation: cited } of annotations) {
       const item = element("li");
@@ -88,10 +89,9 @@ export class Answer {
     this.root.append(list);
   }
 
-  cost({ usage, metrics }) {
-    const plain = usage.completion_tokens;
-    this.figures.textContent = `${usage.completion_tokens} tokens in ${metrics.steps} steps, ` +
+  showStats({ usage, metrics }) {
+    this.stats.textContent = `${usage.completion_tokens} tokens in ${metrics.steps} steps, ` +
       `${metrics.tokens_per_step.toFixed(2)} tokens per step, ${metrics.seconds.toFixed(1)} s ` +
-      `(first token after ${metrics.time_to_first_token_seconds.toFixed(1)} s); plain decoding takes ${plain} steps`;
+      `(first token after ${metrics.time_to_first_token_seconds.toFixed(1)} s); without drafts it takes ${usage.completion_tokens} steps`;
   }
 }

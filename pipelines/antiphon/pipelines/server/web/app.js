@@ -1,15 +1,15 @@
-// The page: questions go out, answers come in while they are decoded. What is said stays here, and goes with the page.
+// The page: sends questions and shows answers while they stream. The conversation is kept in this page only.
 
 import { Answer, element } from "./answer.js";
-import { listDocuments, takeFiles } from "./documents.js";
-import { keep, kept } from "./kept.js";
+import { listDocuments, enableUploads } from "./documents.js";
 import { ask, get, useKey } from "./server.js";
+import { load, store } from "./storage.js";
 
 const byId = (id) => document.getElementById(id);
 let turns = [];
 let running = null;
 
-const tell = (text, isError = false) => {
+const showStatus = (text, isError = false) => {
   byId("status").textContent = text;
   byId("status").classList.toggle("error", isError);
 };
@@ -23,15 +23,15 @@ async function start() {
     await listDocuments();
   } catch (error) {
     byId("unlock").hidden = error.status !== 401;
-    tell(error.message, true);
+    showStatus(error.message, true);
   }
 }
 
-async function answer(parent, messages, caption, more, signal) {
+async function streamAnswer(parent, messages, caption, fields, signal) {
   const shown = new Answer(parent, caption);
-  const options = { include_usage: true, include_runs: true };
-  const body = { model: byId("model").value, messages, stream: true, stream_options: options, ...more };
-  for await (const event of ask(body, signal)) shown.take(event);
+  const options = { include_usage: true, include_segments: true };
+  const body = { model: byId("model").value, messages, stream: true, stream_options: options, ...fields };
+  for await (const event of ask(body, signal)) shown.push(event);
   return shown.text;
 }
 
@@ -39,48 +39,49 @@ async function submit(event) {
   event.preventDefault();
   const question = byId("question").value.trim();
   if (!question || running) return;
-  const mine = running = new AbortController();
+  const current = running = new AbortController();
   const turn = element("article", "turn");
-  turn.append(element("h2", "asked", question));
-  const place = element("div", byId("beside").checked ? "beside" : "");
-  turn.append(place);
+  turn.append(element("h2", "question", question));
+  const isCompared = byId("compare").checked;
+  const answers = element("div", isCompared ? "compare" : "");
+  turn.append(answers);
   byId("conversation").append(turn);
   const messages = [...turns, { role: "user", content: question }];
   byId("question").value = "";
   byId("stop").hidden = false;
   byId("send").disabled = true;
-  tell("Answering");
+  showStatus("Answering");
   try {
-    const { signal } = mine;
-    const wanted = [answer(place, messages, byId("beside").checked ? "Drafted" : "", {}, signal)];
-    if (byId("beside").checked) wanted.push(answer(place, messages, "Plain", { plain: true }, signal));
-    const [text] = await Promise.all(wanted);
-    if (running !== mine) return;
+    const { signal } = current;
+    const streams = [streamAnswer(answers, messages, isCompared ? "With drafts" : "", {}, signal)];
+    if (isCompared) streams.push(streamAnswer(answers, messages, "Without drafts", { plain: true }, signal));
+    const [text] = await Promise.all(streams);
+    if (running !== current) return;
     turns = [...messages, { role: "assistant", content: text }];
-    tell("Answered");
+    showStatus("Answered");
   } catch (error) {
-    if (running !== mine) return; // the conversation is another by now
-    const isStopped = mine.signal.aborted;
-    mine.abort(); // the answer beside it ends as well
-    if (!isStopped) byId("question").value ||= question; // to be asked again
-    tell(isStopped ? "Stopped" : error.message, !isStopped);
+    if (running !== current) return; // a new conversation was started meanwhile
+    const isStopped = current.signal.aborted;
+    current.abort(); // also stops the answer that it is compared with
+    if (!isStopped) byId("question").value ||= question; // so that the user can send it again
+    showStatus(isStopped ? "Stopped" : error.message, !isStopped);
   } finally {
-    if (running === mine) rest();
+    if (running === current) becomeIdle();
   }
 }
 
-function rest() {
+function becomeIdle() {
   running = null;
   byId("stop").hidden = true;
   byId("send").disabled = false;
   byId("question").focus();
 }
 
-function theme(name) {
+function setTheme(name) {
   document.documentElement.classList.remove("dark", "light");
   document.documentElement.classList.add(name);
   showTheme();
-  keep("localStorage", "antiphon-theme", name);
+  store("localStorage", "antiphon-theme", name);
 }
 
 byId("ask").addEventListener("submit", submit);
@@ -88,27 +89,27 @@ byId("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
 });
 byId("stop").addEventListener("click", () => running?.abort());
-byId("again").addEventListener("click", () => {
+byId("new-conversation").addEventListener("click", () => {
   running?.abort();
   turns = [];
   byId("conversation").replaceChildren();
-  tell("");
-  rest();
+  showStatus("");
+  becomeIdle();
 });
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => document.documentElement.classList.contains("dark") ||
   (!document.documentElement.classList.contains("light") && prefersDark.matches);
 const showTheme = () => byId("theme").setAttribute("aria-pressed", String(isDark()));
-byId("theme").addEventListener("click", () => theme(isDark() ? "light" : "dark"));
+byId("theme").addEventListener("click", () => setTheme(isDark() ? "light" : "dark"));
 prefersDark.addEventListener("change", showTheme);
 byId("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(byId("key").value);
-  tell("");
+  showStatus("");
   start();
 });
-const chosen = kept("localStorage", "antiphon-theme");
-if (chosen === "dark" || chosen === "light") theme(chosen);
+const chosen = load("localStorage", "antiphon-theme");
+if (chosen === "dark" || chosen === "light") setTheme(chosen);
 showTheme();
-takeFiles();
+enableUploads();
 start();

@@ -1,56 +1,56 @@
-// The documents: listed, added by choosing or dropping, taken out. Names are shown as text.
+// The documents: listing, uploading by choosing or dropping files, removing. Names are inserted as text.
 
 import { element } from "./answer.js";
 import { get, remove, upload } from "./server.js";
 
 const byId = (id) => document.getElementById(id);
-let isReadOnly; // not known before the documents were listed
+let isReadOnly; // undefined until the documents are listed
 
-const tell = (text) => { byId("told").textContent = text; };
+const showStatus = (text) => { byId("documents-status").textContent = text; };
 
 export async function listDocuments() {
   const found = await get("/documents");
   isReadOnly = found.read_only;
   byId("documents").hidden = found.data.length === 0 && isReadOnly;
-  byId("dropping").hidden = isReadOnly;
+  byId("file-picker").hidden = isReadOnly;
   byId("files").accept = found.suffixes.join(",");
-  byId("list").replaceChildren(...found.data.map(line));
+  byId("document-list").replaceChildren(...found.data.map(listItem));
 }
 
-function line(entry) {
+function listItem(entry) {
   const item = element("li");
   item.append(element("span", "", `${entry.name} (${entry.passages} ${entry.passages === 1 ? "passage" : "passages"})`));
   if (entry.uploaded && !isReadOnly) {
     const button = element("button", "", "Remove");
     button.type = "button";
     button.setAttribute("aria-label", `Remove ${entry.name}`);
-    button.addEventListener("click", () => take(() => remove(`/documents?id=${encodeURIComponent(entry.id)}`)));
+    button.addEventListener("click", () => run(() => remove(`/documents?id=${encodeURIComponent(entry.id)}`)));
     item.append(button);
   }
   return item;
 }
 
-async function take(act) {
+async function run(action) {
   try {
-    await act();
+    await action();
     await listDocuments();
   } catch (error) {
-    tell(error.message);
+    showStatus(error.message);
   }
 }
 
-async function add(files) {
+async function uploadAll(files) {
   const bar = byId("progress");
   bar.hidden = false;
   let added = 0;
   const failed = [];
   for (const file of files) {
     bar.value = 0;
-    tell(`Adding ${file.name}`);
+    showStatus(`Adding ${file.name}`);
     try {
       await upload(file, (share) => {
         if (share < 1) bar.value = share;
-        else bar.removeAttribute("value"); // it has arrived, and is being indexed
+        else bar.removeAttribute("value"); // uploaded; the server is indexing it
       });
       added += 1;
     } catch (error) {
@@ -58,12 +58,12 @@ async function add(files) {
     }
   }
   bar.hidden = true;
-  tell([`Added ${added}.`, ...failed].join(" "));
+  showStatus([`Added ${added}.`, ...failed].join(" "));
   await listDocuments();
 }
 
-export function takeFiles() {
-  byId("files").addEventListener("change", (event) => add([...event.target.files]));
+export function enableUploads() {
+  byId("files").addEventListener("change", (event) => uploadAll([...event.target.files]));
   document.addEventListener("dragover", (event) => {
     if (isReadOnly) return;
     event.preventDefault();
@@ -74,8 +74,8 @@ export function takeFiles() {
     if (isReadOnly) return;
     event.preventDefault();
     document.body.classList.remove("dropping");
-    const files = [...event.dataTransfer.files]; // the event holds them only now
-    if (isReadOnly === undefined) await take(() => {});
-    if (isReadOnly === false) add(files);
+    const files = [...event.dataTransfer.files]; // the event holds them only synchronously
+    if (isReadOnly === undefined) await run(() => {});
+    if (isReadOnly === false) uploadAll(files);
   });
 }

@@ -1,4 +1,4 @@
-"""The server on a real socket, in a thread of the tests' process."""
+"""A server on a real socket, in a thread of the test process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastapi import FastAPI
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
-    """The address of the application while the block runs."""
+def live_server(app: FastAPI) -> Iterator[str]:
+    """Serve an application while the block runs, and yield its URL."""
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -1,4 +1,4 @@
-"""Bodies that are too large, too slow, or sent where nobody wants them: the client hears of it, and nobody waits."""
+"""Limits of request bodies and heads: clients receive an error, and slow ones are disconnected."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from antiphon.pipelines.server.running import SILENCE
+from antiphon.pipelines.server.http_server import HEADER_TIMEOUT
 from tests.load.servers import RunningServer
-from tests.pipelines.server.processes import connected, heard, tiny_server
+from tests.pipelines.server.server_process import connect, read_to_end, tiny_server
 
 CHAT = "/v1/chat/completions"
-MOST = 100_000
+MAX_BYTES = 100_000
 LARGE = 40_000_000
-"""More than the buffers of both ends hold."""
+"""Bytes; more than the socket buffers of both ends hold."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("tiny") / "log"
-    with tiny_server(log, body_seconds=2, max_body_bytes=MOST, max_upload_bytes=MOST) as server:
+    with tiny_server(log, body_timeout=2, max_body_bytes=MAX_BYTES, max_upload_bytes=MAX_BYTES) as server:
         yield server
 
 
-def is_cut(connection: socket.socket, *, seconds: float, every: float) -> bool:
-    """Whether a client that sends a byte every now and then is cut within so many seconds."""
+def is_disconnected(connection: socket.socket, *, seconds: float, every: float) -> bool:
+    """Send one byte ``every`` few seconds; return whether the server disconnects within ``seconds``."""
     until = time.monotonic() + seconds
     try:
         while time.monotonic() < until:
@@ -42,34 +42,34 @@ def is_cut(connection: socket.socket, *, seconds: float, every: float) -> bool:
     return False
 
 
-def is_cut_in_a_head(server: RunningServer) -> bool:
-    """Whether a client is cut whose second request trickles in."""
-    with connected(server.url) as connection:
+def is_disconnected_in_head(server: RunningServer) -> bool:
+    """Return whether the server disconnects a client that sends the head of its second request slowly."""
+    with connect(server.url) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200 OK" in connection.recv(2**16)
-        return is_cut(connection, seconds=3 * SILENCE, every=1)
+        return is_disconnected(connection, seconds=3 * HEADER_TIMEOUT, every=1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def trickling(server: RunningServer) -> Iterator[Future[bool]]:
-    """Begun before all other tests, which it takes longer than."""
+def slow_head(server: RunningServer) -> Iterator[Future[bool]]:
+    """Start the slow client before all other tests, because it takes longer than they do."""
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(is_cut_in_a_head, server)
+        yield pool.submit(is_disconnected_in_head, server)
 
 
-@pytest.mark.parametrize("how", ["keep-alive", "close"])
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
 @pytest.mark.parametrize(("path", "code"), {CHAT: "too_large", "/documents": "400", "/v1/models": "405"}.items())
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_whoever_sends_too_much_is_told(
-    server: RunningServer, path: str, code: str, how: str, is_chunked: bool
+def test_a_client_that_sends_too_much_receives_the_error(
+    server: RunningServer, path: str, code: str, connection: str, is_chunked: bool
 ) -> None:
     content = iter([b" " * 100_000] * (LARGE // 100_000)) if is_chunked else b" " * LARGE
-    headers = {"Content-Type": "application/json", "Connection": how}
+    headers = {"Content-Type": "application/json", "Connection": connection}
     response = httpx.post(f"{server.url}{path}", content=content, headers=headers, timeout=60)
     assert response.json()["error"]["code"] == (code if is_chunked else "too_large")
 
 
-def test_a_client_that_writes_all_before_it_reads_is_told(server: RunningServer) -> None:
+def test_a_client_that_sends_all_before_it_reads_receives_the_error(server: RunningServer) -> None:
     connection = HTTPConnection(urlsplit(server.url).netloc, timeout=60)
     connection.request("POST", CHAT, b" " * LARGE, {"Content-Type": "application/json", "Connection": "close"})
     response = connection.getresponse()
@@ -78,43 +78,43 @@ def test_a_client_that_writes_all_before_it_reads_is_told(server: RunningServer)
     connection.close()
 
 
-def test_a_client_that_asks_first_need_not_send(server: RunningServer) -> None:
-    with connected(server.url) as connection:
+def test_a_client_that_expects_100_continue_is_refused_before_it_sends(server: RunningServer) -> None:
+    with connect(server.url) as connection:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Length: {LARGE}\r\n\r\n"
         connection.sendall(head.encode())
-        assert heard(connection).startswith(b"HTTP/1.1 413")
+        assert read_to_end(connection).startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize(
     ("path", "kind", "content"),
     [(CHAT, "application/json", b" " * 9), ("/documents", "multipart/form-data; boundary=x", b"--x\r\nConte")],
 )
-def test_a_body_that_trickles_in_is_ended(server: RunningServer, path: str, kind: str, content: bytes) -> None:
-    with connected(server.url) as connection:
+def test_a_slow_body_is_refused(server: RunningServer, path: str, kind: str, content: bytes) -> None:
+    with connect(server.url) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: 900\r\n\r\n"
         connection.sendall(head.encode())
-        for place in range(3):
-            connection.sendall(content[place : place + 1])
+        for index in range(3):
+            connection.sendall(content[index : index + 1])
             time.sleep(0.1)
-        told = heard(connection)
-    assert told.startswith(b"HTTP/1.1 408 ")
-    assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_slow"
+        response = read_to_end(connection)
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(response.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_slow"
 
 
-def test_who_trickles_on_after_a_refusal_is_cut(server: RunningServer) -> None:
-    with connected(server.url) as connection:
+def test_a_client_that_sends_slowly_after_a_refusal_is_disconnected(server: RunningServer) -> None:
+    with connect(server.url) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 90000\r\n\r\n")
-        assert is_cut(connection, seconds=20, every=0.2)
+        assert is_disconnected(connection, seconds=20, every=0.2)
 
 
-def test_after_a_refused_body_the_connection_goes_on(server: RunningServer) -> None:
+def test_the_connection_stays_usable_after_a_refused_body(server: RunningServer) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for _ in range(2):
             assert client.post(CHAT, content=b" " * LARGE).status_code == 413
             assert client.get("/health").status_code == 200
 
 
-def test_whatever_can_be_read_has_a_head(server: RunningServer) -> None:
+def test_every_get_endpoint_supports_head(server: RunningServer) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for path in ("/", "/health", "/v1/models", "/static/app.js"):
             head, whole = client.head(path), client.get(path)
@@ -124,6 +124,6 @@ def test_whatever_can_be_read_has_a_head(server: RunningServer) -> None:
         assert client.head(CHAT).status_code == 405
 
 
-@pytest.mark.timeout(4 * SILENCE + 60)
-def test_the_head_of_a_request_may_not_trickle_in_either(trickling: Future[bool]) -> None:
-    assert trickling.result()
+@pytest.mark.timeout(4 * HEADER_TIMEOUT + 60)
+def test_a_slow_request_head_is_disconnected(slow_head: Future[bool]) -> None:
+    assert slow_head.result()

@@ -1,4 +1,4 @@
-"""What clients may ask, in OpenAI's words and those of vLLM; what is unknown is ignored. Answers nothing."""
+"""Schemas of the request bodies: OpenAI's fields, some of vLLM's and our own. Unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from antiphon.pipelines.server.errors import refused_error
+from antiphon.pipelines.server.errors import unsupported_parameter
 
-NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
@@ -28,13 +28,13 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "conversation": (),
     "previous_response_id": (),
 }
-"""What clients ask elsewhere and nobody answers here, and the values that ask for nothing."""
+"""Fields of OpenAI and vLLM that this server does not support, with the values that have no effect there."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class SourceText(BaseModel):
-    """A text that the answer may repeat, and what a citation of it says."""
+class Reference(BaseModel):
+    """A reference: a text that the answer may repeat, and the fields of its citations."""
 
     text: str
     id: str | None = None
@@ -43,7 +43,7 @@ class SourceText(BaseModel):
 
 
 class TextPart(BaseModel):
-    """A part of a message; only texts are read."""
+    """A part of a message; only text parts are supported."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,14 +52,14 @@ class TextPart(BaseModel):
 
 
 class CalledFunction(BaseModel):
-    """The function that an earlier answer called."""
+    """The function of a tool call."""
 
     name: str
     arguments: str = "{}"
 
 
-class EarlierCall(BaseModel):
-    """A call of an earlier answer."""
+class ToolCall(BaseModel):
+    """A tool call of an earlier assistant message."""
 
     id: str | None = None
     type: Literal["function"] = "function"
@@ -67,12 +67,12 @@ class EarlierCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A turn of a conversation."""
+    """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[EarlierCall] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -86,7 +86,7 @@ class FunctionTool(BaseModel):
     parameters: dict[str, Any] | None = None
 
 
-class OfferedTool(BaseModel):
+class Tool(BaseModel):
     """A tool that the model may call."""
 
     type: Literal["function"] = "function"
@@ -94,24 +94,30 @@ class OfferedTool(BaseModel):
 
 
 class NamedFunction(BaseModel):
-    """A function by its name."""
+    """The name of a function."""
 
     name: str
 
 
 class ToolChoice(BaseModel):
-    """The one tool that has to be called."""
+    """The tool that the model must call."""
 
     type: Literal["function"] = "function"
     function: NamedFunction
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside its text; ``include_runs`` is how it was drafted, for pages that show it."""
+    """Additional fields of a stream.
+
+    Attributes:
+        include_usage: a last chunk has the token counts and metrics.
+        continuous_usage_stats: every chunk has the token counts so far.
+        include_segments: every chunk says which text was drafted, and from which passage it was copied.
+    """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_runs: bool | None = None
+    include_segments: bool | None = None
 
 
 class SchemaFormat(BaseModel):
@@ -125,36 +131,39 @@ class SchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """The form of the answer."""
+    """The format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: SchemaFormat | None = None
 
     @property
-    def wanted(self) -> dict[str, Any] | None:
-        """The schema that the answer has to follow; None for any text.
+    def required_schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must follow; None: any text.
 
         Raises:
-            ApiError: a schema is announced and not given.
+            ApiError: the type is ``json_schema``, and there is no schema.
         """
         if self.type == "text":
             return None
         if self.type == "json_object":
             return {"type": "object"}
         if self.json_schema is None or self.json_schema.schema_ is None:
-            raise refused_error("response_format", "response_format announces a JSON schema and gives none.")
+            raise unsupported_parameter("response_format", "response_format has the type json_schema, but no schema.")
         return self.json_schema.schema_
 
 
-class PredictedContent(BaseModel):
-    """What the answer is likely to say."""
+class Prediction(BaseModel):
+    """The predicted content of the answer."""
 
     type: Literal["content"] = "content"
     content: str | list[TextPart]
 
 
 class SamplingRequest(BaseModel):
-    """What all requests for a text have in common; one that is ``plain`` is decoded without drafts, to compare."""
+    """Fields of all requests that generate text.
+
+    ``references`` and ``plain`` are our own: texts to draft from and cite, and decoding without drafts.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -174,36 +183,36 @@ class SamplingRequest(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    references: list[str | SourceText] | None = None
-    prediction: PredictedContent | None = None
+    references: list[str | Reference] | None = None
+    prediction: Prediction | None = None
     return_token_ids: bool | None = None
     plain: bool | None = None
 
     @property
-    def stops(self) -> list[str]:
-        """The stop strings; those that are empty ask for nothing."""
+    def stop_strings(self) -> list[str]:
+        """The stop strings, without empty ones, which have no effect."""
         given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [text for text in given if text]
 
-    def check_offered(self) -> None:
-        """Refuse what is not offered, by its name.
+    def check_supported(self) -> None:
+        """Refuse fields that this server does not support.
 
         Raises:
-            ApiError: something is.
+            ApiError: 400, with the name of the field.
         """
         for name, value in (self.model_extra or {}).items():
-            if name in NOT_OFFERED and value is not None and value not in NOT_OFFERED[name]:
-                raise refused_error(name, f"{name} is not offered by this server; leave it out.")
+            if name in UNSUPPORTED and value is not None and value not in UNSUPPORTED[name]:
+                raise unsupported_parameter(name, f"{name} is not supported by this server; leave it out.")
 
 
 class ChatRequest(SamplingRequest):
-    """A conversation whose next turn is asked for."""
+    """The body of /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[OfferedTool] | None = None
+    tools: list[Tool] | None = None
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -212,7 +221,7 @@ class ChatRequest(SamplingRequest):
 
 
 class CompletionRequest(SamplingRequest):
-    """A text, or several, to be continued."""
+    """The body of /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -220,7 +229,7 @@ class CompletionRequest(SamplingRequest):
 
 
 class EmbeddingRequest(BaseModel):
-    """Texts whose vectors are asked for."""
+    """The body of /v1/embeddings."""
 
     model: str | None = None
     input: str | list[str] | list[int] | list[list[int]]
@@ -230,10 +239,10 @@ class EmbeddingRequest(BaseModel):
 
 
 class RerankRequest(BaseModel):
-    """Texts to be put into the order in which they answer a question."""
+    """The body of /v1/rerank."""
 
     model: str | None = None
     query: Annotated[str, Field(min_length=1)]
-    documents: Annotated[list[str | SourceText], Field(min_length=1)]
+    documents: Annotated[list[str | Reference], Field(min_length=1)]
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool = True

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.load.prompts import Asked
+from tests.load.questions import Asked
 
 WAITING = httpx.Timeout(None, connect=10)
 DRAIN = 30

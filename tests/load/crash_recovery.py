@@ -11,8 +11,8 @@ import httpx
 import typer
 
 from antiphon.retrieval import HashEmbedder, LocalIndex, Passage, Retriever, index_passages
-from tests.load.asking import Outcome, Target, ask_for
-from tests.load.prompts import Asked
+from tests.load.clients import Outcome, Target, ask_for
+from tests.load.questions import Asked
 from tests.load.servers import Command, RunningServer, free_port, started
 
 KILLS = 3

@@ -1,4 +1,4 @@
-"""The page when something goes wrong: the connection, the browser's storage, or somebody's patience."""
+"""The web page when the connection breaks, the browser has no storage, or the user stops an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.server.test_page import address, browser, shows
+from tests.pipelines.server.test_page import address, browser, wait_for_text
 
 __all__ = ["address", "browser"]
 
@@ -31,72 +31,73 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     context.close()
 
 
-def ask(page: Any, question: str) -> None:
+def send(page: Any, question: str) -> None:
+    """Send a question without waiting for the answer."""
     page.fill("#question", question)
     page.click("#send")
 
 
-def test_a_server_that_cannot_be_reached_is_named_and_the_question_kept(page: Any) -> None:
+def test_an_unreachable_server_is_reported_and_the_question_kept(page: Any) -> None:
     page.route(CHAT, lambda route: route.abort())
-    ask(page, "How do bees live?")
-    shows(page, "#status", "The server cannot be reached.")
+    send(page, "How do bees live?")
+    wait_for_text(page, "#status", "The server cannot be reached.")
     assert page.input_value("#question") == "How do bees live?"
 
 
-def test_an_answer_that_breaks_off_is_no_answer(page: Any) -> None:
+def test_an_answer_that_breaks_off_is_not_part_of_the_conversation(page: Any) -> None:
     page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=HALF))
-    ask(page, "How do bees live?")
-    shows(page, "#status", "The connection broke.")
-    assert page.locator(".said").inner_text() == "Half an"
+    send(page, "How do bees live?")
+    wait_for_text(page, "#status", "The connection broke.")
+    assert page.locator(".answer-text").inner_text() == "Half an"
     page.unroute(CHAT)
     with page.expect_request(CHAT) as sent:
         page.click("#send")
-    assert len(json.loads(sent.value.post_data)["messages"]) == 1, "what broke off is not said again"
+    assert len(json.loads(sent.value.post_data)["messages"]) == 1, "the interrupted answer is not sent again"
 
 
-def test_a_new_conversation_ends_the_answer_under_way_and_forgets_it(page: Any) -> None:
+def test_a_new_conversation_stops_and_discards_the_current_answer(page: Any) -> None:
     waiting: list[Any] = []
     page.route(CHAT, lambda route: waiting.append(route))
-    ask(page, "How do bees live?")
-    shows(page, "#status", "Answering")
-    page.click("#again")
+    send(page, "How do bees live?")
+    wait_for_text(page, "#status", "Answering")
+    page.click("#new-conversation")
     assert page.locator(".turn").count() == 0
     assert page.locator("#status").inner_text() == ""
     assert page.is_enabled("#send")
     page.unroute(CHAT)
     with page.expect_request(CHAT) as sent:
-        ask(page, "And wasps?")
-    shows(page, "#status", "Answered")
+        send(page, "And wasps?")
+    wait_for_text(page, "#status", "Answered")
     assert [each["content"] for each in json.loads(sent.value.post_data)["messages"]] == ["And wasps?"]
 
 
-def test_a_word_that_is_being_composed_is_not_sent(page: Any) -> None:
+def test_enter_during_text_composition_does_not_send(page: Any) -> None:
     page.fill("#question", "みつばち")
     page.evaluate(COMPOSING)
     assert page.input_value("#question") == "みつばち"
     assert page.locator(".turn").count() == 0
 
 
-def test_a_browser_that_keeps_nothing_shows_the_page(browser: Any, address: str) -> None:
+def test_the_page_works_without_browser_storage(browser: Any, address: str) -> None:
     context = browser.new_context()
     context.add_init_script(NO_STORAGE)
     page = context.new_page()
     page.goto(address)
-    page.wait_for_selector("#list li")
+    page.wait_for_selector("#document-list li")
     page.click("#theme")
     page.select_option("#model", "tiny")
-    ask(page, "How do bees live?")
-    shows(page, "#status", "Answered")
+    send(page, "How do bees live?")
+    wait_for_text(page, "#status", "Answered")
     context.close()
 
 
-def test_the_page_of_addresses_misses_nothing(browser: Any, address: str) -> None:
+def test_the_list_of_endpoints_loads_completely(browser: Any, address: str) -> None:
     context = browser.new_context()
     page = context.new_page()
-    missed: list[str] = []
-    page.on("response", lambda response: missed.append(response.url) if response.status >= 400 else None)
+    failed: list[str] = []
+    page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
     page.goto(f"{address}/docs")
     page.get_by_text("/v1/chat/completions").wait_for()
     page.wait_for_timeout(300)
-    assert missed == []
+    assert failed == []
     context.close()

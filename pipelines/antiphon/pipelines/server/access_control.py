@@ -1,0 +1,88 @@
+"""Access control: API keys, host names, origins of web pages, and the address to listen at."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+from antiphon.pipelines.server.errors import ApiError
+from antiphon.pipelines.server.settings import ServerSettings
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def check_key(authorization: str | None, keys: Sequence[str]) -> str:
+    """Check the API key of a request and return its SHA-256 digest, or "" if the server needs no key.
+
+    The key is compared with every accepted key, each in constant time.
+
+    Args:
+        authorization: the value of the request's ``Authorization`` header.
+        keys: the accepted keys.
+
+    Raises:
+        ApiError: 401, the header is missing or its key is not accepted.
+    """
+    if not keys:
+        return ""
+    scheme, _, key = (authorization or "").partition(" ")
+    digest = sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest()
+    matches = [compare_digest(digest, sha256(each.encode()).hexdigest()) for each in keys]
+    if scheme.lower() != "bearer" or not any(matches):
+        message = "This server needs an API key that it accepts; send it as: Authorization: Bearer KEY"
+        raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+    return digest
+
+
+def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
+    """Refuse a request that names a host or an origin that is not allowed.
+
+    The first check stops DNS rebinding, the second one requests from web pages of other sites.
+
+    Args:
+        headers: the headers of the request.
+        settings: the settings with ``allowed_hosts`` and ``allowed_origins``.
+
+    Raises:
+        ApiError: 403.
+    """
+    host = headers.get("host", "")
+    if settings.allowed_hosts and urlsplit(f"//{host}").hostname not in settings.allowed_hosts:
+        raise ApiError(403, "This server does not answer to that host name; allow it with --allow-host.")
+    origin = headers.get("origin")
+    if origin and origin not in settings.allowed_origins and urlsplit(origin).netloc != host:
+        raise ApiError(403, "Web pages of other origins may not use this server; allow them with --allow-origin.")
+
+
+def check_listen_address(host: str, settings: ServerSettings, *, allow_without_key: bool) -> None:
+    """Refuse to listen at an address that other machines can reach if no API key is set.
+
+    Args:
+        host: the address to listen at.
+        settings: the settings with ``api_keys``.
+        allow_without_key: skip the check.
+
+    Raises:
+        ValueError: the address is not a loopback address, and there is no key.
+    """
+    if is_loopback(host) or settings.api_keys or allow_without_key:
+        return
+    raise ValueError(
+        f"{host} can be reached from other machines, and no API key is set, so anyone there could read the documents. "
+        "Set one (--api-key, or the environment variable ANTIPHON_API_KEY), or give --allow-without-key."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address."""
+    if host in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,293 @@
+"""The endpoint /v1/chat/completions: request, response object and stream of chunks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from antiphon.accel.decoding.stats import FinishReason
+from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
+from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
+from antiphon.pipelines.server.generation import GenerationRequest, ServedModel
+from antiphon.pipelines.server.request_conversion import (
+    ChatPrompt,
+    make_chat_prompt,
+    predicted_texts,
+    reference_passages,
+    sampling_parameters,
+)
+from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
+from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
+from antiphon.pipelines.server.response_fields import (
+    annotation_objects,
+    chat_logprobs,
+    metrics_object,
+    passage_object,
+    usage_counts,
+    usage_object,
+)
+from antiphon.pipelines.server.service import Service, key_of, service_of
+from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
+from antiphon.pipelines.server.text_segments import SegmentTracker
+
+FINISH_REASONS: dict[FinishReason, str] = {"stop": "stop", "length": "length", "cancelled": "stop"}
+"""OpenAI's finish reason for each of ours."""
+
+router = APIRouter(responses=ERRORS)
+
+
+@router.post("/v1/chat/completions", tags=["OpenAI"])
+async def chat_completions(body: ChatRequest, request: Request, key: Annotated[str, Depends(key_of)]) -> Response:
+    """Answer a conversation; with ``stream`` as server-sent events."""
+    service = service_of(request)
+    body.check_supported()
+    served = service.model(body.model)
+    prompt = await run_in_thread(make_chat_prompt, body, served.language_model.tokenizer)
+    chat = PreparedChat(body, served, prompt)
+    generations = [chat_generation(service, chat, index) for index in range(num_choices(service, body))]
+    jobs = service.submit(generations, served, key, body.user)
+    if body.stream:
+        return await stream(request, _stream_lines(chat, merge_events(jobs)), jobs)
+    return JSONResponse(_chat_object(chat, await collect(request, jobs)))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """A chat request with its model, its prompt, and the id and time of its response."""
+
+    body: ChatRequest
+    served: ServedModel
+    prompt: ChatPrompt
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def parse(self, text: str) -> ParsedOutput:
+        """Split generated text into content and tool calls."""
+        if not self.prompt.tools:
+            return ParsedOutput(text)
+        output = parse_tool_calls(self.prompt.assistant_prefix + text, self.prompt.tools)
+        if self.body.parallel_tool_calls is False:
+            return ParsedOutput(output.content, output.calls[:1], output.malformed)
+        return output
+
+    def visible_text(self, text: str) -> str:
+        """Return the beginning of a growing text that is certainly content, not part of a tool call."""
+        return visible_text(self.prompt.assistant_prefix + text) if self.prompt.tools else text
+
+    def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+        """Return a chunk of the stream.
+
+        Args:
+            choices: its choices.
+            **fields: further fields.
+        """
+        named = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.served.id}
+        return {**named, "choices": choices, **fields}
+
+
+def num_choices(service: Service, body: SamplingRequest) -> int:
+    """Return the number of choices ``n``.
+
+    Args:
+        service: its settings limit the number.
+        body: the request body.
+
+    Raises:
+        ApiError: ``n`` exceeds the limit.
+    """
+    n, limit = body.n or 1, service.settings.max_choices
+    if n > limit:
+        raise unsupported_parameter("n", f"n is {n}; the limit of this server is {limit}.")
+    return n
+
+
+def choice_parameters(service: Service, body: SamplingRequest, served: ServedModel, index: int) -> dict[str, Any]:
+    """Return the parameters of `LanguageModel.stream` for one choice, whose seed is the request's plus its index.
+
+    Args:
+        service: its settings limit the length.
+        body: the request body.
+        served: the model.
+        index: the index of the choice.
+    """
+    parameters = sampling_parameters(body)
+    if parameters.get("seed") is not None:
+        parameters["seed"] = (parameters["seed"] + index) % 2**63 if parameters["seed"] >= 0 else parameters["seed"]
+    return {**parameters, "max_new_tokens": service.max_new_tokens(body, served)}
+
+
+def chat_generation(service: Service, chat: PreparedChat, index: int) -> GenerationRequest:
+    """Return the generation of one choice of a chat.
+
+    Args:
+        service: its settings limit the length.
+        chat: the chat.
+        index: the index of the choice.
+
+    Raises:
+        ApiError: two fields contradict each other, or a field is out of range.
+    """
+    body = chat.body
+    parameters = choice_parameters(service, body, chat.served, index) | chat.prompt.parameters
+    if body.logprobs:
+        parameters["logprobs"] = body.top_logprobs or 0
+    elif body.top_logprobs:
+        raise unsupported_parameter("top_logprobs", "top_logprobs needs logprobs: true.")
+    return GenerationRequest(
+        chat.prompt.content, parameters, reference_passages(body.references), predicted_texts(body)
+    )
+
+
+def _chat_object(chat: PreparedChat, texts: Sequence[CollectedText]) -> dict[str, Any]:
+    """Return the response of a request without ``stream``."""
+    finished = [text.finished for text in texts if text.finished is not None]
+    return {
+        "id": chat.id,
+        "object": "chat.completion",
+        "created": chat.created,
+        "model": chat.served.id,
+        "choices": [_choice_object(chat, index, text) for index, text in enumerate(texts)],
+        "usage": usage_object(finished, is_predicted=chat.body.prediction is not None),
+        "metrics": metrics_object(finished),
+    }
+
+
+def _choice_object(chat: PreparedChat, index: int, text: CollectedText) -> dict[str, Any]:
+    output = chat.parse(text.text)
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": output.content or (None if output.calls else ""),
+        "refusal": None,
+    }
+    if output.calls:
+        message["tool_calls"] = tool_call_objects(output)
+    if text.started is not None and text.started.passages:
+        message["annotations"] = annotation_objects(output.content, text.started.passages)
+    return {
+        "index": index,
+        "message": message,
+        "finish_reason": _finish_reason(output, text.finished),
+        "logprobs": _logprobs(chat, text),
+        **({"token_ids": text.tokens} if chat.body.return_token_ids else {}),
+    }
+
+
+def _logprobs(chat: PreparedChat, text: CollectedText) -> dict[str, Any] | None:
+    if not chat.body.logprobs or text.finished is None:
+        return None
+    return chat_logprobs(text.finished.completion.logprobs, chat.served.language_model.tokenizer)
+
+
+def _finish_reason(output: ParsedOutput, finished: Finished | None) -> str:
+    if output.calls:
+        return "tool_calls"
+    return FINISH_REASONS[finished.completion.finish_reason] if finished else "stop"
+
+
+def tool_call_objects(output: ParsedOutput) -> list[dict[str, Any]]:
+    """Return the tool calls of an answer."""
+    return [
+        {
+            "id": f"call_{call.id}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+        }
+        for call in output.calls
+    ]
+
+
+async def _stream_lines(chat: PreparedChat, events: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[str]:
+    """Yield the stream: for each choice role, text and finish reason; then usage and metrics, and the end."""
+    choices: dict[int, _ChoiceStream] = {}
+    async for index, event in events:
+        choice = choices.setdefault(index, _ChoiceStream(chat, index))
+        for chunk in choice.push(event):
+            yield sse_event(chunk)
+    finished = [choice.finished for choice in choices.values() if choice.finished is not None]
+    options = chat.body.stream_options
+    if options is not None and (options.include_usage or options.continuous_usage_stats):
+        usage = usage_object(finished, is_predicted=chat.body.prediction is not None)
+        yield sse_event(chat.chunk([], usage=usage, metrics=metrics_object(finished)))
+    yield DONE
+
+
+class _ChoiceStream:
+    """Converts the events of one choice to chunks."""
+
+    def __init__(self, chat: PreparedChat, index: int) -> None:
+        self._chat = chat
+        self._index = index
+        self._text = ""
+        self._sent = ""  # the part of the text that is sent as content
+        self._prompt_tokens = 0
+        self._num_tokens = 0
+        self._started: Started | None = None
+        self._segments: SegmentTracker | None = None
+        self.finished: Finished | None = None
+
+    def push(self, event: Event) -> list[dict[str, Any]]:
+        """Return the chunks of an event."""
+        match event:
+            case Started():
+                self._started, self._prompt_tokens = event, event.stream.prompt_tokens
+                fields: dict[str, Any] = {}
+                options = self._chat.body.stream_options
+                if options is not None and options.include_segments:
+                    self._segments = SegmentTracker(event.passages)
+                    fields = {"passages": list(map(passage_object, event.passages))}
+                return [self._chunk({"role": "assistant", "content": ""}, **fields)]
+            case Delta():
+                return self._push_delta(event)
+            case Finished():
+                self.finished = event
+                return [self._last_chunk(event)]
+
+    def _push_delta(self, event: Delta) -> list[dict[str, Any]]:
+        chat, body = self._chat, self._chat.body
+        self._text += event.text
+        self._num_tokens = event.num_tokens
+        visible = chat.visible_text(self._text)
+        content, self._sent = visible[len(self._sent) :], visible
+        choice: dict[str, Any] = {}
+        if body.return_token_ids:
+            choice["token_ids"] = list(event.tokens)
+        if body.logprobs:
+            choice["logprobs"] = chat_logprobs(event.logprobs, chat.served.language_model.tokenizer)
+        fields: dict[str, Any] = {}
+        if self._segments is not None:
+            fields["segments"] = self._segments.push(event.text, event.origins)
+        if not content and not choice and not any(fields.values()):
+            return []
+        return [self._chunk({"content": content}, choice=choice, **fields)]
+
+    def _last_chunk(self, event: Finished) -> dict[str, Any]:
+        output = self._chat.parse(self._text)
+        delta: dict[str, Any] = {}
+        if rest := output.content[len(self._sent) :]:
+            delta["content"] = rest
+        if output.calls:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(tool_call_objects(output))]
+        if self._started is not None and self._started.passages:
+            delta["annotations"] = annotation_objects(output.content, self._started.passages)
+        return self._chunk(delta, finish_reason=_finish_reason(output, event))
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        *,
+        finish_reason: str | None = None,
+        choice: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        options = self._chat.body.stream_options
+        if options is not None and options.continuous_usage_stats:
+            fields["usage"] = usage_counts(self._prompt_tokens, self._num_tokens)
+        common = {"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        return self._chat.chunk([{**common, **(choice or {})}], **fields)

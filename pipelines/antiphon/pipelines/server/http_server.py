@@ -1,0 +1,195 @@
+"""The server process: listening, timeouts, logging and graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from antiphon.pipelines.server.request_limits import REQUEST_ID
+
+HEADER_TIMEOUT = 20
+"""Seconds in which a client must send the head of a request, after connecting and after each response."""
+
+SHUTDOWN_GRACE = 1
+"""Seconds for sending the shutdown error to clients after the drain time."""
+
+GC_DELAY = 5
+"""Seconds after the start until the garbage collector runs, so that it does not delay the first answer."""
+
+ADDRESS_IN_USE = (
+    "The server cannot listen at {}, port {}; is another program listening there? Give another --host or --port."
+)
+
+
+def check_port_is_free(host: str, port: int) -> None:
+    """Check that the server can listen at an address, before anything is loaded.
+
+    Args:
+        host: the address to listen at.
+        port: the TCP port.
+
+    Raises:
+        OSError: another program listens there, or the address does not belong to this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(found[0][4])
+    except OSError as error:
+        raise OSError(ADDRESS_IN_USE.format(host, port)) from error
+
+
+def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int) -> None:
+    """Serve until SIGTERM or Ctrl-C, then finish the requests in progress.
+
+    Args:
+        app: the application, made by `create_app`.
+        host: the address to listen at.
+        port: the TCP port.
+        drain_seconds: time for the requests in progress; after it the others receive the shutdown error.
+
+    Raises:
+        OSError: the server cannot listen at the address.
+    """
+    _log_as_json()
+    _increase_file_limit()
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=HeaderTimeoutProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=HEADER_TIMEOUT,
+        timeout_graceful_shutdown=drain_seconds + SHUTDOWN_GRACE,
+    )
+    server = _DrainingServer(config, app.state.service.queue.shut_down, drain_seconds)
+    try:
+        server.run()
+    except SystemExit as error:  # how uvicorn reports that it cannot listen
+        raise OSError(ADDRESS_IN_USE.format(host, port)) from error
+
+
+class _DrainingServer(uvicorn.Server):
+    """uvicorn's server, which sends unfinished requests an error before it closes their connections.
+
+    Args:
+        config: uvicorn's configuration.
+        on_timeout: called when the drain time is over.
+        drain_seconds: the drain time.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_timeout: Callable[[], None], drain_seconds: float) -> None:
+        super().__init__(config)
+        self._on_timeout = on_timeout
+        self._drain_seconds = drain_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening and schedule `freeze_garbage_collector`."""
+        await super().startup(sockets)
+        asyncio.get_running_loop().call_later(GC_DELAY, freeze_garbage_collector)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the requests in progress, at most the drain time, and close."""
+        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._on_timeout)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+
+class HeaderTimeoutProtocol(H11Protocol):
+    """uvicorn's HTTP protocol with a timeout for the whole head of each request, not only for its first byte."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the timer for the first request."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def handle_events(self) -> None:
+        """Stop the timer once the head of a request is complete."""
+        super().handle_events()
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        """Start the timer for the next request, or close if the client is still sending the last body."""
+        is_sending = self.conn.their_state is h11.SEND_BODY
+        self._start_timer()
+        super().on_response_complete()
+        if is_sending:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(HEADER_TIMEOUT, self._on_timeout)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def freeze_garbage_collector() -> None:
+    """Collect what startup left, exclude the remaining objects from future collections, and enable collection."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def _increase_file_limit() -> None:
+    """Increase the limit of open files, and so of connections, to the system's hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class JsonLogFormatter(logging.Formatter):
+    """A log formatter that writes each record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; the fields of a message that is JSON itself are merged into it."""
+        message = record.getMessage()
+        fields: dict[str, Any] = json.loads(message) if message.startswith("{") else {"message": message.strip()}
+        if (request_id := REQUEST_ID.get(None)) is not None:
+            fields.setdefault("request", request_id)
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps({"time": self.formatTime(record), "level": record.levelname, **fields})
+
+
+def _log_as_json() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLogFormatter())
+    for name in ("antiphon.server", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

@@ -1,0 +1,183 @@
+"""Converts request bodies to the arguments of `LanguageModel.stream`: prompt, parameters and passages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.decoding.grammar import JsonSchema
+from antiphon.accel.text.messages import Conversation, Message, PromptInput
+from antiphon.accel.text.tool_choice import prepare_tools
+from antiphon.pipelines.server.errors import unsupported_parameter
+from antiphon.pipelines.server.request_schemas import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    Reference,
+    SamplingRequest,
+    TextPart,
+)
+from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The prompt of a chat request.
+
+    Attributes:
+        content: the conversation, with tools.
+        parameters: parameters of `LanguageModel.stream` that depend on the conversation.
+        tools: the names of the tools that the model may call.
+        assistant_prefix: the beginning of the answer if a tool must be called; it is part of the prompt, and is parsed
+            together with the answer.
+    """
+
+    content: Conversation
+    parameters: dict[str, Any] = field(default_factory=dict)
+    tools: frozenset[str] = frozenset()
+    assistant_prefix: str = ""
+
+
+def make_chat_prompt(request: ChatRequest, tokenizer: PreTrainedTokenizerBase) -> ChatPrompt:
+    """Return the prompt of a chat request.
+
+    Args:
+        request: the body.
+        tokenizer: its chat template decides how tools are described.
+
+    Raises:
+        ApiError: a part of a message is not text, or two fields contradict each other.
+        ValueError: the chosen tool does not exist, or the chat template does not support tools.
+    """
+    messages = template_messages(request.messages)
+    schema = request.response_format.required_schema if request.response_format else None
+    if request.continue_final_message:
+        if messages[-1]["role"] != ASSISTANT:
+            message = "The last message is not the assistant's, so it cannot be continued."
+            raise unsupported_parameter("continue_final_message", message)
+        conversation = Conversation(messages[:-1], (), str(messages[-1]["content"]))
+        return ChatPrompt(conversation, {"json_schema": schema})
+    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
+    choice = request.tool_choice
+    chosen_tool = choice if choice is None or isinstance(choice, str) else choice.function.name
+    prepared = prepare_tools(tokenizer, messages, tools, chosen_tool)
+    if prepared.schema is not None and schema is not None:
+        message = "A tool must be called, so the answer cannot have another format."
+        raise unsupported_parameter("response_format", message)
+    json_schema: JsonSchema | dict[str, Any] | None = prepared.schema or schema
+    conversation = Conversation(prepared.messages, prepared.tools, prepared.assistant_prefix)
+    return ChatPrompt(conversation, {"json_schema": json_schema}, prepared.names, prepared.assistant_prefix)
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Return the messages as chat templates take them: content as text, arguments of tool calls as objects."""
+    return [_template_message(message, index) for index, message in enumerate(messages)]
+
+
+def _template_message(message: ChatMessage, index: int) -> Message:
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": join_text(message.content, f"messages.{index}.content")}
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id or "",
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": _parse_arguments(call.function.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return plain
+
+
+def _parse_arguments(arguments: str) -> Any:
+    """Return the arguments as an object, or unchanged if they are not valid JSON."""
+    try:
+        return json.loads(arguments or "{}")
+    except json.JSONDecodeError:
+        return arguments
+
+
+def join_text(content: str | Sequence[TextPart] | None, param: str) -> str:
+    """Return the text of a message's content, its parts joined.
+
+    Args:
+        content: the content.
+        param: the name of the field, for the error message.
+
+    Raises:
+        ApiError: a part is not text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.text is None or part.type not in ("text", "input_text", "output_text"):
+            message = f"{param} has a part of the type {part.type!r}; this server supports text only."
+            raise unsupported_parameter(param, message)
+    return "".join(part.text or "" for part in content)
+
+
+def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenizerBase) -> list[PromptInput]:
+    """Return the prompts of a completion request.
+
+    Args:
+        request: the body, with one or several prompts as text or token ids.
+        tokenizer: decodes token ids to text.
+    """
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and isinstance(prompt[0], int):
+        return [str(tokenizer.decode(prompt))]
+    return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in prompt]
+
+
+def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
+    """Return the sampling parameters of `LanguageModel.stream` that the request sets."""
+    top_k = request.top_k
+    parameters = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": 0 if top_k == -1 else top_k,
+        "min_p": request.min_p,
+        "repetition_penalty": request.repetition_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "logit_bias": request.logit_bias,
+        "stop": request.stop_strings or None,
+        "seed": request.seed,
+        "drafter": "nothing" if request.plain else None,
+    }
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def reference_passages(references: Sequence[str | Reference] | None) -> tuple[Passage, ...]:
+    """Return the references of a request as passages, which can be cited; empty ones are dropped."""
+    given = [each if isinstance(each, Reference) else Reference(text=each) for each in references or ()]
+    return tuple(_passage(reference, number) for number, reference in enumerate(given, start=1) if reference.text)
+
+
+def _passage(reference: Reference, number: int) -> Passage:
+    metadata = {name: value for name, value in (("title", reference.title), ("url", reference.url)) if value}
+    source, text = reference.url or reference.title or f"reference {number}", reference.text
+    if reference.id is None:
+        return Passage.at(source, 0, text, metadata)
+    return Passage(text, reference.id, source, 0, len(text), None, metadata)
+
+
+def predicted_texts(request: SamplingRequest) -> tuple[str, ...]:
+    """Return the predicted content of the answer, which is drafted from but not cited."""
+    if request.prediction is None:
+        return ()
+    text = join_text(request.prediction.content, "prediction.content")
+    return (text,) if text else ()

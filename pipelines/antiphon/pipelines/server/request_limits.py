@@ -1,0 +1,210 @@
+"""Middleware that limits and logs every request before it reaches an endpoint.
+
+It decides the refusals that depend on no endpoint: 403 for hosts and origins, 413 for bodies that are too large and
+408 for bodies that arrive too slowly. It is plain ASGI around the application and buffers nothing, so streams stay
+streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from antiphon.pipelines.server.access_control import check_host_and_origin
+from antiphon.pipelines.server.errors import ApiError, BodyError, error_response, shutdown_error
+from antiphon.pipelines.server.metrics import ServerMetrics
+from antiphon.pipelines.server.settings import ServerSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger("antiphon.server.requests")
+
+MIN_RATE = 16 * 2**10
+"""Minimum rate of a body in bytes per second: each of these extends the timeout by one second."""
+
+MAX_DISCARDED = 256 * 2**20
+"""Bytes of a refused body that are read and discarded, because most clients send all of it before they listen."""
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Allows the server's own scripts and styles only, and nothing from other origins."""
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+REQUEST_ID: ContextVar[str] = ContextVar("request")
+"""The id of the current request, for log records."""
+
+UPLOADS = "/documents"
+_VALID_ID = re.compile(r"[\w.-]{1,64}")
+
+
+class RequestBody:
+    """The body of a request, limited in size and time.
+
+    Args:
+        headers: the headers of the request.
+        receive: the ASGI function that returns the next message.
+        max_bytes: largest body in bytes.
+        timeout: seconds in which it must arrive, plus one for each `MIN_RATE` bytes received.
+    """
+
+    def __init__(self, headers: Headers, receive: Receive, *, max_bytes: int, timeout: float) -> None:
+        length = headers.get("content-length", "0")
+        self.content_length = int(length) if length.isdigit() else 0
+        self._is_complete = not self.content_length and "transfer-encoding" not in headers
+        self._waits_for_continue = headers.get("expect", "").lower() == "100-continue"
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._timeout = timeout
+        self._start = asyncio.get_running_loop().time()
+        self._received = 0
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether the client is sending more; one that asked for ``100 Continue`` is not sending yet."""
+        return not self._is_complete and not self._waits_for_continue
+
+    async def receive(self) -> Message:
+        """Return the next ASGI message: a piece of the body, or after the last one the client's disconnection.
+
+        Raises:
+            BodyError: the body is too large (413) or too slow (408).
+        """
+        if self._is_complete:
+            return await self._receive()
+        try:
+            message = await self._next()
+        except TimeoutError as error:
+            raise BodyError(too_slow(self._timeout)) from error
+        if self._received > self._max_bytes:
+            raise BodyError(too_large(self._max_bytes))
+        return message
+
+    def abandon(self) -> None:
+        """Stop waiting for the rest."""
+        self._is_complete = True
+
+    async def discard(self) -> None:
+        """Read and discard the rest, so that a client which is still sending receives the response.
+
+        It gives up if the client sends too much or too slowly.
+        """
+        try:
+            while self.is_arriving and self._received < MAX_DISCARDED:
+                await self._next()
+        except TimeoutError:
+            return
+
+    async def _next(self) -> Message:
+        self._waits_for_continue = False
+        async with asyncio.timeout_at(self._start + self._timeout + self._received / MIN_RATE):
+            message = await self._receive()
+        self._received += len(message.get("body", b""))
+        self._is_complete = not message.get("more_body", False)
+        return message
+
+
+def too_large(max_bytes: int) -> ApiError:
+    """Return the error of a body of more than ``max_bytes`` bytes."""
+    return ApiError(413, f"The body is larger than {max_bytes} bytes, the limit of this server.", code="too_large")
+
+
+def too_slow(timeout: float) -> ApiError:
+    """Return the error of a body that did not arrive within ``timeout`` seconds, extended by its size."""
+    message = (
+        f"The body did not arrive within {timeout:g} s plus one second for each {MIN_RATE} bytes; send it at once."
+    )
+    return ApiError(408, message, code="too_slow", headers={"Connection": "close"})
+
+
+class RequestLimits:
+    """Middleware that refuses requests beyond the limits, and numbers, counts and logs every request.
+
+    Args:
+        app: the ASGI application.
+        settings: limits, allowed hosts and allowed origins.
+        metrics: counts requests by path and status.
+    """
+
+    def __init__(self, app: App, settings: ServerSettings, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to the application, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        # HEAD is answered as GET; the HTTP protocol implementation omits the body.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        max_bytes = self._max_bytes(scope)
+        body = RequestBody(headers, receive, max_bytes=max_bytes, timeout=self._settings.body_timeout)
+        request_id = _request_id(headers.get("x-request-id"))
+        REQUEST_ID.set(request_id)
+        start, status, has_started = perf_counter(), 500, False
+
+        async def respond(message: Message) -> None:
+            nonlocal status, has_started
+            if message["type"] == "http.response.start":
+                status, has_started = message["status"], True
+                response_headers = MutableHeaders(scope=message)
+                response_headers["X-Request-ID"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    response_headers.setdefault(name, value)
+            elif body.is_arriving and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await body.discard()
+                message = {"type": "http.response.body"}
+            await send(message)
+
+        try:
+            check_host_and_origin(headers, self._settings)
+            if body.content_length > max_bytes:
+                raise too_large(max_bytes)
+            await self._app(inner, body.receive, respond)
+        except ApiError as error:
+            await error_response(error)(scope, receive, respond)
+        except asyncio.CancelledError:  # the server shuts down, and this request exceeded the drain time
+            body.abandon()
+            if not has_started:
+                await error_response(shutdown_error())(scope, receive, respond)
+        finally:
+            path = getattr(inner.get("route"), "path", "unknown")
+            self._metrics.requests.labels(path, str(status)).inc()
+            seconds = round(perf_counter() - start, 4)
+            _log(request=request_id, method=scope["method"], path=path, status=status, seconds=seconds)
+
+    def _max_bytes(self, scope: Scope) -> int:
+        is_upload = scope["path"].startswith(UPLOADS)
+        return self._settings.max_upload_bytes if is_upload else self._settings.max_body_bytes
+
+
+def _request_id(given: str | None) -> str:
+    """Return the client's id of the request if it is safe to log, else a new one."""
+    return given if given and _VALID_ID.fullmatch(given) else uuid4().hex
+
+
+def _log(**fields: Any) -> None:
+    """Log one line of JSON; the request id is the only field that a client can choose."""
+    logger.info(json.dumps(fields))

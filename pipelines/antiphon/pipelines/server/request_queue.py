@@ -1,0 +1,277 @@
+"""The queue of generations: each is decoded in a thread and read from the event loop.
+
+It decides the refusal 429 when the queue is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import Protocol
+
+from antiphon.accel import Completion, Origin, Stream
+from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.pipelines.server.errors import ApiError, shutdown_error
+from antiphon.retrieval import Passage
+
+QUEUE_FULL = "The queue of this server is full; try again in {} s."
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of a generation.
+
+    Attributes:
+        stream: the stream that is decoded.
+        passages: the passages that the text may cite.
+        on_end: called once when decoding ends, for whatever reason.
+    """
+
+    stream: Stream
+    passages: tuple[Passage, ...] = ()
+    on_end: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text and tokens of a generation, with the tokens' origins and logprobs.
+
+    ``num_tokens`` counts all tokens generated so far.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a generation, with the seconds from the request to its start, first token and end."""
+
+    completion: Completion
+    queue_seconds: float
+    first_token_seconds: float
+    seconds: float
+
+
+Event = Started | Delta | Finished
+
+
+class JobObserver(Protocol):
+    """Receives the result of every generation."""
+
+    def job_ended(self, event: Finished | BaseException) -> None:
+        """Handle a generation that finished, was cancelled, or failed with an exception."""
+
+
+@dataclass(eq=False, slots=True)
+class GenerationJob:
+    """One generation: decoded in a thread, its events read once from the event loop in which it was created.
+
+    Attributes:
+        start: creates the stream; called in the decoding thread.
+        tenant: the name of the tenant, for fair queueing.
+    """
+
+    start: Callable[[], Started]
+    tenant: str
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    created: float = field(default_factory=perf_counter)
+    is_cancelled: bool = False
+    _events: asyncio.Queue[Event | BaseException] = field(default_factory=asyncio.Queue)
+    _started: Started | None = None
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield the events, the last one a `Finished`, or raise the error of decoding.
+
+        Leaving the iteration early cancels the job.
+        """
+        try:
+            while True:
+                event = await self._events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Stop decoding after the current forward pass; a finished job stays finished."""
+        was_cancelled, self.is_cancelled = self.is_cancelled, True
+        if self._started is not None and not was_cancelled:
+            with suppress(RuntimeError):  # the event loop is closing too
+                self.loop.run_in_executor(None, self._started.stream.close)
+
+    def decode(self) -> Finished:
+        """Decode to the end, in the calling thread, and send events to the event loop."""
+        dequeued = perf_counter()
+        started = self._started = self.start()
+        try:
+            self.send(started)
+            first_token, num_tokens = 0.0, 0
+            with started.stream as stream:
+                for text in () if self.is_cancelled else stream:
+                    first_token = first_token or perf_counter() - self.created
+                    delta = _delta(stream, text, num_tokens)
+                    num_tokens = delta.num_tokens
+                    self.send(delta)
+                    if self.is_cancelled:
+                        break
+            completion = stream.completion
+            if completion.usage.completion_tokens > num_tokens or completion.text == "":
+                self.send(_delta(stream, "", num_tokens))
+            seconds = perf_counter() - self.created
+            return Finished(completion, dequeued - self.created, first_token or seconds, seconds)
+        finally:
+            if started.on_end is not None:
+                started.on_end()
+
+    def send(self, event: Event | BaseException) -> None:
+        """Put an event into the queue that `events` reads."""
+        with suppress(RuntimeError):  # the event loop is closed, so there is no reader
+            self.loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+
+@dataclass(slots=True)
+class CollectedText:
+    """The events of a job, collected into one result."""
+
+    job: GenerationJob
+    started: Started | None = None
+    finished: Finished | None = None
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        match event:
+            case Started():
+                self.started = event
+            case Delta():
+                self.text += event.text
+                self.tokens += event.tokens
+            case Finished():
+                self.finished = event
+
+    async def read(self) -> CollectedText:
+        """Read the job to its end."""
+        async for event in self.job.events():
+            self.add(event)
+        return self
+
+
+class RequestQueue:
+    """Decodes several jobs at a time and queues others: tenants take turns, each first come, first served.
+
+    Jobs that run at the same time share forward passes through the language model's scheduler.
+
+    Args:
+        max_running: jobs that are decoded at the same time, each in a thread.
+        max_waiting: further jobs that may wait.
+        observer: receives the result of every job.
+    """
+
+    def __init__(self, *, max_running: int, max_waiting: int, observer: JobObserver) -> None:
+        self._pool = ThreadPoolExecutor(max_running, thread_name_prefix="antiphon-generation")
+        self._max_running, self._max_waiting = max_running, max_waiting
+        self._observer = observer
+        self._waiting: OrderedDict[str, deque[GenerationJob]] = OrderedDict()  # by tenant, next tenant first
+        self._running: dict[GenerationJob, None] = {}
+        self._lock = Lock()
+        self._is_shut_down = False
+        self._mean_seconds = 1.0  # moving average of a job's duration
+
+    @property
+    def running(self) -> int:
+        """The number of jobs that are being decoded."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs that wait and are not cancelled."""
+        with self._lock:
+            return sum(not job.is_cancelled for jobs in self._waiting.values() for job in jobs)
+
+    def submit(self, jobs: Sequence[GenerationJob]) -> None:
+        """Queue all of these jobs, or none.
+
+        Raises:
+            ApiError: 429, the queue is full (with ``Retry-After``); 503, the server is shutting down.
+        """
+        with self._lock:
+            if self._is_shut_down:
+                raise shutdown_error()
+            self._remove_cancelled()
+            waiting = sum(map(len, self._waiting.values()))
+            if waiting + self.running + len(jobs) > self._max_running + self._max_waiting:
+                retry_after = max(1, round(self._mean_seconds * (waiting + 1) / self._max_running))
+                headers = {"Retry-After": str(retry_after)}
+                raise ApiError(429, QUEUE_FULL.format(retry_after), code="queue_full", headers=headers)
+            for job in jobs:
+                self._waiting.setdefault(job.tenant, deque()).append(job)
+        for _ in jobs:
+            self._pool.submit(self._run_next)
+
+    def shut_down(self) -> None:
+        """Refuse new jobs, cancel running and waiting ones, and send their clients the shutdown error."""
+        with self._lock:
+            self._is_shut_down = True
+            unfinished = [*self._running, *(job for jobs in self._waiting.values() for job in jobs)]
+            self._waiting.clear()
+        for job in unfinished:
+            job.send(shutdown_error())
+            job.cancel()
+
+    def close(self) -> None:
+        """Shut down and wait for the forward passes in progress."""
+        self.shut_down()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run_next(self) -> None:
+        job = self._next()
+        if job is None:
+            return
+        event: Finished | BaseException
+        try:
+            event = job.decode()
+            self._mean_seconds += 0.2 * (event.seconds - self._mean_seconds)
+        except Exception as error:  # noqa: BLE001 - raised where the events are read
+            event = error
+        finally:
+            self._running.pop(job, None)
+        self._observer.job_ended(event)
+        job.send(event)
+
+    def _remove_cancelled(self) -> None:
+        remaining = {name: [job for job in jobs if not job.is_cancelled] for name, jobs in self._waiting.items()}
+        self._waiting = OrderedDict((name, deque(jobs)) for name, jobs in remaining.items() if jobs)
+
+    def _next(self) -> GenerationJob | None:
+        """Move the first job of the next tenant from waiting to running, and that tenant to the end."""
+        with self._lock:
+            while self._waiting:
+                tenant, jobs = self._waiting.popitem(last=False)
+                job = jobs.popleft()
+                if jobs:
+                    self._waiting[tenant] = jobs
+                if not job.is_cancelled:
+                    self._running[job] = None
+                    return job
+        return None
+
+
+def _delta(stream: Stream, text: str, num_sent: int) -> Delta:
+    """Return the delta of ``text`` and of the tokens after the first ``num_sent``."""
+    tokens = tuple(stream.tokens_from(num_sent))
+    origins, logprobs = tuple(stream.origins_from(num_sent)), tuple(stream.logprobs_from(num_sent))
+    return Delta(text, tokens, origins, logprobs, num_sent + len(tokens))

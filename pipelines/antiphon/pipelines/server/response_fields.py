@@ -1,0 +1,152 @@
+"""Fields that the responses of several endpoints share: usage, metrics, citations, passages, logprobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.decoding.logprobs import TokenLogprob
+from antiphon.pipelines.citations import Citation, cite
+from antiphon.pipelines.server.request_queue import Finished
+from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def usage_counts(prompt: int, completion: int) -> dict[str, Any]:
+    """Return the token counts of a ``usage`` object.
+
+    Args:
+        prompt: prompt tokens.
+        completion: completion tokens.
+    """
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def usage_object(finished: Sequence[Finished], *, is_predicted: bool) -> dict[str, Any]:
+    """Return the ``usage`` object of a request.
+
+    Prompt tokens count once for all choices. Unlike OpenAI's, ``completion_tokens`` excludes rejected draft tokens.
+
+    Args:
+        finished: the finished choices of one prompt.
+        is_predicted: whether the request had a ``prediction``, so that accepted and rejected tokens are counted.
+    """
+    completions = [each.completion for each in finished]
+    prompt = completions[0].usage.prompt_tokens
+    usage = usage_counts(prompt, sum(each.usage.completion_tokens for each in completions))
+    usage["prompt_tokens_details"] = {"cached_tokens": max(prompt - completions[0].steps.prefill_tokens, 0)}
+    if is_predicted:
+        accepted = sum(each.steps.accepted for each in completions)
+        drafted = sum(each.steps.drafted for each in completions)
+        usage["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+        }
+    return usage
+
+
+def metrics_object(finished: Sequence[Finished]) -> dict[str, Any]:
+    """Return the ``metrics`` object of a request: seconds, and speculative decoding counts in vLLM's format."""
+    steps = [each.completion.steps for each in finished]
+    num_steps, tokens = sum(each.steps for each in steps), sum(each.tokens for each in steps)
+    drafted, accepted = sum(each.drafted for each in steps), sum(each.accepted for each in steps)
+    return {
+        "time_to_first_token_seconds": round(finished[0].first_token_seconds, 4),
+        "queue_seconds": round(finished[0].queue_seconds, 4),
+        "seconds": round(max(each.seconds for each in finished), 4),
+        "steps": num_steps,
+        "tokens_per_step": round(tokens / num_steps, 3) if num_steps else 0.0,
+        "speculative_decoding": {
+            "num_drafts": num_steps,
+            "num_draft_tokens": drafted,
+            "num_accepted_draft_tokens": accepted,
+            "acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
+        },
+    }
+
+
+def annotation_objects(text: str, passages: Sequence[Passage]) -> list[dict[str, Any]]:
+    """Return the citations of a text as OpenAI's ``url_citation`` annotations, with the cited span of the passage.
+
+    Args:
+        text: the text of the answer.
+        passages: the passages that it may cite.
+    """
+    return [_annotation(citation, passages[citation.passage - 1]) for citation in cite(text, passages)]
+
+
+def _annotation(citation: Citation, passage: Passage) -> dict[str, Any]:
+    return {
+        "type": "url_citation",
+        "url_citation": {
+            "start_index": citation.start,
+            "end_index": citation.end,
+            "title": passage.metadata.get("title") or file_name(passage.source),
+            "url": passage.metadata.get("url") or f"/passages/{passage.id}",
+            "cited_text": citation.text,
+            "passage": citation.passage,
+            "passage_id": passage.id,
+            "passage_start": citation.source_start - passage.start,
+            "passage_end": citation.source_end - passage.start,
+        },
+    }
+
+
+def passage_object(passage: Passage) -> dict[str, Any]:
+    """Return a passage as JSON: its text, and its characters in its document."""
+    return {
+        "id": passage.id,
+        "source": file_name(passage.source),
+        "title": passage.metadata.get("title", ""),
+        "text": passage.text,
+        "start": passage.start,
+        "end": passage.end,
+    }
+
+
+def file_name(source: str) -> str:
+    """Return the last part of a document's path, the only part that clients see."""
+    return source.replace("\\", "/").rpartition("/")[2] or source
+
+
+def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the ``logprobs`` object of a chat completion.
+
+    Args:
+        logprobs: one for each token.
+        tokenizer: decodes the tokens.
+    """
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = str(tokenizer.decode([token]))
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    return {
+        "content": [
+            {**entry(each.token, each.logprob), "top_logprobs": [entry(*other) for other in each.top]}
+            for each in logprobs
+        ],
+        "refusal": None,
+    }
+
+
+def completion_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the ``logprobs`` object of a text completion, with offsets from the first of these tokens.
+
+    Args:
+        logprobs: one for each token.
+        tokenizer: decodes the tokens.
+    """
+    tokens = [str(tokenizer.decode([each.token])) for each in logprobs]
+    offsets = [sum(map(len, tokens[:index])) for index in range(len(tokens))]
+    tops = [{str(tokenizer.decode([token])): value for token, value in each.top} for each in logprobs]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [each.logprob for each in logprobs],
+        "top_logprobs": tops,
+        "text_offset": offsets,
+    }

@@ -1,0 +1,121 @@
+"""Segments of an answer with the passage that each was copied from, for pages that show it while it streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.accel import Origin
+from antiphon.retrieval import Passage
+
+MAX_CONTEXT = 240
+"""Characters before a segment that are compared, to choose between passages that contain the same segment."""
+
+MIN_MATCH = 3
+"""Minimum match in characters, context included; shorter ones occur in any passage."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FoldedPassage:
+    """The text of a passage with single spaces, and the offset of each of its characters in the passage."""
+
+    text: str
+    offsets: tuple[int, ...]
+
+
+class SegmentTracker:
+    """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
+
+    A drafted segment is attributed to the passage that contains it together with the longest context before it.
+
+    Args:
+        passages: the passages of the prompt, in its order.
+    """
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = [_fold_whitespace(passage.text) for passage in passages]
+        self._text = ""
+        self._origins: list[Origin] = []
+
+    def push(self, text: str, origins: Sequence[Origin]) -> list[dict[str, Any]]:
+        """Return the segments of new text.
+
+        Args:
+            text: the new text.
+            origins: the origins of the new tokens.
+
+        Returns:
+            For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also ``passage`` (from 1)
+            and the characters ``start`` to ``end`` of that passage.
+        """
+        begin = len(self._text)
+        self._text += text
+        self._origins += origins
+        segments: list[tuple[int, int, int, bool]] = []  # start, end, step, drafted
+        while self._origins and self._origins[0].start < len(self._text):
+            origin = self._origins[0]
+            start, end = max(origin.start, begin), min(origin.end, len(self._text))
+            if end > start:
+                _append_or_extend(segments, start, end, origin)
+            if origin.end > len(self._text):
+                break
+            self._origins.pop(0)
+        return [self._segment(*segment) for segment in segments]
+
+    def _segment(self, start: int, end: int, step: int, is_drafted: bool) -> dict[str, Any]:
+        segment = {"text": self._text[start:end], "step": step, "drafted": is_drafted}
+        source = self._find_source(start, end) if is_drafted else None
+        return segment if source is None else segment | source
+
+    def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
+        """Return the passage, and the characters in it, that contain the segment with the longest context."""
+        with_context = " ".join(self._text[max(start - MAX_CONTEXT, 0) : end].split())
+        segment = " ".join(self._text[start:end].split())
+        best: tuple[int, int, int] | None = None
+        for number, passage in enumerate(self._passages, start=1):
+            length, position = _longest_suffix(passage.text, with_context, max(len(segment), 1))
+            if length >= max(MIN_MATCH, len(segment)) and segment and (best is None or length > best[0]):
+                best = length, number, position
+        if best is None:
+            return None
+        _, number, position = best
+        offsets = self._passages[number - 1].offsets
+        return {"passage": number, "start": offsets[position - len(segment)], "end": offsets[position - 1] + 1}
+
+
+def _append_or_extend(segments: list[tuple[int, int, int, bool]], start: int, end: int, origin: Origin) -> None:
+    key = (origin.step, origin.is_drafted)
+    if segments and segments[-1][2:] == key and segments[-1][1] == start:
+        segments[-1] = (segments[-1][0], end, *key)
+    else:
+        segments.append((start, end, *key))
+
+
+def _longest_suffix(source: str, text: str, min_length: int) -> tuple[int, int]:
+    """Return the length of the longest suffix of ``text`` that occurs in ``source``, and its end there."""
+    found = source.find(text[-min_length:]) if min_length <= len(text) else -1
+    if found < 0:
+        return 0, -1
+    low, high, position = min_length, len(text), found + min_length
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = source.find(text[-middle:])
+        if found < 0:
+            high = middle - 1
+        else:
+            low, position = middle, found + middle
+    return low, position
+
+
+def _fold_whitespace(text: str) -> _FoldedPassage:
+    words = [(match.start(), match.group()) for match in re.finditer(r"\S+", text)]
+    folded, offsets = "", list[int]()
+    for start, word in words:
+        if folded:
+            folded += " "
+            offsets.append(start - 1)
+        folded += word
+        offsets += range(start, start + len(word))
+    return _FoldedPassage(folded, tuple(offsets))
