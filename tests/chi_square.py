@@ -1,4 +1,4 @@
-"""Whether draws fit a law: one test of goodness of fit, for every engine that samples."""
+"""Pearson's chi-square test: do samples follow a distribution?"""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import TypeVar
 
 import torch
 
-Drawn = TypeVar("Drawn", bound=Hashable)
+Sample = TypeVar("Sample", bound=Hashable)
 
 
-def p_value(law: Mapping[Drawn, float], seen: Counter[Drawn]) -> float:
-    """Pearson's chi-square: how often an engine that is right is as far from the law as this, or further.
+def p_value(expected: Mapping[Sample, float], observed: Counter[Sample]) -> float:
+    """Return the probability that samples of the expected distribution are at least as far from it as these.
 
-    What the law expects fewer than five times is one cell; what it does not know at all cannot be: that gives 0.
+    Args:
+        expected: Probability of each outcome. Outcomes expected fewer than five times are merged into one cell.
+        observed: Count of each outcome. An outcome that is not in ``expected`` is impossible and gives 0.
     """
-    if set(seen) - set(law):
+    if set(observed) - set(expected):
         return 0.0
-    draws = seen.total()
-    kept = {drawn: p for drawn, p in law.items() if p * draws >= 5}
-    rest = sum(p for drawn, p in law.items() if drawn not in kept), draws - sum(seen[drawn] for drawn in kept)
-    cells = [(p, count) for p, count in (*((p, seen[drawn]) for drawn, p in kept.items()), rest) if p > 0]
+    draws = observed.total()
+    kept = {outcome: p for outcome, p in expected.items() if p * draws >= 5}
+    rest = (
+        sum(p for outcome, p in expected.items() if outcome not in kept),
+        draws - sum(observed[outcome] for outcome in kept),
+    )
+    cells = [(p, count) for p, count in (*((p, observed[outcome]) for outcome, p in kept.items()), rest) if p > 0]
     statistic = sum((count - p * draws) ** 2 / (p * draws) for p, count in cells)
     half = torch.tensor([(len(cells) - 1) / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))  # what chi-square leaves above the statistic
+    return float(torch.special.gammaincc(half[0], half[1]))  # the upper tail of the chi-square distribution

@@ -1,4 +1,4 @@
-"""What all tests share: a cache of their own beside the embedded models, one thread, passages and an index of them."""
+"""Fixtures of all tests: a separate cache with the bundled models, one thread, passages and an index of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TEXTS = (
     "A queen lays as many as two thousand eggs on a summer's day.",
 )
 
-LONG = ("test_notebooks.py", "test_faults.py", "test_demo.py")
-"""Files of few and long tests. Each has one worker, so they begin first: at the end the others would wait for them."""
+SLOW_FILES = ("test_notebooks.py", "test_faults.py", "test_demo.py")
+"""Files with few and slow tests. Each runs in one worker, so they start first and no worker is idle at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of long files before all others."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+    """Run the tests of slow files first."""
+    items.sort(key=lambda item: item.path.name not in SLOW_FILES)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
-    """All workers share one cache for what tests make of models; the embedded models stay in the user's."""
+    """Give all workers one common cache; the bundled models stay in the user's cache."""
     base = tmp_path_factory.getbasetemp()
     users, own = Path(user_cache_dir("antiphon")), (base if worker_id == "master" else base.parent) / "cache"
     (own / "antiphon").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pieces of text: joined they are the whole, and a stop string cuts them exactly."""
+"""Detokenization: joined pieces equal the decoded text, and stop strings cut it exactly."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer
+from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
 from antiphon.accel.text.detokenize import Detokenizer
 from antiphon.accel.text.stop_strings import StopStrings
 
@@ -18,7 +18,7 @@ LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"
 
 
 def sentencepiece(decoder: Any) -> PreTrainedTokenizerBase:
-    """A vocabulary in the manner of SentencePiece: words that carry their leading space, and single bytes."""
+    """Return a tokenizer like those of SentencePiece: words with their leading space, and single bytes."""
     words = ["▁", "▁the", "▁cat", "s", "at", ".", "▁▁", "é", "\n"]
     names = ["<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
@@ -54,7 +54,7 @@ def whole(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_the_pieces_of_any_token_ids_join_to_their_decoding(name: str, data: st.DataObject) -> None:
+def test_joined_pieces_equal_the_decoding_of_any_token_ids(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
     tokens = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=30))
     assert "".join(pieces(tokenizer, tokens)) == whole(tokenizer, tokens)
@@ -63,7 +63,7 @@ def test_the_pieces_of_any_token_ids_join_to_their_decoding(name: str, data: st.
 @pytest.mark.parametrize("name", ["llama-2", "metaspace"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_words_bytes_and_specials_in_any_order_join_to_their_decoding(name: str, data: st.DataObject) -> None:
+def test_joined_pieces_equal_the_decoding_of_words_bytes_and_specials(name: str, data: st.DataObject) -> None:
     ids = [0, 1, *(2 + byte for byte in "é🎉A".encode()), *range(258, 267)]
     tokens = data.draw(st.lists(st.sampled_from(ids), max_size=16))
     assert "".join(pieces(TOKENIZERS[name], tokens)) == whole(TOKENIZERS[name], tokens)
@@ -71,41 +71,41 @@ def test_words_bytes_and_specials_in_any_order_join_to_their_decoding(name: str,
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.text())
-def test_any_text_comes_back_in_whole_characters(text: str) -> None:
-    given_out = pieces(BYTES, list(text.encode()))
-    assert "".join(given_out) == text
-    assert all(piece in text for piece in given_out)
+def test_any_text_is_returned_in_complete_characters(text: str) -> None:
+    returned = pieces(BYTES, list(text.encode()))
+    assert "".join(returned) == text
+    assert all(piece in text for piece in returned)
     if "\N{REPLACEMENT CHARACTER}" not in text:
-        assert given_out[-1] == ""
-        assert sum(map(bool, given_out)) == len(text)
+        assert returned[-1] == ""
+        assert sum(map(bool, returned)) == len(text)
 
 
-def test_a_llama_2_vocabulary_streams_its_own_text() -> None:
+def test_the_llama_2_tokenizer_is_streamed() -> None:
     if not LLAMA.exists():
         pytest.skip("the Llama tokenizer is not present")
     tokenizer = AutoTokenizer.from_pretrained(LLAMA)
     text = "The  café's 🎉🎉 sign:\n\n\tdef f(x):  return 'ß' * x  # 中文\n" * 3
     tokens = tokenizer(text, add_special_tokens=False).input_ids
-    given_out = pieces(tokenizer, tokens)
-    assert "".join(given_out) == whole(tokenizer, tokens)
-    assert "\N{REPLACEMENT CHARACTER}" not in "".join(given_out)
-    assert sum(map(bool, given_out)) > len(tokens) / 2
+    returned = pieces(tokenizer, tokens)
+    assert "".join(returned) == whole(tokenizer, tokens)
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(returned)
+    assert sum(map(bool, returned)) > len(tokens) / 2
 
 
-def test_half_a_character_waits_for_its_other_half() -> None:
+def test_a_partial_character_is_held_back() -> None:
     tokens = list("a🎉b".encode())
     assert pieces(BYTES, tokens) == ["a", "", "", "", "🎉", "b", ""]
 
 
-def test_a_text_that_ends_within_a_character_says_so() -> None:
+def test_a_text_that_ends_within_a_character_ends_with_the_replacement_character() -> None:
     assert pieces(BYTES, list("a🎉".encode())[:3]) == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
 
 
-def test_special_tokens_leave_no_trace() -> None:
+def test_special_tokens_are_skipped() -> None:
     assert "".join(pieces(BYTES, [256, 104, 259, 105, 257])) == "hi"
 
 
-def test_the_work_is_linear_in_the_text() -> None:
+def test_detokenization_takes_linear_time() -> None:
     decoded = 0
 
     class Counting:
@@ -124,12 +124,12 @@ def test_the_work_is_linear_in_the_text() -> None:
 
 def streamed(strings: list[str], parts: list[str]) -> tuple[list[str], bool]:
     stops = StopStrings(strings)
-    given_out = []
+    returned = []
     for part in parts:
-        given_out.append(stops.push(part))
+        returned.append(stops.push(part))
         if stops.is_found:
-            return given_out, True
-    return [*given_out, stops.finish("")], stops.is_found
+            return returned, True
+    return [*returned, stops.finish("")], stops.is_found
 
 
 @settings(max_examples=500, deadline=None)
@@ -137,7 +137,7 @@ def streamed(strings: list[str], parts: list[str]) -> tuple[list[str], bool]:
     strings=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
     parts=st.lists(st.text("abc", max_size=3), max_size=12),
 )
-def test_a_text_is_cut_before_the_first_stop_string_that_is_whole(strings: list[str], parts: list[str]) -> None:
+def test_a_text_is_cut_before_the_first_complete_stop_string(strings: list[str], parts: list[str]) -> None:
     text, is_found = "", False
     for part in parts:
         text += part
@@ -145,22 +145,22 @@ def test_a_text_is_cut_before_the_first_stop_string_that_is_whole(strings: list[
         if starts:
             text, is_found = text[: min(starts)], True
             break
-    given_out, found = streamed(strings, parts)
-    assert ("".join(given_out), found) == (text, is_found)
+    returned, found = streamed(strings, parts)
+    assert ("".join(returned), found) == (text, is_found)
 
 
-def test_what_may_begin_a_stop_string_is_held_back_and_nothing_more() -> None:
-    given_out, found = streamed(["\nUser:"], ["Hi\n", "Us", "e it.\n", "\nUser", ": no"])
-    assert given_out == ["Hi", "", "\nUse it.", "\n", ""]
+def test_only_the_possible_beginning_of_a_stop_string_is_held_back() -> None:
+    returned, found = streamed(["\nUser:"], ["Hi\n", "Us", "e it.\n", "\nUser", ": no"])
+    assert returned == ["Hi", "", "\nUse it.", "\n", ""]
     assert found
 
 
-def test_a_stop_string_in_text_that_is_not_settled_yet_counts() -> None:
+def test_a_stop_string_in_pending_text_counts() -> None:
     stops = StopStrings(["\n"])
     assert stops.push("", pending="yes\n") == "yes"
     assert stops.is_found
 
 
-def test_the_vocabulary_of_the_byte_tokenizer_is_bytes_and_specials() -> None:
-    assert len(BYTES) == VOCABULARY
+def test_the_byte_tokenizer_has_all_bytes_and_special_tokens() -> None:
+    assert len(BYTES) == VOCAB_SIZE
     assert BYTES("é<eos>", add_special_tokens=False).input_ids == [0xC3, 0xA9, 257]

@@ -1,4 +1,4 @@
-"""Conversations: tools that the chat template writes, a turn that is begun, and how a call of a tool begins."""
+"""Chat templates: tools, an assistant prefix, and the prefix of a tool call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import encode_prompt, tool_call_prefix
+from antiphon.accel.text.chat_template import tool_call_prefix
+from antiphon.accel.text.messages import encode_prompt
 
 MESSAGES = [{"role": "user", "content": "Count to 3"}]
 TOOL = {"type": "function", "function": {"name": "count", "description": "Count", "parameters": {}}}
@@ -25,7 +26,7 @@ XML = "<function={{ function.name }}>{% for key in function.arguments %}<{{ key 
 
 
 def tokenizer_of(written: str) -> Any:
-    """The byte tokenizer with a chat template that writes tools, and calls in this way."""
+    """Return the byte tokenizer with a chat template that writes tools, and calls in this syntax."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TURNS.replace("CALLS", CALLS.replace("WRITTEN", written) if written else "")
     return tokenizer
@@ -35,7 +36,7 @@ def text_of(conversation: Conversation, tokenizer: Any) -> str:
     return str(tokenizer.decode(encode_prompt(conversation, tokenizer)))
 
 
-def test_a_conversation_is_written_with_its_tools_and_the_beginning_of_the_answer() -> None:
+def test_the_prompt_contains_tools_and_the_assistant_prefix() -> None:
     tokenizer = tokenizer_of(HERMES)
     written = text_of(Conversation(MESSAGES, [TOOL], "Well, "), tokenizer)
     assert '"name": "count"' in written
@@ -43,13 +44,13 @@ def test_a_conversation_is_written_with_its_tools_and_the_beginning_of_the_answe
     assert encode_prompt(Conversation(MESSAGES), tokenizer) == encode_prompt(MESSAGES, tokenizer)
 
 
-def test_tools_are_refused_where_the_template_writes_none() -> None:
+def test_tools_are_rejected_if_the_template_does_not_write_them() -> None:
     with pytest.raises(ValueError, match="does not write tools"):
         encode_prompt(Conversation(MESSAGES, [TOOL]), byte_tokenizer())
 
 
 @pytest.mark.parametrize(
-    ("written", "any_of_them", "this_one"),
+    ("written", "without_name", "with_name"),
     [
         (HERMES, '<tool_call>\n{"name": "', '<tool_call>\n{"name": "count", "arguments": '),
         (LLAMA, '{"name": "', '{"name": "count", "parameters": '),
@@ -58,15 +59,17 @@ def test_tools_are_refused_where_the_template_writes_none() -> None:
         ("", "", ""),
     ],
 )
-def test_how_a_call_begins_is_read_off_the_chat_template(written: str, any_of_them: str, this_one: str) -> None:
+def test_the_prefix_of_a_tool_call_is_read_from_the_chat_template(
+    written: str, without_name: str, with_name: str
+) -> None:
     tokenizer = tokenizer_of(written)
-    assert tool_call_prefix(tokenizer, [TOOL]) == any_of_them
-    assert tool_call_prefix(tokenizer, [TOOL], "count") == this_one
+    assert tool_call_prefix(tokenizer, [TOOL]) == without_name
+    assert tool_call_prefix(tokenizer, [TOOL], "count") == with_name
 
 
-def test_a_completion_goes_on_from_the_beginning_of_the_answer() -> None:
+def test_a_completion_continues_the_assistant_prefix() -> None:
     model = LanguageModel(tiny_model(), byte_tokenizer())
-    begun = Conversation(MESSAGES, assistant_prefix="Well, ")
-    text = text_of(begun, model.tokenizer).removeprefix("<bos>")
-    assert model.generate(begun, max_new_tokens=20).tokens == model.generate(text, max_new_tokens=20).tokens
-    assert model.generate(begun, max_new_tokens=20).tokens != model.generate(MESSAGES, max_new_tokens=20).tokens
+    conversation = Conversation(MESSAGES, assistant_prefix="Well, ")
+    text = text_of(conversation, model.tokenizer).removeprefix("<bos>")
+    assert model.generate(conversation, max_new_tokens=20).tokens == model.generate(text, max_new_tokens=20).tokens
+    assert model.generate(conversation, max_new_tokens=20).tokens != model.generate(MESSAGES, max_new_tokens=20).tokens

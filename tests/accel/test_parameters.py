@@ -1,4 +1,4 @@
-"""What a language model is asked wrongly, it refuses by name, before anything is loaded or generated."""
+"""Invalid parameters and messages are rejected by name before anything is loaded or generated."""
 
 from functools import cache
 from typing import Any
@@ -37,22 +37,22 @@ def tiny() -> LanguageModel:
         ({"drafter": "psychic"}, "'psychic'.*blend"),
     ],
 )
-def test_a_parameter_out_of_range_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_a_parameter_out_of_range_is_rejected_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny().generate(PROMPT, **options)
 
 
-def test_an_unknown_drafter_is_refused_before_a_model_is_loaded() -> None:
+def test_an_unknown_drafter_is_rejected_before_a_model_is_loaded() -> None:
     with pytest.raises(ValueError, match="'psychic'"):
         LanguageModel.from_pretrained("no/such-model", drafter="psychic")
 
 
-def test_rows_out_of_range_are_refused_where_they_are_given() -> None:
+def test_num_draft_tokens_out_of_range_is_rejected_by_the_constructor() -> None:
     with pytest.raises(ValueError, match="num_draft_tokens is -3"):
         LanguageModel(tiny().model, tiny().tokenizer, num_draft_tokens=-3)
 
 
-def test_a_reference_that_is_not_text_is_named() -> None:
+def test_a_reference_that_is_not_a_text_is_rejected_by_name() -> None:
     with pytest.raises(TypeError, match=r"references\[1\] is of type list"):
         tiny().generate(PROMPT, references=["a text", [1, 2]])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="give a list of texts"):
@@ -65,12 +65,12 @@ def test_a_reference_that_is_not_text_is_named() -> None:
     "messages",
     [[], ["hello"], [{"content": "no role"}], [{"role": "user"}], [{"role": "user", "content": ["parts"]}]],
 )
-def test_malformed_messages_are_refused(messages: Any) -> None:
+def test_malformed_messages_are_rejected(messages: Any) -> None:
     with pytest.raises(ValueError, match="message"):
         tiny().generate(messages)
 
 
-def test_messages_without_a_chat_template_are_refused_and_text_is_not() -> None:
+def test_messages_need_a_chat_template_and_a_text_does_not() -> None:
     bare = LanguageModel(tiny().model, byte_tokenizer(bos=False, chat=False))
     with pytest.raises(ValueError, match=r"no chat template .* pass the prompt as one text"):
         bare.generate(MESSAGES)
@@ -79,7 +79,7 @@ def test_messages_without_a_chat_template_are_refused_and_text_is_not() -> None:
     assert bare.generate("a", max_new_tokens=1).usage.prompt_tokens == 1
 
 
-def test_what_the_chat_template_refuses_is_said() -> None:
+def test_an_error_of_the_chat_template_is_reported() -> None:
     strict = LanguageModel(tiny().model, byte_tokenizer())
     strict.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ValueError, match="roles must alternate"):

@@ -1,4 +1,4 @@
-"""What a drafter may ask beside the prompt's last token, and where the prompt is read alone."""
+"""Drafts in the first forward pass: below the prompt's last token, if model and options allow it."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 from tests.accel.test_engine import LENGTH, PROMPT, ROPES, plain
 
 
 def shapes_of(model: Any, drafter: Any, **options: Any) -> tuple[list[int], list[int]]:
-    """The text, and how many tokens each forward was given."""
+    """Return the text, and the number of rows of each forward pass."""
     traits_of(model)
     fed: list[int] = []
     handle = model.register_forward_pre_hook(
@@ -27,8 +27,8 @@ def shapes_of(model: Any, drafter: Any, **options: Any) -> tuple[list[int], list
     return output[0].tolist(), fed
 
 
-class Opening(Nothing):
-    """Asks three things beside the prompt's last token, and nothing later."""
+class PrefillProber(Nothing):
+    """Proposes three probes below the prompt's last token, and no later drafts."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, ...]] = []
@@ -41,24 +41,26 @@ class Opening(Nothing):
         self.answers.append((len(draft), *logits.tensor().shape))
 
 
-def test_a_prompt_is_read_but_for_its_last_token_where_the_drafter_asks_something_beside_that() -> None:
+def test_a_prompt_is_prefilled_up_to_its_last_token_if_the_drafter_drafts_below_that() -> None:
     model = tiny_model(seed=11)
     expected = plain(model, max_new_tokens=4)
-    opening = Opening()
+    prober = PrefillProber()
     assert shapes_of(model, Nothing) == (expected, [LENGTH, 1, 1, 1])
-    assert shapes_of(model, lambda: opening) == (expected, [LENGTH - 1, 1 + 3, 1, 1, 1])
-    assert opening.answers == [(3, 4, VOCABULARY), *[(0, 1, VOCABULARY)] * 3]
-    assert shapes_of(model, Opening, prefill_chunk_size=16) == (expected, [16, 16, 7, 1 + 3, 1, 1, 1])
-    assert shapes_of(model, Opening, num_draft_tokens=2) == (expected, [LENGTH - 1, 1, 1, 1, 1]), (
-        "the budget drops them"
+    assert shapes_of(model, lambda: prober) == (expected, [LENGTH - 1, 1 + 3, 1, 1, 1])
+    assert prober.answers == [(3, 4, VOCAB_SIZE), *[(0, 1, VOCAB_SIZE)] * 3]
+    assert shapes_of(model, PrefillProber, prefill_chunk_size=16) == (expected, [16, 16, 7, 1 + 3, 1, 1, 1])
+    assert shapes_of(model, PrefillProber, num_draft_tokens=2) == (expected, [LENGTH - 1, 1, 1, 1, 1]), (
+        "the probes exceed the budget"
     )
 
 
-def test_where_the_prompts_own_forward_is_promised_nothing_is_asked_beside_it() -> None:
+def test_no_draft_shares_the_prefill_if_that_could_change_its_logits() -> None:
     model = tiny_model(seed=11)
     assert TorchSequence(model, traits_of(model)).can_draft_at_prefill([5, 6])
-    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_draft_at_prefill([5, 6]), "no bit of it may change"
+    assert not TorchSequence(model, traits_of(model), fixed_rows=32).can_draft_at_prefill([5, 6]), (
+        "its logits must be bitwise equal"
+    )
     assert not TorchSequence(model, traits_of(model)).can_draft_at_prefill([5])
     longrope = tiny_model(rope_parameters=ROPES["dynamic"], max_position_embeddings=52)
-    assert shapes_of(longrope, Opening)[1][0] == LENGTH
-    assert shapes_of(tiny_model("mamba2"), Opening)[1][0] == LENGTH
+    assert shapes_of(longrope, PrefillProber)[1][0] == LENGTH
+    assert shapes_of(tiny_model("mamba2"), PrefillProber)[1][0] == LENGTH

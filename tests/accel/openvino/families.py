@@ -16,7 +16,7 @@ from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.families import ALL_FAMILIES
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
@@ -48,7 +48,7 @@ PROMPT, NEW = 30, 24
 
 def decoded(engine: Any, prompt: list[int], truth: list[int]) -> tuple[list[int], int]:
     """Return the text decoded with random draft trees around the expected text, and the number of steps."""
-    drafter, text, draft, steps = RandomTreeDrafter(truth, 5, VOCABULARY), list(prompt), EMPTY, 0
+    drafter, text, draft, steps = RandomTreeDrafter(truth, 5, VOCAB_SIZE), list(prompt), EMPTY, 0
     sequence = engine.sequence(tenant=object())
     logits = step(engine, sequence, text)
     while True:

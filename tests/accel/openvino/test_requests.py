@@ -11,7 +11,7 @@ from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer
+from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer
 from tests.accel.oracles import ATOL, RTOL, plain_logits
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
@@ -80,7 +80,7 @@ def test_branching_drafts_do_not_change_the_logits() -> None:
         model,
         prompt,
         engine="openvino",
-        drafter=lambda: RandomTreeDrafter(truth, 5, VOCABULARY),
+        drafter=lambda: RandomTreeDrafter(truth, 5, VOCAB_SIZE),
         num_draft_tokens=12,
         return_dict_in_generate=True,
         output_logits=True,

@@ -15,7 +15,7 @@ from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
 from antiphon.accel.engines.protocol import Engine
 from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.table_engine import GreedySampler, TableOutput
-from antiphon.accel.testing.tiny import VOCABULARY
+from antiphon.accel.testing.tiny import VOCAB_SIZE
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 
@@ -52,7 +52,7 @@ def request_of(engine: OpenVINOEngine, truth: list[int], seed: int) -> RunningRe
     prompt = truth[:-NEW]
     sequence = engine.sequence(prompt, tenant=seed)
     return RunningRequest(
-        sequence, RandomTreeDrafter(truth, seed, VOCABULARY), GreedySampler(), TableOutput(prompt, NEW), FixedBudget(12)
+        sequence, RandomTreeDrafter(truth, seed, VOCAB_SIZE), GreedySampler(), TableOutput(prompt, NEW), FixedBudget(12)
     )
 
 

@@ -1,1 +1,1 @@
-"""A language model that lives elsewhere: what its server is, what is sent to it, and what comes back."""
+"""Language models on servers that speak OpenAI's protocol: requests, streams, errors."""

@@ -1,4 +1,4 @@
-"""One chunk of a streamed answer, as plain values: what it adds, and what it tells of cost. Knows no connection."""
+"""One chunk of a streamed completion as plain values, and tool calls put together from chunks. Knows no connection."""
 
 from __future__ import annotations
 
@@ -9,74 +9,82 @@ from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason
 
-FINISHES: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
-"""What servers call the ends that are not "stop"; whatever else they say ("tool_calls") is a text that ended itself."""
+FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
+"""Finish reasons of servers; any other one, such as "tool_calls", is "stop"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one event of a stream says: text, token ids, parts of calls, why it ends, and how much there was.
+    """One event of a stream; None if the server does not report a value.
 
-    ``prompt`` and ``written`` count tokens up to here; ``accepted``, ``drafted`` and ``verified``, the steps that had a
-    draft, are those of the whole answer. None is what the server does not tell.
+    Attributes:
+        text: New text.
+        tokens: New token ids.
+        calls: Parts of tool calls.
+        finish: Finish reason, in the last chunk of the completion.
+        prompt_tokens: Number of prompt tokens.
+        completion_tokens: Number of generated tokens so far.
+        accepted: Number of accepted draft tokens of the completion.
+        drafted: Number of draft tokens of the completion.
+        draft_steps: Number of steps of the completion that verified a draft.
     """
 
     text: str = ""
     tokens: tuple[int, ...] = ()
     calls: tuple[Mapping[str, Any], ...] = ()
     finish: FinishReason | None = None
-    prompt: int | None = None
-    written: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     accepted: int | None = None
     drafted: int | None = None
-    verified: int | None = None
+    draft_steps: int | None = None
 
 
 def parse_chunk(event: Mapping[str, Any]) -> Chunk:
-    """The event of either endpoint: chat completions (``delta``) or completions (``text``)."""
+    """Parse an event of either endpoint: chat completions (``delta``) or completions (``text``)."""
     choice: Mapping[str, Any] = next(iter(event.get("choices") or ()), {})
     delta = choice.get("delta") or {}
-    ended = choice.get("finish_reason")
+    finish = choice.get("finish_reason")
     usage = event.get("usage") or {}
     speculation = (event.get("metrics") or {}).get("speculative_decoding") or {}
     return Chunk(
         text=delta.get("content") or choice.get("text") or "",
         tokens=tuple(choice.get("token_ids") or delta.get("token_ids") or ()),
         calls=tuple(delta.get("tool_calls") or ()),
-        finish=FINISHES.get(ended, "stop") if ended else None,
-        prompt=usage.get("prompt_tokens"),
-        written=usage.get("completion_tokens"),
+        finish=FINISH_REASONS.get(finish, "stop") if finish else None,
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
         accepted=speculation.get("num_accepted_draft_tokens"),
         drafted=speculation.get("num_draft_tokens"),
-        verified=speculation.get("num_spec_steps"),
+        draft_steps=speculation.get("num_spec_steps"),
     )
 
 
 @dataclass(slots=True)
 class ToolCallParts:
-    """The tools that an answer calls, put together from their parts."""
+    """The tool calls of a completion, put together from their parts."""
 
-    _parts: dict[int, dict[str, str]] = field(default_factory=dict)
+    _calls: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def add(self, parts: tuple[Mapping[str, Any], ...]) -> None:
-        """Read the parts of one chunk: names come whole, arguments piece by piece."""
+        """Add the parts of one chunk: names come complete, arguments piece by piece."""
         for part in parts:
-            call = self._parts.setdefault(int(part.get("index") or 0), {"name": "", "arguments": ""})
+            call = self._calls.setdefault(int(part.get("index") or 0), {"name": "", "arguments": ""})
             function = part.get("function") or {}
             for name in call:
                 call[name] += function.get(name) or ""
 
     @property
     def text(self) -> str:
-        """The calls as a model writes them that is run here, each between tags (Hermes, Qwen, SmolLM)."""
-        return "".join(map(_written, self._parts.values()))
+        """The calls as a local model writes them: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM)."""
+        return "".join(map(_format_call, self._calls.values()))
 
 
-def _written(call: Mapping[str, str]) -> str:
+def _format_call(call: Mapping[str, str]) -> str:
     try:
         arguments = json.loads(call["arguments"] or "{}")
     except json.JSONDecodeError:
-        arguments = call["arguments"]  # broken, as the model wrote it; who reads the call says so
+        arguments = call["arguments"]  # malformed as the model wrote it; `parse_tool_calls` reports that
     return (
         f"<tool_call>\n{json.dumps({'name': call['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
     )

@@ -1,4 +1,4 @@
-"""The client of OpenAI's protocol, and its errors as sentences. Alone knows the packages ``openai`` and ``httpx``."""
+"""HTTP client of OpenAI's protocol, and its errors as sentences. The only file that uses ``openai`` and ``httpx``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon.accel.remote.errors import (
     AddressError,
     AuthenticationError,
     ModelNotFoundError,
-    RequestRejectedError,
     RemoteError,
+    RequestRejectedError,
     ServerFailedError,
     TooManyRequestsError,
     UnreachableError,
@@ -26,28 +26,34 @@ except ImportError as error:
     raise ImportError("A model on a server needs the package openai; run: pip install 'antiphon[remote]'") from error
 
 CONNECT_SECONDS = 10.0
-"""How long a connection may take to come about; the answer itself may take longer."""
+"""Timeout for opening a connection; the timeout for the completion can be longer."""
 
-BROKEN = (httpx.HTTPError, openai.APIError)
-"""What reading an answer raises when the connection breaks, or the server reports an error in its midst."""
+STREAM_ERRORS = (httpx.HTTPError, openai.APIError)
+"""Raised while a stream is read, if the connection breaks or the server reports an error."""
 
 NO_KEY = "none"
-"""Sent where no key was given: the client wants one, and a server without keys does not look."""
+"""Sent if there is no API key: the ``openai`` package needs one, and servers without keys ignore it."""
 
 
 class Client:
-    """One server's address and how it is asked; any number of threads may ask at once.
+    """Sends requests to one server; it can be used by several threads at once.
 
-    What fails for reasons that pass (no connection, 408, 409, 429, 5xx) is asked again up to ``retries`` times, each
-    time after a longer pause, or after the one that the server asks for.
+    Temporary failures (no connection, 408, 409, 429, 5xx) are retried after increasing pauses, or after the pause that
+    the server asks for.
+
+    Args:
+        base_url: Address of the API, such as "http://localhost:8000/v1".
+        api_key: API key; None for servers without keys.
+        timeout: Maximum seconds without a response, also between two pieces of a stream.
+        retries: Maximum number of retries.
 
     Raises:
-        ValueError: the address is none.
+        ValueError: ``base_url`` is not an HTTP address.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None, timeout: float, retries: int) -> None:
-        place = urlsplit(base_url)
-        if place.scheme not in ("http", "https") or not place.hostname:
+        address = urlsplit(base_url)
+        if address.scheme not in ("http", "https") or not address.hostname:
             raise ValueError(f"base_url is {base_url!r}; it must be an address such as 'http://localhost:8000/v1'.")
         self.base_url = base_url.rstrip("/")
         self._client = openai.OpenAI(
@@ -56,55 +62,68 @@ class Client:
             timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
             max_retries=retries,
         )
-        finalize(self, self._client.close)  # kept connections end with whoever kept them
+        finalize(self, self._client.close)  # close kept-alive connections with this object
 
-    def models(self) -> list[dict[str, Any]]:
-        """The server's models, as it describes them.
+    def list_models(self) -> list[dict[str, Any]]:
+        """Return the server's models as it describes them.
 
         Raises:
-            RemoteError: it cannot be asked, or does not say.
+            RemoteError: The request failed, or the response is not a list of models.
         """
-        with self._told():
+        with self._translated_errors():
             found = self._client.get("/models", cast_to=object)
         entries = found.get("data") if isinstance(found, Mapping) else None
         if not isinstance(entries, list) or not all(isinstance(each, Mapping) and "id" in each for each in entries):
-            raise AddressError(self._no_protocol())
+            raise AddressError(self._wrong_protocol())
         return [dict(each) for each in entries]
 
     def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The JSON that the server answers, at a path below ``base_url`` or (with a leading "/..") beside it.
+        """Send a request and return the JSON of the response.
+
+        Args:
+            path: Path below ``base_url``, or with a leading "/.." next to its "/v1".
+            body: Body of the request.
 
         Raises:
-            RemoteError: it cannot be asked, or refuses.
+            RemoteError: The request failed.
         """
-        with self._told(body.get("model")):
-            answer = self._client.post(self._beside(path), cast_to=object, body=dict(body))
+        with self._translated_errors(body.get("model")):
+            answer = self._client.post(self._resolve(path), cast_to=object, body=dict(body))
         return answer if isinstance(answer, Mapping) else {}
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The chunks of an answer, as they come: an iterable with ``close``.
+        """Send a request and return its events as they arrive: an iterable with ``close``.
+
+        Args:
+            path: "/chat/completions" or "/completions".
+            body: Body of the request.
 
         Raises:
-            RemoteError: it cannot be asked, or refuses.
+            RemoteError: The request failed.
         """
         create: Any = self._client.chat.completions if path == "/chat/completions" else self._client.completions
         known = {name: body[name] for name in body.keys() & KNOWN}
         others = {name: body[name] for name in body.keys() - KNOWN}
-        with self._told(body.get("model")):
+        with self._translated_errors(body.get("model")):
             return create.create(**known, stream=True, extra_body=others)
 
-    def _beside(self, path: str) -> str:
+    def _resolve(self, path: str) -> str:
         return self.base_url.removesuffix("/v1") + path[3:] if path.startswith("/..") else path
 
     @contextmanager
-    def _told(self, model: Any = None) -> Iterator[None]:
+    def _translated_errors(self, model: Any = None) -> Iterator[None]:
         try:
             yield
         except openai.APIError as error:
-            raise self.explained(error, model) from error
+            raise self.translate_error(error, model) from error
 
-    def explained(self, error: Exception, model: Any = None) -> RemoteError:
-        """The error as one of ours, in a sentence."""
+    def translate_error(self, error: Exception, model: Any = None) -> RemoteError:
+        """Return an error of ``openai`` or ``httpx`` as a `RemoteError` with an explanation.
+
+        Args:
+            error: The error.
+            model: Name of the requested model; None if unknown.
+        """
         said = _message(error)
         match error:
             case openai.APITimeoutError() | httpx.TimeoutException():
@@ -119,25 +138,27 @@ class Client:
                     f"The connection to {self.base_url} broke ({said}); is the server still running?"
                 )
             case openai.AuthenticationError() | openai.PermissionDeniedError():
-                return AuthenticationError(f"{self.base_url} rejects the key ({said}); give its own: api_key=...")
+                return AuthenticationError(
+                    f"{self.base_url} rejects the API key ({said}); give a valid api_key."
+                )
             case openai.NotFoundError() if model is not None and str(model) in said:
                 return ModelNotFoundError(f"{self.base_url} has no model {model!r} ({said}).")
             case openai.NotFoundError():
-                return AddressError(self._no_protocol())
+                return AddressError(self._wrong_protocol())
             case openai.RateLimitError():
                 return TooManyRequestsError(f"{self.base_url} takes no more requests now ({said}); try again later.")
             case openai.APIStatusError() if error.status_code < 500:
-                return RequestRejectedError(f"{self.base_url} refuses the request ({error.status_code}): {said}")
+                return RequestRejectedError(f"{self.base_url} rejects the request ({error.status_code}): {said}")
             case openai.APIStatusError():
                 return ServerFailedError(f"{self.base_url} failed ({error.status_code}): {said}")
-            case openai.APIError() if _code(error) < 500:  # an event of a stream that had begun already
-                return RequestRejectedError(f"{self.base_url} refuses the request ({_code(error)}): {said}")
+            case openai.APIError() if _code(error) < 500:  # an event of a stream that had started
+                return RequestRejectedError(f"{self.base_url} rejects the request ({_code(error)}): {said}")
         return ServerFailedError(f"{self.base_url} failed: {said}")
 
-    def _no_protocol(self) -> str:
+    def _wrong_protocol(self) -> str:
         return (
-            f"{self.base_url} answers, but not as an OpenAI-compatible server does; give the address that its clients "
-            "are given, which mostly ends in /v1."
+            f"{self.base_url} answers, but not like an OpenAI-compatible server; give the address that its clients use, "
+            "which mostly ends in /v1."
         )
 
 
@@ -156,18 +177,18 @@ KNOWN = frozenset(
         "stream_options",
     )
 )
-"""What the client takes by name; everything else goes beside it, as the server's own."""
+"""Fields that the ``openai`` package takes as arguments; all others are sent as extensions (``extra_body``)."""
 
 
 def _code(error: openai.APIError) -> int:
-    """The status that an error within a stream would have had before it; 500 where the server does not say."""
+    """Return the HTTP status that an error inside a stream stands for; 500 if the server does not report one."""
     body = error.body
     code = body.get("code") if isinstance(body, Mapping) else None
     return code if isinstance(code, int) else 500
 
 
 def _message(error: Exception) -> str:
-    """What the server said, without the client's words around it."""
+    """Return the server's own message, without what the client adds to it."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping):
         inner = body.get("error", body)

@@ -1,4 +1,4 @@
-"""What can go wrong between here and a model elsewhere, each a type of its own. Knows no HTTP."""
+"""Errors of models on a server. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -9,39 +9,43 @@ if TYPE_CHECKING:
 
 
 class RemoteError(OSError):
-    """A server did not do what it was asked; the message is a sentence that says which, why and what helps."""
+    """A request to a server failed; the message says which server, why and what to do."""
 
 
 class UnreachableError(RemoteError):
-    """Nobody answered at the address, or not in time."""
+    """There is no server at the address, or it did not answer in time."""
 
 
 class AddressError(RemoteError):
-    """Somebody answered, who does not speak OpenAI's protocol there."""
+    """The server at the address does not speak OpenAI's protocol there."""
 
 
 class AuthenticationError(RemoteError):
-    """The server wants another key."""
+    """The server rejects the API key."""
 
 
 class ModelNotFoundError(RemoteError):
-    """The server has no model of that name."""
+    """The server has no model of this name."""
 
 
 class TooManyRequestsError(RemoteError):
-    """The server takes no further request now, after all retries."""
+    """The server accepts no more requests at the moment, after all retries."""
 
 
 class RequestRejectedError(RemoteError):
-    """The server refuses the request as it is."""
+    """The server rejects the request as invalid."""
 
 
 class ServerFailedError(RemoteError):
-    """The server failed inside."""
+    """The server failed internally."""
 
 
 class BrokenStreamError(RemoteError):
-    """The answer broke off; ``completion`` is what had been received, with the finish reason "cancelled"."""
+    """A stream broke off.
+
+    Attributes:
+        completion: What had been received, with the finish reason "cancelled".
+    """
 
     def __init__(self, message: str, completion: Completion) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""A prompt and its parameters as the body of a request, in OpenAI's words and the server's own. Sends nothing."""
+"""The body of a request: prompt and parameters in OpenAI's format, with the extensions of the server. Sends nothing."""
 
 from __future__ import annotations
 
@@ -10,104 +10,118 @@ from antiphon.accel.remote.server import ServedModel
 from antiphon.accel.text.messages import Conversation, Message
 from antiphon.accel.text.parameters import Settings
 
-CHAT, TEXT = "/chat/completions", "/completions"
-"""Where messages are answered, and where a text is continued."""
+CHAT_PATH, COMPLETION_PATH = "/chat/completions", "/completions"
+"""Endpoints for messages and for a text to continue, below the base URL."""
 
-LOCAL = ("drafter", "num_draft_tokens", "recycling")
-"""Parameters that say how a model is run here; elsewhere that is its server's business."""
+LOCAL_ONLY = ("drafter", "num_draft_tokens", "recycling")
+"""Drafting parameters of local models; a server decides itself how it drafts."""
 
 
 def build_body(
-    prompt: str | Sequence[Message] | Conversation, settings: Settings, server: ServedModel
+    prompt: str | Sequence[Message] | Conversation, settings: Settings, model: ServedModel
 ) -> tuple[str, dict[str, Any]]:
-    """The path and the body.
+    """Return path and body of a request.
+
+    Args:
+        prompt: A text to continue, or messages to answer.
+        settings: How to generate.
+        model: The model and its kind of server.
 
     Raises:
-        ValueError: a parameter is meant for a model that is run here, or the answer's first words are given to a server
-            that takes none.
+        ValueError: A parameter is for local models only, or the server does not support an assistant prefix.
     """
-    for name in LOCAL:
+    for name in LOCAL_ONLY:
         if getattr(settings, name) is not None:
             raise ValueError(
-                f"{name} is {getattr(settings, name)!r}; on a server how to draft is the server's business."
+                f"{name} is {getattr(settings, name)!r}, but only local models take it: a server decides how it drafts."
             )
     if settings.logprobs is not None:
-        raise ValueError(f"logprobs is {settings.logprobs}; they are told of models that run here, not of servers'.")
+        raise ValueError(f"logprobs is {settings.logprobs}, but only local models return log-probabilities.")
     if settings.response_prefix:
-        raise ValueError(
-            f"response_prefix is {settings.response_prefix!r}; that can be told to models that run here, not to servers."
-        )
+        raise ValueError(f"response_prefix is {settings.response_prefix!r}, but only local models take one.")
     options: dict[str, Any] = {"include_usage": True}
-    if server.kind != "other":
+    if model.kind != "other":
         options["continuous_usage_stats"] = True
     body = {
-        "model": server.model,
+        "model": model.name,
         "max_tokens": settings.max_new_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "stream_options": options,
-        **_only({"seed": settings.seed, "stop": settings.stop_strings or None, "response_format": _form(settings)}),
-        **_where_wanted(settings),
-        **_of_its_own(settings, server),
+        **_without_none(
+            {
+                "seed": settings.seed,
+                "stop": settings.stop_strings or None,
+                "response_format": _response_format(settings),
+            }
+        ),
+        **_penalties(settings),
+        **_extensions(settings, model),
     }
     if isinstance(prompt, str):
-        return TEXT, body | {"prompt": prompt}
-    return CHAT, body | _said(prompt if isinstance(prompt, Conversation) else Conversation(prompt), server)
+        return COMPLETION_PATH, body | {"prompt": prompt}
+    conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    return CHAT_PATH, body | _conversation_fields(conversation, model)
 
 
-def add_references(body: dict[str, Any], references: Sequence[str], server: ServedModel) -> dict[str, Any]:
-    """The body with references where this server takes them; ``server`` is one that does."""
+def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
+    """Return the body with references.
+
+    Args:
+        body: Body of the request.
+        references: Texts that the completion may repeat.
+        model: A model on a server that drafts from references.
+    """
     if not references:
         return body
-    if server.kind == "vllm":
+    if model.kind == "vllm":
         return body | {"vllm_xargs": {"references": list(references)}}
     return body | {"references": list(references)}
 
 
-def _form(settings: Settings) -> dict[str, Any] | None:
-    """The form of the answer, where it is to follow a JSON schema."""
-    wanted = settings.json_schema
-    if wanted is None:
+def _response_format(settings: Settings) -> dict[str, Any] | None:
+    schema = settings.json_schema
+    if schema is None:
         return None
-    schema = wanted.schema if isinstance(wanted, JsonSchema) else wanted
+    schema = schema.schema if isinstance(schema, JsonSchema) else schema
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema)}}
 
 
-def _where_wanted(settings: Settings) -> dict[str, Any]:
-    """What is left out where it is off."""
+def _penalties(settings: Settings) -> dict[str, Any]:
+    """Return the fields that are omitted if they are off, because not every server knows them."""
     bias = {str(token): value for token, value in (settings.logit_bias or {}).items()}
-    wanted = {"presence_penalty": settings.presence_penalty, "frequency_penalty": settings.frequency_penalty}
-    return {name: value for name, value in {**wanted, "logit_bias": bias}.items() if value}
+    fields = {"presence_penalty": settings.presence_penalty, "frequency_penalty": settings.frequency_penalty}
+    return {name: value for name, value in {**fields, "logit_bias": bias}.items() if value}
 
 
-def _of_its_own(settings: Settings, server: ServedModel) -> dict[str, Any]:
-    """What OpenAI's protocol has no word for, as vLLM and most others call it; only what was asked for, elsewhere."""
-    wanted = {
+def _extensions(settings: Settings, model: ServedModel) -> dict[str, Any]:
+    """Return the fields that OpenAI's protocol does not have, as vLLM and most other servers name them."""
+    fields = {
         "top_k": (settings.top_k, 0),
         "min_p": (settings.min_p, 0.0),
         "repetition_penalty": (settings.repetition_penalty, 1.0),
     }
-    if server.kind == "other":
-        return {name: value for name, (value, default) in wanted.items() if value != default}
-    return {name: value for name, (value, _) in wanted.items()} | {"return_token_ids": True}
+    if model.kind == "other":
+        return {name: value for name, (value, default) in fields.items() if value != default}
+    return {name: value for name, (value, _) in fields.items()} | {"return_token_ids": True}
 
 
-def _said(conversation: Conversation, server: ServedModel) -> dict[str, Any]:
+def _conversation_fields(conversation: Conversation, model: ServedModel) -> dict[str, Any]:
     messages = [dict(message) for message in conversation.messages]
-    said: dict[str, Any] = {"messages": messages}
+    fields: dict[str, Any] = {"messages": messages}
     if conversation.tools:
-        said["tools"] = [dict(tool) for tool in conversation.tools]
-        said |= _only({"tool_choice": conversation.tool_choice or None})
+        fields["tools"] = [dict(tool) for tool in conversation.tools]
+        fields |= _without_none({"tool_choice": conversation.tool_choice or None})
     if conversation.assistant_prefix:
-        if server.kind == "other":
+        if model.kind == "other":
             raise ValueError(
-                f"The answer is to begin with {conversation.assistant_prefix!r}, which only vLLM and Antiphon's own server "
-                "take; ask without an opening."
+                f"assistant_prefix is {conversation.assistant_prefix!r}, which only vLLM and Antiphon's own server "
+                "support; leave it out."
             )
         messages.append({"role": "assistant", "content": conversation.assistant_prefix})
-        said |= {"add_generation_prompt": False, "continue_final_message": True}
-    return said
+        fields |= {"add_generation_prompt": False, "continue_final_message": True}
+    return fields
 
 
-def _only(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a server is: which models it has, how much they read, and where it takes references. Knows no prompts."""
+"""What a server offers: its models, their context windows, and whether it drafts from references. Knows no prompts."""
 
 from __future__ import annotations
 
@@ -7,40 +7,55 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from antiphon.accel.remote.client import Client
-from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedError, RemoteError
+from antiphon.accel.remote.errors import ModelNotFoundError, RemoteError, RequestRejectedError
 
 ServerKind = Literal["antiphon", "vllm", "other"]
-"""Whose server it is, by what it says of its models (``owned_by``)."""
+"""Kind of a server, from the ``owned_by`` field of its models."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is served: its name there, its context window in tokens if that is told, and by whom."""
+    """A model on a server.
 
-    model: str
+    Attributes:
+        name: Name of the model on the server.
+        kind: Kind of the server.
+        context_window: Maximum number of tokens; None if the server does not report it.
+    """
+
+    name: str
     kind: ServerKind
     context_window: int | None
 
 
-def find_model(client: Client, model: str | None) -> ServedModel:
-    """The server's model of this name, by default its first; the server is asked once.
+def find_model(client: Client, name: str | None) -> ServedModel:
+    """Return a model of the server, in one request.
+
+    Args:
+        client: Client of the server.
+        name: Name of the model; None for the server's first model.
 
     Raises:
-        ModelNotFoundError: it has none of that name; the message names those that it has.
-        RemoteError: it cannot be asked.
+        ModelNotFoundError: The server has no model of this name.
+        RemoteError: The request failed.
     """
-    entries = client.models()
+    entries = client.list_models()
     for entry in entries:
-        if model in (None, entry["id"]):
-            return ServedModel(str(entry["id"]), _kind(entry), _window(entry))
-    raise ModelNotFoundError(f"{client.base_url} has no model {model!r}; {_those(entries)}.")
+        if name in (None, entry["id"]):
+            return ServedModel(str(entry["id"]), _kind(entry), _context_window(entry))
+    raise ModelNotFoundError(f"{client.base_url} has no model {name!r}; {_list_names(entries)}.")
 
 
 def has_plugin(client: Client, model: str) -> bool:
-    """Whether a vLLM drafts from references: with the plug-in it refuses one that is a number, and else ignores it."""
-    asked = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
+    """Return whether a vLLM server has Antiphon's plug-in, which rejects a number as references; others ignore it.
+
+    Args:
+        client: Client of the server.
+        model: Name of a model there.
+    """
+    body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
     try:
-        client.post("/completions", asked)
+        client.post("/completions", body)
     except RequestRejectedError:
         return True
     except RemoteError:
@@ -53,10 +68,10 @@ def _kind(entry: Mapping[str, Any]) -> ServerKind:
     return "antiphon" if owner == "antiphon" else "vllm" if owner == "vllm" else "other"
 
 
-def _window(entry: Mapping[str, Any]) -> int | None:
+def _context_window(entry: Mapping[str, Any]) -> int | None:
     window = entry.get("max_model_len", entry.get("context_window"))
     return window if isinstance(window, int) and window > 0 else None
 
 
-def _those(entries: Sequence[Mapping[str, Any]]) -> str:
+def _list_names(entries: Sequence[Mapping[str, Any]]) -> str:
     return f"it has {', '.join(repr(entry['id']) for entry in entries)}" if entries else "it has no model at all"

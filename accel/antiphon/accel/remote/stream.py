@@ -1,4 +1,4 @@
-"""An answer from elsewhere while it comes in. Nothing that was received is lost, whatever happens to the rest."""
+"""A stream from a server. What was received is never lost, even if the connection breaks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.remote.chunk import ToolCallParts, Chunk, parse_chunk
-from antiphon.accel.remote.client import BROKEN, Client
+from antiphon.accel.remote.chunk import Chunk, ToolCallParts, parse_chunk
+from antiphon.accel.remote.client import STREAM_ERRORS, Client
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.text.completion import Completion, TextStream, Usage
 
@@ -18,28 +18,40 @@ __all__ = ["RemoteStream"]
 
 
 class RemoteStream(TextStream):
-    """Text as a server generates it: iterate over its pieces, whose concatenation is the completion's text.
+    """A stream of a model on a server; its joined pieces are the text of the completion.
 
-    The server is asked when the first piece is; from then on it generates by itself, until the text ends or the stream
-    is closed, from any thread, which closes the connection. Tools that the answer calls are its last piece, each
-    written as ``<tool_call>`` with its JSON.
+    The request is sent when the first piece is requested. From then on the server generates on its own until the text
+    ends or the stream is closed, which any thread can do and which closes the connection. Tool calls are the last piece,
+    each written as JSON between ``<tool_call>`` tags.
 
-    ``chosen`` are the temperature and repetition penalty that were asked for, for the completion to say.
+    Args:
+        client: Client of the server.
+        send: Sends the request and returns its events.
+        temperature: Requested temperature, for the completion.
+        repetition_penalty: Requested repetition penalty, for the completion.
     """
 
-    def __init__(self, client: Client, begin: Callable[[], Any], *, chosen: tuple[float, float] = (0.0, 1.0)) -> None:
+    def __init__(
+        self,
+        client: Client,
+        send: Callable[[], Any],
+        *,
+        temperature: float = 0.0,
+        repetition_penalty: float = 1.0,
+    ) -> None:
         self._client = client
-        self._begin = begin
-        self._chosen = chosen
+        self._send = send
+        self._temperature = temperature
+        self._repetition_penalty = repetition_penalty
         self._response: Any = None
         self._events: Any = None
         self._calls = ToolCallParts()
-        self._told = Chunk()
+        self._reported = Chunk()  # the latest counts that the server reported
         self._pieces: list[str] = []
         self._tokens: list[int] = []
-        self._chunks = 0
-        self._started = self._first = self._last = 0.0
-        self._ending: FinishReason | None = None  # why the server says that it ends, while it may still tell the cost
+        self._num_chunks = 0
+        self._started_at = self._first_at = self._last_at = 0.0
+        self._server_finish: FinishReason | None = None  # as reported; events with counts may still follow
         self._finish: FinishReason | None = None
         self._is_closed = False
 
@@ -50,102 +62,102 @@ class RemoteStream(TextStream):
                     self._pieces.append(piece)
                     return piece
         except BaseException:
-            self._is_closed = True  # a piece may be lost to Ctrl-C; the next one would leave a gap
+            self._is_closed = True  # Ctrl-C may have lost a piece; going on would leave a gap
             raise
         raise StopIteration
 
     @property
     def completion(self) -> Completion:
-        """What was said, once the stream has ended or is closed.
+        """The completion, after the stream has ended or was closed.
 
-        Tokens, usage and steps are as far as the server tells them: where it does not count, a chunk counts as a token,
-        and where it says nothing of drafts, ``steps.steps`` is 0.
+        Tokens, usage and steps are as complete as the server reports them. If it does not count tokens, each chunk
+        counts as one; if it does not report drafts, ``steps.steps`` is 0.
 
         Raises:
-            RuntimeError: the stream has not ended yet, or could not begin.
+            RuntimeError: The stream has not ended yet, or could not start.
         """
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
-        told, (temperature, repetition_penalty) = self._told, self._chosen
-        written = self._chunks if told.written is None else told.written
+        reported = self._reported
+        num_tokens = self._num_chunks if reported.completion_tokens is None else reported.completion_tokens
         return Completion(
             text="".join(self._pieces),
             finish_reason=self._finish,
-            usage=Usage(told.prompt or 0, written),
-            steps=self._steps(written),
+            usage=Usage(reported.prompt_tokens or 0, num_tokens),
+            steps=self._steps(num_tokens),
             tokens=tuple(self._tokens),
-            temperature=temperature,
-            repetition_penalty=repetition_penalty,
+            temperature=self._temperature,
+            repetition_penalty=self._repetition_penalty,
         )
 
     def close(self) -> None:
-        """End the connection, at which a server stops generating; the completion is what was received until now."""
+        """Close the connection, which stops the server; the completion is the text that was received."""
         self._is_closed = True
         self._end("cancelled")
 
     def _advance(self) -> str:
-        """The text of the next chunk; at the end that of the calls."""
+        """Return the text of the next chunk; at the end the text of the tool calls."""
         try:
             if self._events is None:
-                self._started = perf_counter()
-                self._response = self._begin()
+                self._started_at = perf_counter()
+                self._response = self._send()
                 self._events = iter(self._response)
             event = next(self._events, None)
-        except BROKEN as error:
-            return self._broke_off(error)
+        except STREAM_ERRORS as error:
+            return self._break_off(error)
         if event is not None:
             return self._read(parse_chunk(event.to_dict()))
-        if self._ending is None:
-            return self._broke_off(None)
-        self._end(self._ending)
+        if self._server_finish is None:
+            return self._break_off(None)
+        self._end(self._server_finish)
         return self._calls.text
 
     def _read(self, chunk: Chunk) -> str:
         now = perf_counter()
-        self._last = now
+        self._last_at = now
         self._calls.add(chunk.calls)
         self._tokens += chunk.tokens
-        self._ending = chunk.finish or self._ending
+        self._server_finish = chunk.finish or self._server_finish
         if chunk.text or chunk.tokens or chunk.calls:
-            self._first = self._first or now
-            self._chunks += 1
-        fields = ("prompt", "written", "accepted", "drafted", "verified")
-        told = {name: value for name in fields if (value := getattr(chunk, name)) is not None}
-        self._told = replace(self._told, **told)
+            self._first_at = self._first_at or now
+            self._num_chunks += 1
+        fields = ("prompt_tokens", "completion_tokens", "accepted", "drafted", "draft_steps")
+        reported = {name: value for name in fields if (value := getattr(chunk, name)) is not None}
+        self._reported = replace(self._reported, **reported)
         return chunk.text
 
-    def _broke_off(self, error: Exception | None) -> str:
-        """Nothing, where whoever closed the stream broke it off; else the error, with what was received."""
-        is_wanted = self._is_closed
-        if error is not None and not self._chunks and not is_wanted:
+    def _break_off(self, error: Exception | None) -> str:
+        """End a stream that broke off: raise an error with what was received, unless the stream was closed here."""
+        is_closed_here = self._is_closed
+        if error is not None and not self._num_chunks and not is_closed_here:
             self.close()
-            raise self._client.explained(error) from error
+            raise self._client.translate_error(error) from error
         self._end("cancelled")
-        if is_wanted:
+        if is_closed_here:
             return ""
-        why = self._client.explained(error) if error else "the server ended it without saying why"
-        said = sum(map(len, self._pieces))
-        raise BrokenStreamError(f"The answer broke off after {said} characters: {why}", self.completion) from error
+        why = self._client.translate_error(error) if error else "the server ended it without a finish reason"
+        count = sum(map(len, self._pieces))
+        raise BrokenStreamError(f"The answer broke off after {count} characters: {why}", self.completion) from error
 
-    def _steps(self, written: int) -> Summary:
-        """What the server told of its steps: each emits what was accepted and one token more.
+    def _steps(self, num_tokens: int) -> Summary:
+        """Return a summary of the steps that the server reports: each emits its accepted tokens and one more.
 
-        A server counts as accepted what the last step had beyond the answer's end; here that is no part of the answer.
+        A server also counts accepted tokens beyond the end of the completion, in its last step; here they do not count.
         """
-        told, verified = self._told.accepted, self._told.verified or 0
-        steps = 0 if told is None else max(written - told, 1 + verified)
+        accepted, draft_steps = self._reported.accepted, self._reported.draft_steps or 0
+        steps = 0 if accepted is None else max(num_tokens - accepted, 1 + draft_steps)
         return Summary(
             steps=steps,
-            tokens=written,
-            drafted=self._told.drafted or 0,
-            accepted=max(written - steps, 0) if steps else 0,
-            seconds=max(self._last - self._started, 0.0),
-            prefill_seconds=max(self._first - self._started, 0.0),
+            tokens=num_tokens,
+            drafted=self._reported.drafted or 0,
+            accepted=max(num_tokens - steps, 0) if steps else 0,
+            seconds=max(self._last_at - self._started_at, 0.0),
+            prefill_seconds=max(self._first_at - self._started_at, 0.0),
         )
 
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish
         response, self._response = self._response, None
         if response is not None:
-            with suppress(*BROKEN, RuntimeError):  # it may be broken already, or be read at this moment
+            with suppress(*STREAM_ERRORS, RuntimeError):  # it may be broken, or be read by another thread right now
                 response.close()

@@ -1,1 +1,1 @@
-"""Real implementations for tests and for the doctor's trial: tiny models, adversarial drafters, families."""
+"""Tiny models, test drafters, a table engine and checks of model families, for tests and for `antiphon doctor`."""

@@ -1,4 +1,4 @@
-"""Drafters that know the answer or lie about it, and one that writes everything down: what the engine is tried with."""
+"""Drafters for tests: they know the expected text, or propose wrong or random drafts, or record every step."""
 
 from __future__ import annotations
 
@@ -15,60 +15,68 @@ if TYPE_CHECKING:
 
 
 class OracleDrafter:
-    """Drafts the next ``depth`` tokens of a text it was told: every step emits ``depth + 1`` of them."""
+    """Drafts the next tokens of the expected text: every step emits ``depth + 1`` tokens.
+
+    Args:
+        text: Expected text with its prompt.
+        depth: Number of tokens per draft.
+    """
 
     def __init__(self, text: Tokens, depth: int) -> None:
         self.text = text
         self.depth = depth
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Nothing to read: it knows already."""
+        """Do nothing: the text is known."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """The truth, as a chain."""
+        """Return the next tokens of the text as a chain."""
         return chain(self.text[len(context) :][: min(self.depth, budget)])
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
 
 class WrongDrafter(OracleDrafter):
-    """Drafts a chain whose first token is always wrong: every step emits one token."""
+    """Drafts a chain whose first token is always wrong: every step emits one token. Arguments as `OracleDrafter`."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """The truth with its first token changed."""
-        truth = super().propose(context, budget)
-        return chain((abs(truth.tokens[0] - 1), *truth.tokens[1:])) if truth.tokens else EMPTY
+        """Return the next tokens of the text with the first one changed."""
+        draft = super().propose(context, budget)
+        return chain((abs(draft.tokens[0] - 1), *draft.tokens[1:])) if draft.tokens else EMPTY
 
 
 class RandomTreeDrafter:
-    """Random trees around the true path: decoys, duplicate siblings, token id 0, dead branches, empty drafts.
+    """Drafts random trees around the expected text: wrong tokens, duplicate siblings, token 0, dead branches, nothing.
 
-    ``vocabulary`` bounds the decoys; the same ``seed`` grows the same trees.
+    Args:
+        text: Expected text with its prompt.
+        seed: Random seed; the same seed gives the same trees.
+        vocab_size: Wrong tokens are below it.
     """
 
-    def __init__(self, text: Tokens, seed: int, vocabulary: int) -> None:
+    def __init__(self, text: Tokens, seed: int, vocab_size: int) -> None:
         self.text = text
         self.random = random.Random(seed)
-        self.vocabulary = vocabulary
+        self.vocab_size = vocab_size
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Nothing to read: it knows already."""
+        """Do nothing: the text is known."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Up to six true tokens somewhere in a tree of at most ``budget`` rows."""
+        """Return a tree of at most ``budget`` rows with up to six tokens of the text somewhere in it."""
         chance = self.random.random
         tokens: list[int] = []
         parents: list[int] = []
         trunk = ROOT
         for token in self.text[len(context) :][: self.random.randint(0, 6)]:
             for _ in range(self.random.randint(0, 2)):
-                tokens.append(0 if chance() < 0.3 else self.random.randrange(self.vocabulary))
+                tokens.append(0 if chance() < 0.3 else self.random.randrange(self.vocab_size))
                 parents.append(trunk if chance() < 0.7 else len(tokens) - 2)
             tokens.append(token)
             parents.append(trunk)
             trunk = len(tokens) - 1
-            if chance() < 0.3:  # a duplicate sibling, sometimes with the truth growing below the wrong one
+            if chance() < 0.3:  # a duplicate sibling; the text sometimes continues below it
                 tokens.append(token)
                 parents.append(parents[trunk])
                 trunk = len(tokens) - 1 if chance() < 0.3 else trunk
@@ -76,45 +84,58 @@ class RandomTreeDrafter:
         return Draft(tuple(tokens[:rows]), tuple(parents[:rows]), (1.0,) * rows)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
 
 class ProbingDrafter:
-    """Passes another drafter's drafts on with up to eight probes below their rows; the first forward has some, too.
+    """Adds up to eight probes to the drafts of another drafter, and drafts probes alone for the first forward pass.
 
-    Some probes guess right: their tokens are drawn from what the true ``text`` says next, or below ``vocabulary``.
+    Some probes are right: their tokens are the next ones of the expected text, or random.
+
+    Args:
+        drafter: The other drafter.
+        text: Expected text with its prompt.
+        seed: Random seed.
+        vocab_size: Random tokens are below it.
     """
 
-    def __init__(self, drafter: Drafter, text: Tokens, seed: int, vocabulary: int) -> None:
+    def __init__(self, drafter: Drafter, text: Tokens, seed: int, vocab_size: int) -> None:
         self.drafter = drafter
         self.text = text
         self.random = random.Random(seed)
-        self.vocabulary = vocabulary
+        self.vocab_size = vocab_size
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Probes alone."""
+        """Return a draft of probes only."""
         self.drafter.begin(prompt, references)
-        return self._ask(EMPTY, len(prompt))
+        return self._add_probes(EMPTY, len(prompt))
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """The other drafter's guess, and probes below it."""
-        return self._ask(self.drafter.propose(context, budget), len(context))
+        """Return the other drafter's draft with probes."""
+        return self._add_probes(self.drafter.propose(context, budget), len(context))
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Pass it on."""
+        """Forward the step to the other drafter."""
         self.drafter.observe(draft, accepted, logits)
 
-    def _ask(self, draft: Draft, length: int) -> Draft:
+    def _add_probes(self, draft: Draft, length: int) -> Draft:
         tokens, parents, probes = list(draft.tokens), list(draft.parents), self.random.randint(0, 8)
         for _ in range(probes):
             parents.append(self.random.randrange(ROOT, len(tokens)))
-            tokens.append(self.random.choice([*self.text[length : length + 3], self.random.randrange(self.vocabulary)]))
+            tokens.append(self.random.choice([*self.text[length : length + 3], self.random.randrange(self.vocab_size)]))
         return Draft(tuple(tokens), tuple(parents), (*draft.chances, *(0.5,) * probes), probes)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """What a recorder saw of one step: how long the text was before it, the draft, what was accepted, and the logits."""
+    """One recorded step.
+
+    Attributes:
+        length: Number of tokens before the step.
+        draft: The verified draft.
+        accepted: What was accepted of it.
+        logits: Logits of the root and the rows, shape (1 + rows, vocab).
+    """
 
     length: int
     draft: Draft
@@ -123,7 +144,15 @@ class RecordedStep:
 
 
 class RecordingDrafter:
-    """Passes another drafter's work through and keeps a record of every step in ``records``."""
+    """Wraps another drafter and records every step.
+
+    Args:
+        drafter: The other drafter.
+
+    Attributes:
+        records: The steps of the current request.
+        length: Number of tokens so far.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
@@ -132,17 +161,17 @@ class RecordingDrafter:
         self.length = 0
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Start a new record."""
+        """Clear the records and start the other drafter."""
         self.records = []
         self.length = len(prompt)
         return self.drafter.begin(prompt, references)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """The other drafter's guess."""
+        """Return the other drafter's draft."""
         return self.drafter.propose(context, budget)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Record the step and pass it on."""
+        """Record the step and forward it to the other drafter."""
         if logits is not None:
             self.records.append(RecordedStep(self.length, draft, accepted, logits.tensor().clone()))
         self.length += len(accepted.tokens)

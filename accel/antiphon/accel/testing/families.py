@@ -1,4 +1,4 @@
-"""The table of model families: what transformers calls each, and the settings that make it small. Builds nothing."""
+"""The table of model families: name in transformers, and the configuration that makes it tiny. Builds nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 __all__ = ["ALL_FAMILIES", "FAMILIES", "MORE_FAMILIES", "Family"]
 
 Family: TypeAlias = tuple[str, dict[str, Any]]
-"""A model type of transformers, and the fields of its configuration that make it tiny."""
+"""A model type of transformers, and the configuration fields that make it tiny."""
 
 _SHAPE: dict[str, Any] = {
     "hidden_size": 64,
@@ -29,7 +29,7 @@ _GEMMA: dict[str, Any] = _HEADS | {
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _ROUTED = {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
 _SWITCH = 52
-"""Where rotary frequencies change: in the middle of a text of 40 tokens and 48 new ones."""
+"""Position where rotary frequencies change: in the middle of a text of 40 prompt tokens and 48 new ones."""
 _LONGROPE: dict[str, Any] = {
     "rope_parameters": {
         "rope_type": "longrope",
@@ -56,8 +56,8 @@ FAMILIES: dict[str, Family] = {
     "mixtral": ("mixtral", _SHAPE | _EXPERTS),
     "qwen3_moe": ("qwen3_moe", _HEADS | _ROUTED),
 }
-"""The core: dense and mixture of experts, full and sliding attention, rotary and learned positions. Sliding windows
-hold 12 tokens."""
+"""The core families, tested with every drafter: dense and mixture of experts, full and sliding attention (12 tokens),
+rotary and learned positions."""
 
 MORE_FAMILIES: dict[str, Family] = {
     # full attention
@@ -90,11 +90,11 @@ MORE_FAMILIES: dict[str, Family] = {
         "num_hidden_layers": 3, "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
         "attention_chunk_size": 16, "no_rope_layers": [1, 0, 1], "intermediate_size_mlp": 96, "num_local_experts": 4,
     }),
-    # rotary frequencies that depend on the length
+    # rotary frequencies that depend on the length of the text
     "phi3-longrope": ("phi3", _SHAPE | _LONGROPE | {"original_max_position_embeddings": _SWITCH}),
     "llama-longrope": ("llama", _SHAPE | _LONGROPE),
     "llama-dynamic": ("llama", _SHAPE | _DYNAMIC),
-    # positions that a tree cannot set: ALiBi, and a causal mask of the model's own
+    # positions that a tree cannot set: ALiBi, and models that build their own causal mask
     "bloom": ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4}),
     "falcon-alibi": ("falcon", _SHAPE | {"alibi": True}),
     "mpt": ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512}),
@@ -130,7 +130,7 @@ MORE_FAMILIES: dict[str, Family] = {
         "attention_window_size": 16,
     }),
 }  # fmt: skip
-"""What the core does not show: one row for each family or variant that decodes in a way of its own."""
+"""Further families: one row for each family or variant that decodes differently."""
 
 ALL_FAMILIES: dict[str, Family] = FAMILIES | MORE_FAMILIES
-"""Every family that the engine is held against."""
+"""All tested families."""

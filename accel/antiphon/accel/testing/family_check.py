@@ -1,4 +1,4 @@
-"""A trial: drafted decoding beside plain decoding, token by token and logit by logit. Knows no family by name."""
+"""Compares drafted with plain decoding, token by token and logit by logit, on tiny models of all families."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.traits import Traits
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter, RecordedStep, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 
 TOLERANCE = 2e-4
-"""How far a logit may lie from plain decoding's in float32: rounding stays far below it, a wrong mask far above."""
+"""Largest allowed difference of a logit in float32: rounding is far below, a wrong mask or position far above it."""
 
 PROMPT_TOKENS, NEW_TOKENS = 40, 48
 ROWS = 32
 MEMORY = 2**23
-"""Bytes of keys and values on OpenVINO, which a tiny model fills by far not."""
+"""KV cache of a tiny model on OpenVINO in bytes, more than enough."""
 
 ORACLE_DEPTH = 5
-EVERY_ROW = 3
-"""In so many first steps the rows that are not accepted are compared as well."""
+FULLY_CHECKED_STEPS = 3
+"""Number of first steps in which the rejected rows are compared as well."""
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -38,20 +38,24 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 
 DRAFTERS: Mapping[str, Callable[[Tokens], Drafter]] = {
-    "random trees": partial(RandomTreeDrafter, seed=1, vocabulary=VOCABULARY),
+    "random trees": partial(RandomTreeDrafter, seed=1, vocab_size=VOCAB_SIZE),
     "oracle": partial(OracleDrafter, depth=ORACLE_DEPTH),
     "blend": lambda text: Blend(),
 }
-"""Makes each drafter from the text that plain decoding gives: random trees around it, the text itself as a chain, and
-the default drafter, which is not shown it."""
+"""Creates each drafter from the text of plain decoding: random trees around it, the text itself as a chain, and the
+default drafter, which does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """What drafted decoding gave beside plain decoding of the same prompt.
+    """Drafted decoding compared with plain decoding of the same prompt.
 
-    ``error`` is the largest difference of a logit from plain decoding's and, where rotary frequencies do not depend on
-    the length, from one forward without a cache; infinite where the texts differ.
+    Attributes:
+        same: Whether the tokens are equal.
+        tokens: Number of new tokens.
+        steps: Number of forward passes with drafts.
+        error: Largest difference of a logit from plain decoding and from a forward pass without a cache (the latter
+            only if rotary frequencies do not depend on the length); infinite if the tokens differ.
     """
 
     same: bool
@@ -60,111 +64,133 @@ class ComparisonResult:
     error: float
 
     @property
-    def holds(self) -> bool:
-        """Whether the text is plain decoding's, and every logit behind it too, up to rounding."""
+    def passes(self) -> bool:
+        """Whether all tokens are equal, and all logits up to rounding."""
         return self.same and self.error < TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVINOResult:
-    """A tiny model on OpenVINO: its trials by mode and drafter, or the ``reason`` why there are none.
+    """The comparisons of a tiny model on OpenVINO.
 
-    Where the text is longer than the ``window`` drafts are chains.
+    Attributes:
+        results: Results by mode and drafter; empty if OpenVINO cannot run the model.
+        reason: Why it cannot.
+        window: Smallest sliding window; in longer texts only chains are verified.
     """
 
-    trials: Mapping[str, Mapping[str, ComparisonResult]]
+    results: Mapping[str, Mapping[str, ComparisonResult]]
     reason: str = ""
     window: int | None = None
 
     @property
-    def holds(self) -> bool:
-        """Whether every text and all logits are plain decoding's in torch; a family that stays on torch breaks none."""
-        return all(trial.holds for trials in self.trials.values() for trial in trials.values())
+    def passes(self) -> bool:
+        """Whether all comparisons with torch pass; True for a family that stays on torch."""
+        return all(result.passes for results in self.results.values() for result in results.values())
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyResult:
-    """One tiny model of a family: what it can verify, its trials by mode and drafter, and those on OpenVINO."""
+    """The comparisons of a family's tiny model.
+
+    Attributes:
+        family: Name of the family.
+        traits: What the model can verify, and why.
+        results: Results on torch by mode and drafter.
+        openvino: Results on OpenVINO.
+    """
 
     family: str
     traits: Traits
-    trials: Mapping[str, Mapping[str, ComparisonResult]]
+    results: Mapping[str, Mapping[str, ComparisonResult]]
     openvino: OpenVINOResult
 
     @property
     def error(self) -> float:
-        """The largest difference of a logit in any of the trials."""
-        return max(trial.error for trials in self.trials.values() for trial in trials.values())
+        """Largest difference of a logit in all comparisons on torch."""
+        return max(result.error for results in self.results.values() for result in results.values())
 
-    def holds(self, mode: str) -> bool:
-        """Whether every drafter left text and logits as plain decoding has them."""
-        return all(trial.holds for trial in self.trials[mode].values())
+    def passes(self, mode: str) -> bool:
+        """Return whether the comparisons of all drafters pass in a mode ("greedy" or "sampled")."""
+        return all(result.passes for result in self.results[mode].values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Family, level, reason and every trial under its names, for JSON."""
+        """Return family, level, reason and all results by name, for JSON."""
         facts = {"family": self.family, "level": self.traits.level, "reason": self.traits.reason}
-        paged = {"reason": self.openvino.reason, "window": self.openvino.window} | _figures(self.openvino.trials)
-        return facts | _figures(self.trials) | {"openvino": paged}
+        paged = {"reason": self.openvino.reason, "window": self.openvino.window} | _as_dicts(self.openvino.results)
+        return facts | _as_dicts(self.results) | {"openvino": paged}
 
 
-def _figures(trials: Mapping[str, Mapping[str, ComparisonResult]]) -> dict[str, Any]:
-    return {mode: {name: asdict(trial) for name, trial in row.items()} for mode, row in trials.items()}
+def _as_dicts(results: Mapping[str, Mapping[str, ComparisonResult]]) -> dict[str, Any]:
+    return {mode: {name: asdict(result) for name, result in row.items()} for mode, row in results.items()}
 
 
 def check_family(family: str) -> FamilyResult:
-    """Build a family's tiny model and decode with each drafter beside plain decoding, greedy and sampled; on torch, and
-    on OpenVINO where that takes it.
+    """Compare drafted with plain decoding on a family's tiny model, on torch and, if possible, on OpenVINO.
 
     Raises:
-        ValueError: there is no such family.
+        ValueError: There is no such family.
     """
     model = tiny_model(family)
-    trials = {mode: check_model(model, mode) for mode in MODES}
-    return FamilyResult(family, traits_of(model), trials, check_on_openvino(model))
+    results = {mode: check_model(model, mode) for mode in MODES}
+    return FamilyResult(family, traits_of(model), results, check_on_openvino(model))
 
 
 def check_on_openvino(model: PreTrainedModel) -> OpenVINOResult:
-    """The same trials on OpenVINO, against plain decoding in torch."""
+    """Compare drafted decoding on OpenVINO with plain decoding on torch."""
     try:
         select_engine(model, "openvino", memory=MEMORY)
     except ValueError as error:
         reason = str(error).partition(": ")[2].removeprefix("OpenVINO cannot run this model: ")
         return OpenVINOResult({}, reason.removesuffix("."))
-    trials = {mode: check_model(model, mode, engine="openvino") for mode in MODES}
+    results = {mode: check_model(model, mode, engine="openvino") for mode in MODES}
     windows = [reach.window for reach in traits_of(model).attention_spans.values() if reach.window]
-    return OpenVINOResult(trials, window=min(windows, default=None))
+    return OpenVINOResult(results, window=min(windows, default=None))
 
 
 def check_model(
     model: PreTrainedModel, mode: str, drafters: tuple[str, ...] = tuple(DRAFTERS), *, engine: EngineName = "torch"
 ) -> dict[str, ComparisonResult]:
-    """Decode one prompt plainly in torch, then with each drafter from the same random state, and compare."""
+    """Decode a prompt plainly on torch, then with each drafter from the same random state, and compare.
+
+    Args:
+        model: A tiny model.
+        mode: "greedy" or "sampled".
+        drafters: Keys of ``DRAFTERS``.
+        engine: The engine that decodes with drafts.
+    """
     tokens = torch.randint(1, 250, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(3))
     options = {"max_new_tokens": NEW_TOKENS, "eos_token_id": None, "use_cache": True, **MODES[mode]}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         plain = _decode_plainly(model, tokens, options)
-        return {name: _try(model, tokens, options | {"engine": engine}, plain, DRAFTERS[name]) for name in drafters}
+        return {name: _compare(model, tokens, options | {"engine": engine}, plain, DRAFTERS[name]) for name in drafters}
 
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """The text, the logits behind each new token, and those of one forward over the text where that is comparable."""
+    """Plain decoding of a prompt.
+
+    Attributes:
+        text: Prompt and new tokens.
+        logits: Logits before each new token, shape (new tokens, vocab).
+        uncached: The same from one forward pass without a cache; None if they are not comparable.
+    """
 
     text: list[int]
     logits: Tensor
-    whole: Tensor | None
+    uncached: Tensor | None
 
 
 def _decode_plainly(model: Any, prompt: Tensor, options: Mapping[str, Any]) -> _Plain:
     torch.manual_seed(3)
     output = model.generate(prompt, return_dict_in_generate=True, output_logits=True, **options)
     text = output.sequences[0].tolist()
-    # Where frequencies depend on the longest position, the cached keys of early tokens are not those of one forward.
-    whole = None if traits_of(model).rope else _uncached(model, text)[prompt.shape[1] - 1 : -1]
-    return _Plain(text, torch.cat(output.logits), whole)
+    # If rotary frequencies depend on the length, the cached keys of early tokens differ from those of one forward pass.
+    uncached = None if traits_of(model).rope else _uncached_logits(model, text)[prompt.shape[1] - 1 : -1]
+    return _Plain(text, torch.cat(output.logits), uncached)
 
 
-def _try(
+def _compare(
     model: PreTrainedModel,
     prompt: Tensor,
     options: Mapping[str, Any],
@@ -184,29 +210,29 @@ def _try(
 
 
 def _error(model: PreTrainedModel, plain: _Plain, records: list[RecordedStep], start: int) -> float:
-    """The largest difference at the root and at every kept row, and in the first steps at every row."""
+    """Return the largest difference at the root and the accepted rows, and in the first steps at every row."""
     errors = []
     for step, record in enumerate(records):
         kept = record.logits[[row + 1 for row in (ROOT, *record.accepted.path)]].float()
-        for truth in (plain.logits, plain.whole):
+        for truth in (plain.logits, plain.uncached):
             if truth is not None:
                 errors.append(_distance(kept, truth[record.length - start :][: len(kept)]))
-        if plain.whole is not None and step < EVERY_ROW:
+        if plain.uncached is not None and step < FULLY_CHECKED_STEPS:
             errors += _branches(model, plain.text[: record.length], record)
     return max(errors)
 
 
 def _branches(model: PreTrainedModel, context: Tokens, record: RecordedStep) -> list[float]:
-    """For each leaf of the draft: the difference of all rows down to it from one forward over context and path."""
+    """Return the difference from a forward pass over context and path, for each leaf of the draft."""
     errors = []
     for leaf in set(range(len(record.draft))) - set(record.draft.parents):
         path = path_to(record.draft, leaf)
-        truth = _uncached(model, [*context, *(record.draft.tokens[row] for row in path)])
+        truth = _uncached_logits(model, [*context, *(record.draft.tokens[row] for row in path)])
         errors.append(_distance(record.logits[[row + 1 for row in path]].float(), truth[-len(path) :]))
     return errors
 
 
-def _uncached(model: PreTrainedModel, tokens: Tokens) -> Tensor:
+def _uncached_logits(model: PreTrainedModel, tokens: Tokens) -> Tensor:
     logits: Tensor = model(torch.tensor([list(tokens)], device=model.device), use_cache=False).logits[0].float()
     return logits
 

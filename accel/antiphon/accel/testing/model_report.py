@@ -1,4 +1,4 @@
-"""What a model can do for drafted decoding, why, and what would help. Knows nothing of terminals."""
+"""A report on one model: what it can verify, what its steps cost, and what would help. Knows nothing of terminals."""
 
 from __future__ import annotations
 
@@ -21,29 +21,50 @@ from antiphon.accel.engines.torch.traits import MASKABLE, RopeSwitch, Traits
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """Layers of one kind: how many, how far they look (None where they do not attend), and whether they keep state."""
+    """Layers of one kind.
+
+    Attributes:
+        name: Name of the kind in the model's configuration.
+        layers: Number of layers.
+        span: How far they attend; None if they do not attend.
+        state: Whether they keep a recurrent or convolutional state.
+    """
 
     name: str
     layers: int
-    reach: AttentionSpan | None
+    span: AttentionSpan | None
     state: bool
 
     def __str__(self) -> str:
-        does = [_seen(self.reach)] if self.reach else []
+        does = [_describe_span(self.span)] if self.span else []
         does += ["keeps recurrent or convolutional state"] if self.state else []
         return f"{self.layers} {self.name}: {', '.join(does) or 'keeps nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The facts about one loaded model.
+    """What was found out about one loaded model.
 
-    ``mask`` says what its attention is given with a draft. ``groups`` is how many query heads share one key and value
-    head, None where the cache holds none; ``packing`` says why they are not packed into rows of one head under a
-    draft's mask, and is empty where they are; ``prepacking`` says the same of weights, of which ``prepacked`` bytes are
-    copied, and ``compiling`` of compiled steps. ``positions`` is where its context ends, in tokens. ``engine`` runs the
-    model here, and why; what is said of masks, packing and weights is said of torch, and ``cost`` of this engine.
-    ``auto`` is the drafter of that name, and why.
+    Attributes:
+        model: Class of the model.
+        family: Its family in transformers.
+        parameters: Number of parameters.
+        dtype: Data type of the weights.
+        device: Devices of the weights.
+        engine: The engine that runs the model here, and why.
+        level: What a forward pass can verify.
+        reason: Why it is this level.
+        attention: Attention implementation.
+        mask: Attention mask of a draft, on torch.
+        layers: Kinds of layers.
+        rope: Change of rotary frequencies with the length of the text; None if there is none.
+        max_positions: Length of the context in tokens; None if unlimited.
+        queries_per_key_head: Query heads per key head; None if the cache has no keys.
+        packing_reason: Why torch does not pack the query heads of a key head into rows; empty if it does.
+        compiling_reason: Why torch does not compile the steps; empty if it does.
+        cost: Measured cost of the engine's forward passes.
+        auto_drafter: The drafter that "auto" selects, and why.
+        advice: What would help.
     """
 
     model: str
@@ -58,33 +79,35 @@ class ModelReport:
     mask: str
     layers: tuple[LayerKind, ...]
     rope: RopeSwitch | None
-    positions: int | None
-    groups: int | None
-    packing: str
-    prepacking: str
-    prepacked: int
-    compiling: str
+    max_positions: int | None
+    queries_per_key_head: int | None
+    packing_reason: str
+    compiling_reason: str
     cost: StepCost
-    auto: str
+    auto_drafter: str
     advice: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """All facts under their names, for JSON."""
+        """Return all fields by name, for JSON."""
         return asdict(self) | {"cost": self.cost.as_dict()}
 
 
 def inspect_model(model: PreTrainedModel, *, engine: EngineChoice = "torch") -> ModelReport:
-    """Probe the model, measure its steps anew (the figures replace those that were kept), and say what follows.
+    """Inspect a model and measure its steps; the new measurements replace the stored ones.
+
+    Args:
+        model: The loaded model.
+        engine: The engine to measure.
 
     Raises:
-        ValueError: the model is not a causal language model with a key-value cache, or the engine cannot run it.
+        ValueError: The model is not a causal language model with a KV cache, or the engine cannot run it.
     """
     selected = select_engine(model, engine)
-    return selected.engine.lock.run(lambda: _diagnose(engine_of(model), selected, engine))
+    return selected.engine.lock.run(lambda: _inspect(engine_of(model), selected, engine))
 
 
-def _diagnose(engine: TorchEngine, selected: SelectedEngine, asked: EngineChoice) -> ModelReport:
-    model, traits, weights = engine.model, engine.traits, engine.prepacked
+def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice) -> ModelReport:
+    model, traits = engine.model, engine.traits
     cost = selected.engine.step_cost(remeasure=True)
     return ModelReport(
         engine=f"{selected.engine.name}: {selected.reason}",
@@ -99,14 +122,12 @@ def _diagnose(engine: TorchEngine, selected: SelectedEngine, asked: EngineChoice
         mask=_mask(traits),
         layers=_layers(traits),
         rope=traits.rope,
-        positions=traits.max_positions,
-        groups=_groups(engine),
-        packing=traits.packing_reason,
-        prepacking=weights.reason,
-        prepacked=weights.size,
-        compiling=engine.why_not_compiled(),
+        max_positions=traits.max_positions,
+        queries_per_key_head=_queries_per_key_head(engine),
+        packing_reason=traits.packing_reason,
+        compiling_reason=engine.why_not_compiled(),
         cost=cost,
-        auto=str(choose_drafter(model, engine=asked)),
+        auto_drafter=str(choose_drafter(model, engine=choice)),
         advice=tuple(_advice(model, traits)),
     )
 
@@ -115,7 +136,11 @@ def _mask(traits: Traits) -> str:
     if traits.level != "tree":
         return "none: only chains are drafted" if traits.level != "plain" else "none: nothing is drafted"
     kind = "boolean" if traits.takes_boolean_masks else "additive"
-    return f"one {kind} mask" if len(traits.attention_spans) == 1 else f"{len(traits.attention_spans)} {kind} masks, by kind of layer"
+    return (
+        f"one {kind} mask"
+        if len(traits.attention_spans) == 1
+        else f"{len(traits.attention_spans)} {kind} masks, by kind of layer"
+    )
 
 
 def _layers(traits: Traits) -> tuple[LayerKind, ...]:
@@ -125,15 +150,15 @@ def _layers(traits: Traits) -> tuple[LayerKind, ...]:
     )
 
 
-def _seen(reach: AttentionSpan) -> str:
-    if reach.window is not None:
-        return f"looks back {reach.window:,} tokens"
-    return f"looks back to the start of its chunk of {reach.chunk:,}" if reach.chunk else "looks back to the start"
+def _describe_span(span: AttentionSpan) -> str:
+    if span.window is not None:
+        return f"looks back {span.window:,} tokens"
+    return f"looks back to the start of its chunk of {span.chunk:,}" if span.chunk else "looks back to the start"
 
 
 @torch.no_grad()
-def _groups(engine: TorchEngine) -> int | None:
-    """Counted in the cache: what configurations call their key and value heads differs from family to family."""
+def _queries_per_key_head(engine: TorchEngine) -> int | None:
+    """Count key heads in the cache, because their name in the configuration differs between families."""
     heads = getattr(engine.model.config.get_text_config(decoder=True), "num_attention_heads", None)
     sequence = engine.sequence()
     sequence.prefill([0, 0])
@@ -145,18 +170,18 @@ def _groups(engine: TorchEngine) -> int | None:
 def _advice(model: PreTrainedModel, traits: Traits) -> list[str]:
     advice = []
     if model.training:
-        advice.append("Call model.eval(): in training mode nothing can be verified.")
+        advice.append("Call model.eval(): no draft is verified in training mode.")
     elif traits.level == "plain":
-        advice.append("Decode it with the drafter 'nothing': drafts cannot be verified.")
+        advice.append("Use the drafter 'nothing': this model cannot verify drafts.")
     if traits.implementation not in MASKABLE:
-        advice.append("Load it with attn_implementation='sdpa': its attention takes no mask of a tree.")
+        advice.append("Load it with attn_implementation='sdpa': its attention takes no tree mask.")
     if model.dtype in HALF_DTYPES:
         advice.append(
-            f"Where the text has to be plain decoding's to the last token, load it in float32: in {model.dtype} two "
-            "tokens that are equally likely up to rounding can change places."
+            f"Load it in float32 if every token has to equal plain decoding's: in {model.dtype} rounding can swap two "
+            "tokens that are almost equally likely."
         )
     if traits.level == "replay":
-        advice.append("Draft only what is likely: a draft that is partly accepted costs a second forward.")
+        advice.append("Draft only what is likely: a partly accepted draft costs a second forward pass.")
     if traits.rope is not None and traits.rope.dynamic:
-        advice.append(f"Keep prompt and answer within {traits.rope.position:,} tokens: nothing is drafted beyond.")
+        advice.append(f"Keep prompt and answer within {traits.rope.position:,} tokens: nothing is drafted after that.")
     return advice

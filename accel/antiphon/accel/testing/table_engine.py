@@ -1,4 +1,7 @@
-"""An engine without a model: a function says which token follows a text. Real in all but size; imports no torch."""
+"""A minimal engine without a model: a function returns the next token of a text. Imports no torch.
+
+It implements `antiphon.accel.engines.protocol.Engine` completely, as an example and for tests of the scheduler.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput
 
-__all__ = ["GreedySampler", "TableOutput", "TableEngine", "TableSequence"]
+__all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
 
 
 class TableSequence:
-    """The tokens of one text that were read; rows of a draft are held until ``keep``, as in a cache."""
+    """The cached tokens of one sequence. Implements `antiphon.accel.engines.protocol.CachedSequence`."""
 
     level: Level = "tree"
     can_batch = True
@@ -27,65 +30,76 @@ class TableSequence:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.is_prefilled = False
-        self._fed: tuple[Tokens, Draft] | None = None
+        self._input: tuple[Tokens, Draft] | None = None
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
+        """Number of cached tokens."""
         return len(self.tokens)
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Wherever there is a token to read before the last one."""
+        """Return whether there is an uncached token before the last one."""
         return len(context) > self.length + 1
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """The likeliest rows of it."""
+        """Return the most likely rows of the draft; this engine verifies any tree."""
         return trim(draft, rows, depth, sys.maxsize)
 
-    def feed(self, pending: Tokens, draft: Draft) -> None:
-        """Read tokens and the rows of a draft.
+    def begin_forward(self, pending: Tokens, draft: Draft) -> None:
+        """Note the rows of a forward pass until `keep`.
+
+        Args:
+            pending: Confirmed tokens that are not cached yet.
+            draft: Draft below the last of them.
 
         Raises:
-            RuntimeError: the rows of the forward before are still there.
+            RuntimeError: `keep` was not called after the previous forward pass.
         """
-        if self._fed is not None:
-            raise RuntimeError("A forward began before the rows of the last one were kept or forgotten.")
+        if self._input is not None:
+            raise RuntimeError("A forward pass started before the rows of the previous one were kept; call keep first.")
         self.is_prefilled = True
-        self._fed = (tuple(pending), draft)
+        self._input = (tuple(pending), draft)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Hold the pending tokens and the rows of the path."""
-        pending, draft = self._fed or ((), Draft())
+        """Cache the pending tokens and the rows of the path."""
+        pending, draft = self._input or ((), Draft())
         self.tokens += [*pending, *(draft.tokens[row] for row in path)]
-        self._fed = None
+        self._input = None
 
     def reset(self) -> None:
-        """Forget everything."""
-        self.tokens, self.is_prefilled, self._fed = [], False, None
+        """Drop everything."""
+        self.tokens, self.is_prefilled, self._input = [], False, None
 
     def is_evicted(self, context: Tokens) -> bool:
-        """Never."""
+        """Return False: this engine evicts nothing."""
         return False
 
 
 class TableEngine:
-    """Says of every text what ``follows`` it, a token below ``vocabulary``.
+    """An engine whose model is a function.
 
-    ``forwards`` has the sequences of every forward, and ``watch`` is called with its feeds before it: what it raises,
-    the forward raises.
+    Args:
+        follows: Returns the token that follows a text.
+        vocab_size: Number of logits per row; all tokens are below it.
+        batch_cost: Cost model of shared forward passes, see `Engine.batch_cost`.
+        prefill_batch_tokens: See `Engine.prefill_batch_tokens`.
+        watch: Called with the inputs of every forward pass; what it raises, the forward pass raises.
+
+    Attributes:
+        forwards: The sequences of every forward pass.
     """
 
     def __init__(
         self,
         follows: Callable[[Tokens], int],
-        vocabulary: int,
+        vocab_size: int,
         *,
         batch_cost: CostModel | None = None,
         prefill_batch_tokens: int = 0,
-        watch: Callable[[Sequence[SequenceInput]], None] = lambda feeds: None,
+        watch: Callable[[Sequence[SequenceInput]], None] = lambda inputs: None,
     ) -> None:
         self.follows = follows
-        self.vocabulary = vocabulary
+        self.vocab_size = vocab_size
         self.batch_cost = batch_cost
         self.prefill_batch_tokens = prefill_batch_tokens
         self.watch = watch
@@ -93,45 +107,51 @@ class TableEngine:
         self.scheduler: object | None = None
         self.forwards: list[list[CachedSequence]] = []
 
-    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
-        """The logits of each text: one for the token that follows, and zero for all others.
+    def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
+        """Return logits of 1 for the token that follows each row, and 0 for all others.
 
         Raises:
-            RuntimeError: whoever calls does not hold the lock.
+            RuntimeError: The caller does not hold the lock.
         """
         if not self.lock.is_held:
-            raise RuntimeError("A forward has to be run by whoever holds the engine's lock.")
-        self.forwards.append([feed.sequence for feed in feeds])
-        for feed in feeds:
-            cast(TableSequence, feed.sequence).feed(feed.pending, feed.draft)
-        self.watch(feeds)
-        return [self._logits(feed) for feed in feeds]
+            raise RuntimeError("The calling thread does not hold the engine's lock; use lock.run.")
+        self.forwards.append([each.sequence for each in inputs])
+        for each in inputs:
+            cast(TableSequence, each.sequence).begin_forward(each.pending, each.draft)
+        self.watch(inputs)
+        return [self._logits(each) for each in inputs]
 
-    def _logits(self, feed: SequenceInput) -> Logits:
-        held = [*cast(TableSequence, feed.sequence).tokens, *feed.pending]
-        rows = np.zeros((1 + len(feed.draft), self.vocabulary), dtype=np.float32)
-        for row in range(-1, len(feed.draft)):
-            path = [feed.draft.tokens[each] for each in path_to(feed.draft, row)]
-            rows[row + 1, self.follows([*held, *path])] = 1.0
+    def _logits(self, given: SequenceInput) -> Logits:
+        context = [*cast(TableSequence, given.sequence).tokens, *given.pending]
+        rows = np.zeros((1 + len(given.draft), self.vocab_size), dtype=np.float32)
+        for row in range(-1, len(given.draft)):
+            path = [given.draft.tokens[each] for each in path_to(given.draft, row)]
+            rows[row + 1, self.follows([*context, *path])] = 1.0
         return NumpyLogits(rows)
 
 
 class TableOutput:
-    """A text that grows from a prompt until it has so many new tokens, or one of ``ends``."""
+    """The tokens of a request. Implements `antiphon.accel.decoding.running_request.Output`.
+
+    Args:
+        prompt: Token ids of the prompt.
+        new_tokens: Maximum number of new tokens.
+        ends: Tokens that end generation.
+    """
 
     def __init__(self, prompt: Tokens, new_tokens: int, ends: Sequence[int] = ()) -> None:
         self.tokens = list(prompt)
         self.finish: FinishReason | None = None
-        self._longest = len(prompt) + new_tokens
+        self._max_length = len(prompt) + new_tokens
         self._ends = frozenset(ends)
 
     @property
     def remaining_tokens(self) -> int:
         """Number of tokens that may still be emitted."""
-        return self._longest - len(self.tokens)
+        return self._max_length - len(self.tokens)
 
     def commit(self, token: int) -> bool:
-        """Make the token part of the text; whether the text ends with it."""
+        """Append a token and return whether generation stops with it."""
         self.tokens.append(token)
         if token in self._ends:
             self.finish = "stop"
@@ -141,8 +161,8 @@ class TableOutput:
 
 
 class GreedySampler:
-    """Chooses the likeliest token after every row."""
+    """Chooses the most likely token after every row."""
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """See `antiphon.accel.decoding.running_request.TokenSampler`."""
+        """See `antiphon.accel.decoding.running_request.TokenSampler.bind`."""
         return logits.argmax

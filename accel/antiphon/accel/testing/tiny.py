@@ -1,4 +1,4 @@
-"""Tiny random models and a byte tokenizer, for tests and examples: real in all but size. Knows nothing of drafts."""
+"""Tiny random models and a byte tokenizer, for tests and examples. Knows nothing of drafts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["ALL_FAMILIES", "BOS", "EOS", "FAMILIES", "PAD", "VOCABULARY", "byte_tokenizer", "tiny_model"]
+__all__ = ["ALL_FAMILIES", "BOS", "EOS", "FAMILIES", "PAD", "VOCAB_SIZE", "byte_tokenizer", "tiny_model"]
 
-SPECIALS = ("<bos>", "<eos>", "<pad>", "<|im_start|>", "<|im_end|>")
+SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<|im_start|>", "<|im_end|>")
 BOS, EOS, PAD = 256, 257, 258
-VOCABULARY = 256 + len(SPECIALS)
-"""Token ids of the byte tokenizer, and the rows of every tiny model's embedding: 256 bytes, then the specials."""
+VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
+"""Vocabulary size of the byte tokenizer and of every tiny model: 256 bytes, then the special tokens."""
 
 CHATML = (
     "{% for message in messages %}{{ bos_token if loop.first }}"
@@ -24,13 +24,18 @@ CHATML = (
 
 
 def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """A random float32 causal model of about 100,000 parameters, in evaluation mode: the same one for the same seed.
+    """Return a random causal model of about 100,000 parameters, in float32 and evaluation mode.
 
-    ``overrides`` are fields of the family's configuration. The weights spread wider than in a freshly made model
-    (0.08), so that the next token depends on the text. PyTorch's global random state is left as it was.
+    Its weights have a larger spread (0.08) than those of a newly initialized model, so that the next token depends on
+    the text. PyTorch's global random state is not changed.
+
+    Args:
+        family: A key of ``ALL_FAMILIES``.
+        seed: Random seed of the weights.
+        overrides: Fields of the family's configuration.
 
     Raises:
-        ValueError: the family is none of ``ALL_FAMILIES``.
+        ValueError: There is no such family.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -39,7 +44,7 @@ def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTra
         raise ValueError(f"There is no tiny model of the family {family!r}; choose one of {', '.join(ALL_FAMILIES)}.")
     name, shape = ALL_FAMILIES[family]
     common: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
+        "vocab_size": VOCAB_SIZE,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "pad_token_id": PAD,
@@ -56,10 +61,11 @@ def tiny_model(family: str = "llama", seed: int = 0, **overrides: Any) -> PreTra
 
 
 def byte_tokenizer(*, bos: bool = True, chat: bool = True) -> PreTrainedTokenizerBase:
-    """A tokenizer whose token ids 0 to 255 are the bytes of UTF-8, followed by the specials.
+    """Return a tokenizer whose token ids 0 to 255 are the bytes of UTF-8, followed by the special tokens.
 
-    ``bos`` puts ``<bos>`` before every text, as Llama's tokenizer does; ``chat`` gives it a ChatML template, which
-    writes ``<bos>`` itself.
+    Args:
+        bos: Put ``<bos>`` before every text, as Llama's tokenizer does.
+        chat: Give it a ChatML template, which writes ``<bos>`` itself.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -68,7 +74,7 @@ def byte_tokenizer(*, bos: bool = True, chat: bool = True) -> PreTrainedTokenize
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(special, special=True) for special in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(special, special=True) for special in SPECIAL_TOKENS])
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", BOS)]
@@ -85,7 +91,7 @@ def byte_tokenizer(*, bos: bool = True, chat: bool = True) -> PreTrainedTokenize
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary: itself, or one from 256 upwards."""
+    """Return the character for each byte in a byte-level vocabulary: itself if printable, otherwise one from 256 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

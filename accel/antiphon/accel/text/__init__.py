@@ -1,1 +1,1 @@
-"""Messages, parameters and pieces of text around the tokens. Knows no model."""
+"""Between text and tokens: prompts and chat templates, parameters, detokenization, stop strings, tool calls."""

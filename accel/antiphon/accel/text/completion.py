@@ -1,4 +1,4 @@
-"""What a language model said: the text while it grows, the text when it ends, and what it cost."""
+"""The output of a language model: a stream of text pieces while it is generated, then the completion."""
 
 from __future__ import annotations
 
@@ -17,29 +17,37 @@ from antiphon.accel.text.stop_strings import StopStrings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Origin", "TextStream", "Stream", "Usage"]
+__all__ = ["Completion", "Origin", "Stream", "TextStream", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens read and written; the end-of-sequence token and those of a stop string count as written."""
+    """Token counts of a request.
+
+    Attributes:
+        prompt_tokens: Number of prompt tokens.
+        completion_tokens: Number of generated tokens, including an end-of-sequence token and those of a stop string.
+    """
 
     prompt_tokens: int
     completion_tokens: int
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a token came to be: the forward that emitted it, counted from 0, and whether a draft had guessed it.
+    """Where a token of a completion came from.
 
-    A token that no draft had guessed is the model's own next one; every forward emits one at most. ``start`` and
-    ``end`` are the characters of the text that the token settled: none for a special token, the first half of a
-    character, or what a stop string cut off.
+    Attributes:
+        start: First character of the text that became final with this token.
+        end: End of these characters; equal to ``start`` for a special token, the first half of a character, or a token
+            that a stop string cut off.
+        step: Forward pass that emitted the token, counted from 0.
+        is_drafted: Whether a draft had proposed it. Otherwise it is the bonus token; each step emits one at most.
     """
 
     start: int
@@ -50,12 +58,19 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer: its text without special tokens and without the stop string, and how it came to be.
+    """A finished completion.
 
-    ``finish_reason`` is "stop" (end of sequence or stop string), "length" or "cancelled". ``tokens`` are the ids that
-    the model emitted, up to the one that ended the text, and ``origins`` how each of them came to be; ``temperature``
-    and ``repetition_penalty`` are what they were chosen with, and ``response_prefix`` is what the text was told to begin with.
-    ``logprobs`` has one for each token, where asked for.
+    Attributes:
+        text: The text, without special tokens and without the stop string.
+        finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
+        usage: Token counts.
+        steps: Summary of the decoding steps.
+        tokens: Generated token ids, including the one that ended the text.
+        temperature: Temperature that the tokens were chosen with.
+        repetition_penalty: Repetition penalty that the tokens were chosen with.
+        origins: Origin of each token.
+        logprobs: Log-probabilities of each token, if requested.
+        response_prefix: Text that the completion was forced to start with.
     """
 
     text: str
@@ -71,7 +86,7 @@ class Completion:
 
 
 class TextStream(Iterator[str]):
-    """A text piece by piece; `with` closes it at its end."""
+    """An iterator over the pieces of a text that is being generated. As a context manager it is closed at the end."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,15 +96,15 @@ class TextStream(Iterator[str]):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop generating."""
+        """Stop generating and free what generation holds."""
 
     @property
     @abstractmethod
     def completion(self) -> Completion:
-        """What was said, once the text has ended or is closed."""
+        """The completion, after the stream has ended or was closed."""
 
     def to_end(self) -> Self:
-        """Read all that is left, and close: then what was said is there whole."""
+        """Read the rest of the stream, close it and return it; its completion is then available."""
         with self:
             for _ in self:
                 pass
@@ -97,16 +112,23 @@ class TextStream(Iterator[str]):
 
 
 class Stream(TextStream):
-    """Text as it is generated: iterate over its pieces, whose concatenation is the completion's text.
+    """A stream of a local model; its joined pieces are the text of the completion.
 
-    Each piece costs at least one forward of the model, run when the piece is asked for: nothing runs in between, and
-    nothing runs on once the stream is closed or dropped. It may be closed from another thread; the forward under
-    way then ends first. An error in generation is raised where the next piece was asked for.
+    Forward passes run only while a piece is requested, at least one for each piece, and none after the stream is closed
+    or dropped. It may be closed from another thread; a forward pass in progress is then finished first. Errors are
+    raised to the caller that requests the next piece.
 
-    ``chosen`` are the temperature and repetition penalty that tokens are chosen with, for the completion to say;
-    ``likelihood`` says the log-probability of what was chosen, where somebody counts it.
-    ``logprobs`` is filled by the steps, one for each token. ``weights`` are those of few bits that were asked for, and
-    ``response_prefix`` what the text was told to begin with.
+    Args:
+        steps: The decoding steps.
+        tokenizer: Tokenizer of the model.
+        prompt_tokens: Number of prompt tokens.
+        stop: Stop strings.
+        temperature: Temperature that tokens are chosen with, for the completion.
+        repetition_penalty: Repetition penalty that tokens are chosen with, for the completion.
+        log_probability: Returns the log-probability of the tokens so far in nats, or None if it is not computed.
+        logprobs: Log-probabilities of each token; a list that the steps append to.
+        weights: "int8" or "int4" for compressed weights, for the summary.
+        response_prefix: Text that the completion is forced to start with.
     """
 
     def __init__(
@@ -116,26 +138,28 @@ class Stream(TextStream):
         *,
         prompt_tokens: int,
         stop: Sequence[str] = (),
-        chosen: tuple[float, float] = (0.0, 1.0),
-        likelihood: Callable[[], float | None] = lambda: None,
+        temperature: float = 0.0,
+        repetition_penalty: float = 1.0,
+        log_probability: Callable[[], float | None] = lambda: None,
         logprobs: Sequence[TokenLogprob] = (),
         weights: str = "",
         response_prefix: str = "",
     ) -> None:
-        self._running = steps
-        self._likelihood = likelihood
-        self._chosen = chosen
+        self._remaining = steps
+        self._log_probability = log_probability
+        self._temperature = temperature
+        self._repetition_penalty = repetition_penalty
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stop)
         self.prompt_tokens = prompt_tokens
         self._logprobs = logprobs
         self._weights = weights
         self._response_prefix = response_prefix
-        self._lock = FairLock()  # for closing while somebody else reads
+        self._lock = FairLock()  # another thread may close the stream while one reads it
         self._steps: list[Step] = []
         self._pieces: list[str] = []
-        self._emitted: list[tuple[int, tuple[int, bool]]] = []  # each token, its step, and whether a draft had it
-        self._ends: list[int] = []  # for each token, how many characters are settled once it is read
+        self._emitted: list[tuple[int, tuple[int, bool]]] = []  # token, its step, and whether it was drafted
+        self._ends: list[int] = []  # number of final characters after each token
         self._finish: FinishReason | None = None
         self._is_closed = False
 
@@ -144,7 +168,7 @@ class Stream(TextStream):
             while (piece := self._lock.run(self._advance)) == "":
                 pass
         except BaseException:
-            self._is_closed = True  # a piece may be lost to Ctrl-C; the next one would leave a gap
+            self._is_closed = True  # Ctrl-C may have lost a piece; going on would leave a gap
             raise
         if piece is None:
             raise StopIteration
@@ -152,15 +176,14 @@ class Stream(TextStream):
 
     @property
     def completion(self) -> Completion:
-        """What was said, once the stream has ended or is closed.
+        """The completion, after the stream has ended or was closed.
 
         Raises:
-            RuntimeError: the stream has not ended yet, or ended in an error.
+            RuntimeError: The stream has not ended yet, or ended in an error.
         """
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
         tokens = tuple(token for step in self._steps for token in step.tokens)
-        temperature, repetition_penalty = self._chosen
         text = "".join(self._pieces)
         return Completion(
             text=text,
@@ -168,8 +191,8 @@ class Stream(TextStream):
             usage=Usage(self.prompt_tokens, len(tokens)),
             steps=summarize(self._steps, self._weights),
             tokens=tokens,
-            temperature=temperature,
-            repetition_penalty=repetition_penalty,
+            temperature=self._temperature,
+            repetition_penalty=self._repetition_penalty,
             origins=_origins(self._steps, self._ends, len(text)),
             logprobs=tuple(self._logprobs[: len(tokens)]),
             response_prefix=self._response_prefix,
@@ -177,48 +200,48 @@ class Stream(TextStream):
 
     @property
     def log_probability(self) -> float:
-        """How likely the model finds the tokens that it has emitted until now, in nats: it only ever falls.
+        """Log-probability of the tokens emitted so far, in nats; it never increases.
 
         Raises:
-            RuntimeError: it was not counted; streams of `LanguageModel.stream_batch` count it.
+            RuntimeError: It is not computed; only streams of `LanguageModel.stream_batch` have it.
         """
-        found = self._likelihood()
+        found = self._log_probability()
         if found is None:
-            raise RuntimeError("Log-probabilities were not counted; ask for the text with stream_batch.")
+            raise RuntimeError("Log-probabilities are not computed for this stream; use stream_batch.")
         return found
 
     def tokens_from(self, first: int) -> list[int]:
-        """The ids of the tokens so far, from this one on: of a stream that goes on, what its pieces were made of."""
+        """Return the ids of the tokens so far, from index ``first`` on."""
         return [token for token, _ in self._emitted[first:]]
 
     def origins_from(self, first: int) -> list[Origin]:
-        """How the tokens so far came to be, from this one on; the characters of the last ones may be held back yet."""
+        """Return the origins of the tokens so far, from ``first`` on; the last characters may not be streamed yet."""
         ends = self._ends[first:]
         starts = (self._ends[first - 1] if first else 0, *ends)
-        how = (came for _, came in self._emitted[first:])
-        return [Origin(start, end, *came) for start, end, came in zip(starts, ends, how, strict=False)]
+        sources = (source for _, source in self._emitted[first:])
+        return [Origin(start, end, *source) for start, end, source in zip(starts, ends, sources, strict=False)]
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """The logprobs of the tokens so far, from this one on."""
+        """Return the log-probabilities of the tokens so far, from index ``first`` on."""
         return self._logprobs[first : len(self._ends)]
 
     def close(self) -> None:
-        """Stop generating and free what generation held; the completion is what was said until now."""
-        self._is_closed = True  # seen by whoever is reading, before its next forward
+        """Stop generating and free what generation holds; the completion is the text so far."""
+        self._is_closed = True  # stops a thread that reads, before its next forward pass
         self._lock.run(partial(self._end, "cancelled"))
 
     def _advance(self) -> str | None:
-        """The text of one more forward, or None at the end. Others take their turns between two of them."""
+        """Run one forward pass; return its text, or None at the end. The lock is free between two calls."""
         if self._finish or self._is_closed:
             return None
-        piece, finish = self._read(next(self._running))
+        piece, finish = self._text_of(next(self._remaining))
         self._pieces.append(piece)
         if finish:
             self._end(finish)
         return piece
 
-    def _read(self, step: Step) -> tuple[str, FinishReason | None]:
-        """The text of a step, and why it is the last one if it is."""
+    def _text_of(self, step: Step) -> tuple[str, FinishReason | None]:
+        """Return the text of a step, and the finish reason if it is the last one."""
         text = ""
         for count, token in enumerate(step.tokens, start=1):
             piece = self._detokenizer.push(token)
@@ -236,12 +259,12 @@ class Stream(TextStream):
 
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish
-        self._running = iter(())  # dropping the engine's generator ends it and frees its cache
+        self._remaining = iter(())  # dropping the steps ends generation and frees the KV cache
 
 
 def _origins(steps: Sequence[Step], ends: Sequence[int], length: int) -> tuple[Origin, ...]:
-    """How each token came to be; the last one also settles what no later token could change any more."""
-    cut = [*(min(end, length) for end in ends[:-1]), length]
-    spans = zip((0, *cut), cut, strict=False)
-    drafted = ((step, row < taken.accepted) for step, taken in enumerate(steps) for row in range(len(taken.tokens)))
-    return tuple(Origin(*span, *how) for span, how in zip(spans, drafted, strict=False))
+    """Return the origin of each token. The rest of the text belongs to the last one, since no token follows it."""
+    final = [*(min(end, length) for end in ends[:-1]), length]
+    spans = zip((0, *final), final, strict=False)
+    sources = ((index, row < step.accepted) for index, step in enumerate(steps) for row in range(len(step.tokens)))
+    return tuple(Origin(*span, *source) for span, source in zip(spans, sources, strict=False))

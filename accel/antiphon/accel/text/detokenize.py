@@ -1,4 +1,4 @@
-"""Token ids to text, piece by piece, and where a stop string cuts it. Knows nothing of models."""
+"""Incremental detokenization: token ids to text, piece by piece. Knows nothing of models."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ if TYPE_CHECKING:
 __all__ = ["Detokenizer"]
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for bytes that are no character, or not yet one."""
+"""What a decoder writes for bytes that are not, or not yet, a character."""
 
 
 class Detokenizer:
-    """The text of a growing sequence of token ids: its pieces, joined, are the decoding of all ids at once.
+    """Decodes a growing sequence of token ids; its joined pieces equal the decoding of all ids at once.
 
-    Special tokens are left out and no space is tidied away. A piece is given out when later tokens can no longer
-    change it: half a UTF-8 character waits for its other half, and a byte token (``<0xE2>`` in SentencePiece
-    vocabularies) for the end of its run of bytes. Each token is decoded together with the piece before it alone,
-    so that leading spaces come out right and the whole costs time linear in the text.
+    Special tokens are skipped and spaces are not cleaned up. A piece is returned when later tokens can no longer change
+    it: half a UTF-8 character waits for its other half, and a byte token (``<0xE2>`` in SentencePiece vocabularies) for
+    the end of its run of bytes. Each token is decoded together with the previous piece only, so that leading spaces are
+    right and the total time is linear in the length of the text.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+
+    Attributes:
+        pending: Text of the last tokens that later tokens may still change.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._window: list[int] = []  # the ids of the last piece given out, then those that wait
-        self._given = 0  # ids of the window that belong to the last piece
-        self._offset = 0  # characters of the window's text that are given out
+        self._window: list[int] = []  # ids of the last returned piece, then the pending ones
+        self._given = 0  # number of ids of the window that belong to the last piece
+        self._offset = 0  # characters of the window's text that were returned
         self.pending = ""
 
     def push(self, token: int) -> str:
-        """The text that this token settles, often empty; what waits is ``pending``."""
+        """Return the text that is final after this token, often empty; the rest is ``pending``."""
         self._window.append(token)
         waiting = self._decode(self._window)[self._offset :]
-        is_silent = waiting == self.pending  # a special token, which settles nothing
+        is_special = waiting == self.pending  # a special token adds no text
         self.pending = waiting
-        if is_silent or waiting.endswith(UNFINISHED) or self._is_byte(token):
+        if is_special or waiting.endswith(UNFINISHED) or self._is_byte(token):
             return ""
         self._window = self._window[self._given :]
         self._given = len(self._window)

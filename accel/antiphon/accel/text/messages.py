@@ -1,10 +1,12 @@
-"""A prompt, raw text or the messages of a conversation, to token ids with one beginning of sequence at most."""
+"""Prompts: a text or the messages of a conversation, and their token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.text.chat_template import apply_chat_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,7 +17,6 @@ __all__ = [
     "Message",
     "PromptInput",
     "TokenizedPrompt",
-    "tool_call_prefix",
     "encode_prompt",
     "tokenize_prompt",
 ]
@@ -26,10 +27,15 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, the tools that the model may call, as JSON schemas, and the first words of its turn, if they are given.
+    """Messages and tools for a model.
 
-    The completion goes on from these first words and does not repeat them. ``choice`` says to a server whether a tool
-    has to be called, and which, in OpenAI's words (``tool_choice``); a model that is run here is told by ``opening``.
+    Attributes:
+        messages: The turns of the conversation.
+        tools: Tools that the model may call, as JSON schemas.
+        assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it and
+            does not repeat it.
+        tool_choice: For models on a server: whether a tool has to be called, and which one, as OpenAI's ``tool_choice``
+            says it. Local models are told by ``assistant_prefix``.
     """
 
     messages: Sequence[Message]
@@ -40,10 +46,12 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A prompt as its model reads it: the text, its token ids, and the characters (start, end) of each of them.
+    """A prompt that has been tokenized; pass it on in place of the prompt so that it is not tokenized again.
 
-    Whoever has counted a prompt's tokens hands this on, and nobody tokenizes it again. ``offsets`` is empty where the
-    tokenizer does not say them.
+    Attributes:
+        text: The text of the prompt.
+        tokens: Its token ids.
+        offsets: Characters (start, end) of each token; empty if the tokenizer does not report them.
     """
 
     text: str
@@ -52,11 +60,14 @@ class TokenizedPrompt:
 
     @property
     def count(self) -> int:
-        """How many tokens it has."""
+        """Number of tokens."""
         return len(self.tokens)
 
     def tokens_of(self, reference: str) -> tuple[int, ...]:
-        """The prompt's own tokens that lie whole in a text which stands in it; none where it does not."""
+        """Return the prompt's tokens that lie completely inside a text that occurs in the prompt; none if it does not.
+
+        Copied tokens match the model's output better than those of the reference tokenized alone.
+        """
         start = self.text.find(reference) if reference and self.offsets else -1
         if start < 0:
             return ()
@@ -67,117 +78,61 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CountedPrompt:
-    """A prompt whose tokens only its server knows: what it says, and about how many they are."""
+    """A prompt for a model on a server, which alone knows its tokens.
+
+    Attributes:
+        content: The prompt.
+        count: Its approximate number of tokens.
+    """
 
     content: str | Sequence[Message] | Conversation
     count: int
 
 
 PromptInput = str | Sequence[Message] | Conversation | TokenizedPrompt | CountedPrompt
-"""What a model is asked to continue or to answer."""
+"""A prompt for a language model: a text to continue, or messages to answer."""
 
 
 def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> TokenizedPrompt:
-    """The text and token ids of a prompt; one that is tokenized already stays as it is.
+    """Return the text and the token ids of a prompt.
 
-    A text gets the special tokens that the tokenizer puts around any text. Messages are written by the chat template,
-    which writes its own, and open the assistant's turn.
+    Messages are written by the chat template (`antiphon.accel.text.chat_template`), which includes the special tokens
+    and begins the assistant's turn. A text gets the special tokens that the tokenizer adds to every text. So there is
+    one beginning-of-sequence token at most.
+
+    Args:
+        prompt: The prompt; a `TokenizedPrompt` is returned as it is.
+        tokenizer: Tokenizer of the model.
 
     Raises:
-        ValueError: the prompt is empty, a message is malformed, or there is no chat template, or it refuses, or writes
-            no tools.
+        ValueError: The prompt is empty, or as `apply_chat_template`.
     """
     if isinstance(prompt, TokenizedPrompt):
         return prompt
     if isinstance(prompt, CountedPrompt):
         prompt = prompt.content
-    is_text = isinstance(prompt, str)
-    text = prompt if isinstance(prompt, str) else _transcribe(prompt, tokenizer)
-    says = tokenizer.is_fast
-    found = tokenizer(text, add_special_tokens=is_text, verbose=False, return_offsets_mapping=says)
-    tokens: list[int] = found.input_ids
+    if isinstance(prompt, str):
+        text = prompt
+    else:
+        conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+        text = apply_chat_template(conversation.messages, conversation.tools, tokenizer)
+        text += conversation.assistant_prefix
+    has_offsets = tokenizer.is_fast
+    encoded = tokenizer(
+        text, add_special_tokens=isinstance(prompt, str), verbose=False, return_offsets_mapping=has_offsets
+    )
+    tokens: list[int] = encoded.input_ids
     if not tokens:
         raise ValueError("The prompt has no tokens; give a text of at least one character, or messages.")
-    offsets = ((start, end) for start, end in found["offset_mapping"]) if says else ()
+    offsets = ((start, end) for start, end in encoded["offset_mapping"]) if has_offsets else ()
     return TokenizedPrompt(text, tuple(tokens), tuple(offsets))
 
 
 def encode_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids of a prompt; see `tokenize`."""
-    return list(tokenize_prompt(prompt, tokenizer).tokens)
+    """Return the token ids of a prompt; see `tokenize_prompt`.
 
-
-def tool_call_prefix(
-    tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping[str, Any]], name: str | None = None
-) -> str:
-    """How a turn begins that calls one of these tools, up to its name, or with ``name`` up to that tool's arguments.
-
-    It is read off the chat template, which writes earlier calls; empty where the template does not tell.
-
-    Raises:
-        ValueError: as `tokenize`.
+    Args:
+        prompt: The prompt.
+        tokenizer: Tokenizer of the model.
     """
-    asked = {"role": "user", "content": "?"}
-    function = {"name": _NAME, "arguments": {_ARGUMENT: 1}}
-    called = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "id": "0" * 9, "function": function}],
-    }
-    before = _write([asked], tools, tokenizer)
-    whole = _write([asked, called], tools, tokenizer, is_answered=True)
-    opening, _, rest = whole.removeprefix(before).partition(_NAME)
-    if not rest or not whole.startswith(before):
-        return ""
-    until, _, is_told = rest.partition(f'{{"{_ARGUMENT}"')
-    return opening if name is None else opening + name + (until if is_told else "")
-
-
-_NAME, _ARGUMENT = "TOOL-NAME", "ARGUMENT-NAME"
-
-
-def _transcribe(prompt: Sequence[Message] | Conversation, tokenizer: PreTrainedTokenizerBase) -> str:
-    conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
-    text = _write(conversation.messages, conversation.tools, tokenizer)
-    if conversation.tools and text == _write(conversation.messages, (), tokenizer):
-        raise ValueError(
-            f"The chat template of {tokenizer.name_or_path or 'this model'!r} does not write tools, so the model would "
-            "never hear of them; take a model that was trained to call tools, or give none."
-        )
-    return text + conversation.assistant_prefix
-
-
-def _write(
-    messages: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    is_answered: bool = False,
-) -> str:
-    from jinja2 import TemplateError
-
-    _check(messages)
-    if tokenizer.chat_template is None:
-        raise ValueError(
-            f"The tokenizer of {tokenizer.name_or_path or 'this model'!r} has no chat template and so cannot write "
-            "messages; pass the prompt as one text (str), or set tokenizer.chat_template."
-        )
-    try:
-        turns = [dict(message) for message in messages]
-        offered: Any = [dict(tool) for tool in tools] or None
-        return str(
-            tokenizer.apply_chat_template(turns, tools=offered, add_generation_prompt=not is_answered, tokenize=False)
-        )
-    except TemplateError as error:
-        raise ValueError(f"The chat template refuses these messages ({error}); change their roles or order.") from error
-
-
-def _check(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise ValueError("There are no messages; give at least one, such as {'role': 'user', 'content': 'Hello'}.")
-    for index, message in enumerate(messages):
-        role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
-        if not isinstance(role, str) or not (isinstance(content, str) or "tool_calls" in message):
-            raise ValueError(
-                f"messages[{index}] is {message!r}; a message is a mapping whose 'role' and 'content' are texts."
-            )
+    return list(tokenize_prompt(prompt, tokenizer).tokens)

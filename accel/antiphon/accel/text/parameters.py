@@ -1,4 +1,4 @@
-"""What may be asked of a language model for one text, checked at the door. Knows no model."""
+"""The parameters of a request to a language model, and their validation. Knows no model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
 
 MAX_LOGPROBS = 20
-"""How many of the most probable tokens can be told for each token, as in OpenAI's API."""
+"""Maximum number of alternatives per token in ``logprobs``, as in OpenAI's API."""
 
 _LOGPROBS = f"None, or from 0 to {MAX_LOGPROBS}"
 
 
 class Parameters(TypedDict, total=False):
-    """How to generate one text; what is left out has the default of `Settings`."""
+    """Keyword arguments of `generate` and `stream`; see `Settings` for their meaning and defaults."""
 
     max_new_tokens: int
     temperature: float
@@ -40,23 +40,35 @@ class Parameters(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to generate one text.
+    """How to generate one completion; validated when it is created.
 
-    ``temperature`` 0 is greedy; above it the next token is drawn after ``top_k`` (0: all), ``top_p`` and ``min_p`` have
-    cut the distribution, from a random state of this request's own: the same ``seed`` gives the same text, with and
-    without drafts, and torch's global state is never touched. The text ends before the first ``stop`` string.
-    ``drafter``, ``num_draft_tokens`` and ``recycling`` (False: none; a table: this one) replace the language model's own.
-    With a ``json_schema`` the text is JSON that follows it, whole before ``max_new_tokens`` are spent.
+    Sampled tokens are drawn from a random state of the request's own. The same seed gives the same completion, with and
+    without drafts, and torch's global random state is not used.
 
-    Once the text has a token, ``presence_penalty`` is taken from its score, and ``frequency_penalty`` as often as the
-    text has it; ``logit_bias`` is added to the scores of the tokens that it names (as OpenAI's API defines the three).
-    With ``logprobs`` each token comes with the logarithm of its probability, and with so many of the most probable
-    ones: those of the model's own scores, before anything here has changed them.
-    The text starts with ``response_prefix``, whatever the model would have generated, and continues freely.
+    Attributes:
+        max_new_tokens: Maximum number of generated tokens.
+        temperature: 0 is greedy decoding; above 0 tokens are sampled.
+        top_p: Sample from the most likely tokens of this total probability; 1 is off.
+        top_k: Sample from this number of most likely tokens; 0 is off.
+        min_p: Sample from tokens of at least this share of the highest probability; 0 is off.
+        repetition_penalty: Divides the scores of tokens that have occurred, as in transformers; 1 is off.
+        stop: Stop strings. The completion ends before the first one.
+        seed: Random seed; None for a random one.
+        drafter: Drafter of this request, by name or as a factory; None for that of the language model.
+        num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
+        recycling: False for no token recycling, or the table to use; None for that of the language model.
+        json_schema: The completion is JSON that follows this schema, complete within ``max_new_tokens``.
+        presence_penalty: Subtracted from the scores of tokens that the completion contains, from -2 to 2.
+        frequency_penalty: Subtracted from these scores once per occurrence, from -2 to 2.
+        logit_bias: Added to the scores of the given token ids, from -100 to 100. Like the two penalties as in OpenAI's
+            API.
+        logprobs: Return the log-probability of each token and of this number of most likely alternatives. They are
+            computed from the model's own scores, before any of these parameters changes them.
+        response_prefix: The completion starts with this text, whatever the model would generate, and continues freely.
 
     Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a stop string is not text, or there is no parameter of that name.
+        ValueError: A parameter is out of range.
+        TypeError: A stop string is not a text, or there is no parameter of this name.
     """
 
     max_new_tokens: int = 256
@@ -99,7 +111,7 @@ class Settings:
             "response_prefix",
             self.response_prefix,
             isinstance(self.response_prefix, str) and is_free,
-            "a text, and empty beside a json_schema",
+            "a text, and empty together with a json_schema",
         )
         bias = self.logit_bias or {}
         check("logit_bias", bias, all(-100 <= value <= 100 for value in bias.values()), "numbers from -100 to 100")
@@ -108,22 +120,22 @@ class Settings:
 
     @property
     def stop_strings(self) -> list[str]:
-        """The stop strings, as a list."""
+        """The stop strings as a list."""
         return check_texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop)
 
     @property
     def is_sampled(self) -> bool:
-        """Whether tokens are drawn."""
+        """Whether tokens are sampled."""
         return self.temperature > 0
 
     @property
     def generate_kwargs(self) -> dict[str, Any]:
-        """The same for `generate`; they leave nothing of the model's own habits in force."""
+        """The same as arguments of `generate`; they override every default of the model's generation config."""
         return {
             "do_sample": self.is_sampled,
             "temperature": self.temperature if self.is_sampled else 1.0,
             "top_p": self.top_p if self.is_sampled else 1.0,
-            "top_k": self.top_k if self.is_sampled else 50,  # what transformers takes for unset
+            "top_k": self.top_k if self.is_sampled else 50,  # the default of transformers
             "min_p": self.min_p if self.is_sampled and self.min_p else None,
             "repetition_penalty": self.repetition_penalty,
             "typical_p": 1.0,
@@ -138,13 +150,31 @@ class Settings:
 
 
 def check(name: str, value: object, holds: bool, range_: str) -> None:
-    """Refuse a value that is out of range, with its name."""
+    """Raise an error that names a parameter if its value is invalid.
+
+    Args:
+        name: Name of the parameter.
+        value: Its value.
+        holds: Whether the value is valid.
+        range_: What is valid, for the message.
+
+    Raises:
+        ValueError: The value is invalid.
+    """
     if not holds:
         raise ValueError(f"{name} is {value!r}; it must be {range_}.")
 
 
 def check_texts(name: str, given: Sequence[str]) -> list[str]:
-    """A list of texts; one text alone, whose characters would be taken for texts, is refused, as is anything else."""
+    """Return a parameter as a list of texts.
+
+    Args:
+        name: Name of the parameter.
+        given: Its value.
+
+    Raises:
+        TypeError: It is a single text, whose characters would be taken for texts, or contains something else.
+    """
     if isinstance(given, str):
         raise TypeError(f"{name} is one text of {len(given)} characters; give a list of texts.")
     for index, text in enumerate(given):

@@ -1,4 +1,4 @@
-"""Where a text is cut: exactly before its first stop string, while it is still being written."""
+"""Stop strings: cuts a growing text exactly before the first one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from antiphon.accel.text.detokenize import UNFINISHED
 
 
 class StopStrings:
-    """Cuts a text exactly before the first stop string, and holds back what may be the beginning of one."""
+    """Cuts a growing text before the first stop string, and holds back what may be the beginning of one.
+
+    Args:
+        strings: Stop strings of at least one character each.
+
+    Attributes:
+        is_found: Whether a stop string was found. The text is then complete.
+    """
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = tuple(strings)
@@ -16,29 +23,33 @@ class StopStrings:
         self.is_found = False
 
     def push(self, piece: str, pending: str = "") -> str:
-        """The part of the text up to and with ``piece`` that no stop string can reach any more.
+        """Return the text that can be given out after this piece: no stop string can begin in it.
 
-        ``pending`` is text that is there and may still change at its end. A stop string that is whole in it counts;
-        ``is_found`` then says so, and what is returned is the last of the text.
+        Args:
+            piece: The next piece of the text.
+            pending: Text after it that the detokenizer has not settled yet. A complete stop string in it counts.
+
+        Returns:
+            The new text; if ``is_found`` is then true, the end of the text.
         """
         text = self._held + piece
-        seen = text + pending.rstrip(UNFINISHED)
-        cuts = [at for at in (seen.find(string) for string in self._strings) if at >= 0]
+        visible = text + pending.rstrip(UNFINISHED)
+        cuts = [at for at in (visible.find(string) for string in self._strings) if at >= 0]
         if cuts:
             self.is_found = True
             self._held = ""
-            return seen[: min(cuts)]
-        end = len(text) - self._longest_beginning(text)
+            return visible[: min(cuts)]
+        end = len(text) - self._partial_length(text)
         self._held = text[end:]
         return text[:end]
 
     def finish(self, pending: str) -> str:
-        """The rest of a text that ends here, ``pending`` included, cut like any other."""
+        """Return the rest of a text that ends here, including ``pending``, cut before a stop string."""
         rest = self.push(pending)
         return rest + self._held
 
-    def _longest_beginning(self, text: str) -> int:
-        """How many characters at the end of ``text`` are the beginning of a stop string."""
+    def _partial_length(self, text: str) -> int:
+        """Return how many characters at the end of a text are the beginning of a stop string."""
         longest = max((len(string) for string in self._strings), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             if any(string.startswith(text[-length:]) for string in self._strings):

@@ -1,4 +1,4 @@
-"""Whoever continues texts and answers messages, here or elsewhere: what may be asked of any. Runs nothing itself."""
+"""The interface of language models, local or on a server. Runs nothing itself."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ __all__ = ["TextModel"]
 
 
 class TextModel(Protocol):
-    """A `LanguageModel`, which runs here, or a `RemoteLanguageModel`, which a server runs."""
+    """Implemented by `LanguageModel`, which runs in this process, and `RemoteLanguageModel`, which runs on a server."""
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """Name of the model."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The model's tokenizer; None where only its server has one."""
+        """The model's tokenizer; None if only its server has one."""
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens, prompt and completion together, the model takes; None where nobody says."""
+        """Maximum number of tokens of prompt and completion together; None if unknown."""
 
     @property
     def takes_messages(self) -> bool:
-        """Whether messages can be written for the model."""
+        """Whether the model can be given messages: it has a chat template, or its server takes messages."""
 
     @property
     def prompt_format(self) -> str | None:
-        """The form of prompts that the model was made for; None where none is named."""
+        """Name of the prompt format that the model was trained for; None if unknown."""
 
     def tokenize(self, prompt: PromptInput) -> TokenizedPrompt | CountedPrompt:
-        """The prompt and how many tokens it has, to be handed on to `stream`."""
+        """Return the prompt with its number of tokens; it can be passed on in place of the prompt."""
 
     def generate(
         self,
@@ -51,7 +51,14 @@ class TextModel(Protocol):
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Completion:
-        """The whole completion."""
+        """Return the completion of a prompt.
+
+        Args:
+            prompt: A text to continue, or messages to answer.
+            references: Texts that the completion may repeat; drafts are copied from them.
+            prefix: Cache of a conversation's prefix, reused if the prompt continues it.
+            parameters: How to generate, see `Settings`.
+        """
 
     def generate_batch(
         self,
@@ -62,7 +69,15 @@ class TextModel(Protocol):
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """The completion of each prompt."""
+        """Return the completion of each prompt, in their order.
+
+        Args:
+            prompts: The prompts.
+            references: Reference texts for each prompt; empty for none.
+            seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
+            batch_size: Number of prompts that are decoded at a time.
+            parameters: How to generate, see `Settings`.
+        """
 
     def stream(
         self,
@@ -72,4 +87,11 @@ class TextModel(Protocol):
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> TextStream:
-        """The completion piece by piece."""
+        """Return the completion as a stream of text pieces.
+
+        Args:
+            prompt: A text to continue, or messages to answer.
+            references: Texts that the completion may repeat; drafts are copied from them.
+            prefix: Cache of a conversation's prefix, reused if the prompt continues it.
+            parameters: How to generate, see `Settings`.
+        """

@@ -11,7 +11,7 @@ from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.engines.openvino.runtime import cpu_name, version
 from antiphon.accel.engines.protocol import SequenceInput
-from antiphon.accel.engines.torch.cost_store import file_of, kept, save
+from antiphon.accel.engines.torch.cost_store import cost_file, load_credible, save
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -52,8 +52,8 @@ def step_cost(engine: OpenVINOEngine, fingerprint: str, *, remeasure: bool = Fal
         "openvino": version(),
         "steps": str(STEP_VERSION),
     }
-    path = file_of(key)
-    cost = None if remeasure else kept(path, key, lambda context: _plain_step_seconds(engine, context))
+    path = cost_file(key)
+    cost = None if remeasure else load_credible(path, key, lambda context: _plain_step_seconds(engine, context))
     if cost is None:
         cost = measure(engine)
         save(path, key, cost)

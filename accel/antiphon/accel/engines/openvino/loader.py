@@ -172,13 +172,8 @@ def _test(engine: OpenVINOEngine, model: PreTrainedModel, weights: str) -> Compa
 
 
 def _speedup(engine: OpenVINOEngine, model: PreTrainedModel) -> float:
-    """Return how many times faster than torch the engine is: the geometric mean with a draft and without.
-
-    Afterwards torch frees its packed copies of the weights.
-    """
-    torch_engine = engine_of(model)
-    own, other = engine.step_cost(), torch_engine.step_cost()
-    torch_engine.rest()
+    """Return how many times faster than torch the engine is: the geometric mean with a draft and without."""
+    own, other = engine.step_cost(), engine_of(model).step_cost()
     ratios = (other.curve(COMPARED_CONTEXT, rows)[-1] / own.curve(COMPARED_CONTEXT, rows)[-1] for rows in COMPARED_ROWS)
     return float(prod(ratios) ** 0.5)
 
@@ -192,7 +187,6 @@ def _compile(
     def convert() -> openvino.Model:
         is_converted.set()
         report(STAGE, 0, NUM_STAGES)
-        engine_of(model).rest()  # the torch engine's packed layers cannot be traced
         graph = paged_model(model, traits)
         return compression.compress(graph, weights) if weights else graph
 

@@ -1,0 +1,160 @@
+"""Tools in a request: which tools a model may or must call, and the schema and prefix that force a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from antiphon.accel.decoding.grammar import JsonSchema
+from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
+from antiphon.accel.text.messages import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+OPTIONAL, NONE, REQUIRED = (None, "auto", False), "none", ("any", "required", True)
+"""Values of ``tool_choice`` besides the name of a tool: the model may call a tool, is given no tools, or must call one.
+
+LangChain, LlamaIndex and OpenAI's API use different values for the same choice.
+"""
+
+Tool = Mapping[str, Any]
+"""A tool as JSON: its "function" with "name", "description" and "parameters", as chat templates expect it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTools:
+    """What a request with tools is made of.
+
+    Attributes:
+        messages: The messages; if the chat template writes no tools, the last one describes them.
+        tools: Tools that the chat template writes.
+        assistant_prefix: Beginning of the model's answer if it must call a tool.
+        names: Names of all tools that the model may call.
+        schema: Schema of the answer if the model must call a tool, otherwise None.
+        tool_choice: The choice in OpenAI's format, for a server, which writes the prompt itself.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+    assistant_prefix: str = ""
+    names: frozenset[str] = frozenset()
+    schema: JsonSchema | None = None
+    tool_choice: Any = None
+
+
+def prepare_tools(
+    tokenizer: PreTrainedTokenizerBase | None, messages: Sequence[Message], tools: Sequence[Tool], choice: Any = None
+) -> PreparedTools:
+    """Apply a tool choice to a request.
+
+    If a call is required and the chat template does not write tools, the tools are described in a message.
+
+    Args:
+        tokenizer: Tokenizer of a local model; None for a model on a server.
+        messages: The conversation.
+        tools: All tools of the request.
+        choice: The name of a tool, one of `OPTIONAL`, `NONE` and `REQUIRED`, or OpenAI's mapping with a name.
+
+    Raises:
+        ValueError: ``choice`` is neither a tool's name nor a known value, or the chat template rejects the tools.
+    """
+    choice = choice["function"]["name"] if isinstance(choice, Mapping) else choice
+    if choice == NONE or not tools:
+        return PreparedTools(messages)
+    if choice in OPTIONAL:
+        return PreparedTools(messages, tools, "", tool_names(tools))
+    chosen = [tool for tool in tools if choice in REQUIRED or _name(tool) == choice]
+    if not chosen:
+        raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
+    if tokenizer is None:
+        required = "required" if choice in REQUIRED else {"type": "function", "function": {"name": choice}}
+        return PreparedTools(messages, tools, "", tool_names(tools), tool_choice=required)
+    if not supports_tools(tokenizer):
+        described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
+        text = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{described}'
+        return PreparedTools(
+            _with_instruction(messages, text), (), "", tool_names(chosen), tool_call_schema(chosen, "")
+        )
+    prefix = tool_call_prefix(
+        tokenizer, chosen, _name(chosen[0]) if choice not in REQUIRED or len(chosen) == 1 else None
+    )
+    prefix = prefix if "{" in prefix else ""  # calls in another syntax than JSON are not forced by a prefix
+    return PreparedTools(messages, chosen, prefix, tool_names(chosen), tool_call_schema(chosen, prefix))
+
+
+def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
+    """Return whether the chat template, or the server if there is no tokenizer, tells the model about tools."""
+    if tokenizer is None:
+        return True
+    if tokenizer.chat_template is None:
+        return False
+    tool = {"type": "function", "function": {"name": "any", "description": "", "parameters": {}}}
+    try:
+        apply_chat_template([{"role": "user", "content": "?"}], [tool], tokenizer)
+    except ValueError:
+        return False
+    return True
+
+
+def tool_names(tools: Sequence[Tool]) -> frozenset[str]:
+    """Return the names of the tools."""
+    return frozenset(map(_name, tools))
+
+
+def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
+    """Return the JSON schema of a call of one of the tools.
+
+    Args:
+        tools: The tools to choose from.
+        prefix: Beginning of the answer; the schema also describes the JSON in it.
+    """
+    before, brace, after = prefix.partition("{")
+    key = "parameters" if '"parameters"' in after else "arguments"
+    calls = [_call_schema(tool["function"], place, key) for place, tool in enumerate(tools)]
+    definitions = {name: each for call in calls for name, each in call.pop("$defs").items()}
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    written = brace + after
+    if before.endswith("["):  # Mistral's list of calls
+        schema, written = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}, f"[{written}"
+    return JsonSchema({**schema, "$defs": definitions}, written)
+
+
+def _with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
+    """Return the messages with an instruction at the end of the last user message, or in a new one."""
+    turns = [dict(message) for message in messages]
+    if turns and turns[-1]["role"] == "user":
+        turns[-1]["content"] = f"{turns[-1]['content']}\n\n{text}"
+        return list(turns)
+    return [*turns, {"role": "user", "content": text}]
+
+
+def _call_schema(function: Mapping[str, Any], place: int, key: str) -> dict[str, Any]:
+    """Return the schema of a call of one tool; its definitions get the tool's number as a prefix."""
+    given = function.get("parameters") or {"type": "object", "properties": {}}
+    arguments = _rename_definitions(given, f"{place}.")
+    definitions = {f"{place}.{name}": each for name, each in dict(arguments.pop("$defs", {})).items()}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, key: arguments},
+        "required": ["name", key],
+        "$defs": definitions,
+    }
+
+
+def _rename_definitions(schema: Any, prefix: str) -> Any:
+    """Return the schema with a prefix in its references, so that the definitions of several tools do not collide."""
+    if isinstance(schema, list):
+        return [_rename_definitions(each, prefix) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = {name: _rename_definitions(each, prefix) for name, each in schema.items()}
+    if isinstance(pointer := schema.get("$ref"), str):
+        inner["$ref"] = pointer.replace("#/$defs/", f"#/$defs/{prefix}", 1)
+    return inner
+
+
+def _name(tool: Tool) -> str:
+    return str(tool["function"]["name"])
