@@ -1,8 +1,7 @@
-"""Clients at once against our server and transformers': python -m tests.load QUESTIONS. Exits with 1 if a line fails.
+"""Load test of our server and transformers': python -m tests.load QUESTIONS. Exits with 1 if a check fails.
 
-Both serve the same weights to the same questions, greedy, for the same time on this machine, one after the other; then
-ours is killed and started again while clients ask. Prints what came of it: throughput, seconds to the first token,
-requests that were lost, memory.
+Both serve the same weights to the same greedy requests for the same time on this machine, one after the other. Then our
+server is killed and restarted under load. Prints throughput, time to the first token, lost requests and memory.
 """
 
 from __future__ import annotations
@@ -18,120 +17,135 @@ from typing import Annotated
 import typer
 
 from antiphon.pipelines import resolve_model
-from tests.load.clients import Outcome, Target, ask_for
+from tests.load.clients import LoadResult, Target, run_clients
 from tests.load.crash_recovery import kill_and_restart
-from tests.load.questions import Asked, load_questions
-from tests.load.servers import Command, RunningServer, last_said, serving
+from tests.load.questions import Question, load_questions
+from tests.load.servers import Command, RunningServer, log_tail, serving
 
-LEAST = 3.0
-"""Our throughput in theirs, at least."""
-READY = 300
-"""Seconds that a server has for its first answer: loading the model and making room for its cache are among them."""
-GROWTH = 1.05
-"""Memory at the end in that at the start, at most: after a third of the time, and after all of it."""
+MIN_RATIO = 3.0
+"""Minimum ratio of our throughput to transformers'."""
+FIRST_ANSWER_TIMEOUT = 300
+"""Seconds for the first answer, including loading the model and allocating its cache."""
+MAX_GROWTH = 1.05
+"""Maximum ratio of the memory at the end to that after a third of the time."""
 
 
-class How(Enum):
-    """How transformers' server decodes."""
+class Batching(Enum):
+    """Modes of transformers' server."""
 
     BATCHING = "batching"
     PLAIN = "plain"
 
 
-def measured(command: Command, target: Target, questions: list[Asked], *, clients: int, seconds: float) -> Outcome:
-    """Ask a server of its own, and print a line.
+def measure(command: Command, target: Target, questions: list[Question], *, clients: int, seconds: float) -> LoadResult:
+    """Start a server, run clients against it, and print a line.
+
+    Args:
+        command: the command of the server.
+        target: how it is called; its URL is replaced.
+        questions: the questions.
+        clients: the number of clients.
+        seconds: the duration.
 
     Raises:
-        RuntimeError: it does not come up, or does not answer the first question, with which it makes itself ready.
+        RuntimeError: it does not start, or does not answer a first question, which warms it up.
     """
     with TemporaryDirectory() as folder, serving(command, Path(folder) / "log") as server:
-        at = Target(server.url, target.model, target.max_tokens, target.takes_references)
-        first = asyncio.run(ask_for(at, questions[-1:], clients=1, seconds=0.1, drain=READY))
+        at = Target(server.url, target.model, target.max_tokens, target.accepts_references)
+        first = asyncio.run(run_clients(at, questions[-1:], clients=1, seconds=0.1, drain=FIRST_ANSWER_TIMEOUT))
         _check_answers(command, first, Path(folder) / "log")
-        outcome, start = asyncio.run(_watched(at, server, questions, clients=clients, seconds=seconds))
+        result, start = asyncio.run(_run_with_memory(at, server, questions, clients=clients, seconds=seconds))
         end = server.mebibytes
-    told = f"{outcome.first_at(0.5):.2f} s, p95 {outcome.first_at(0.95):.2f} s"
+    first_token = f"{result.first_token_quantile(0.5):.2f} s, p95 {result.first_token_quantile(0.95):.2f} s"
     typer.echo(
-        f"{command.name}: {outcome.per_second:.1f} tokens/s, {len(outcome.answers)} answers in {outcome.seconds:.0f} s "
-        f"({len(outcome.begun)} unfinished), first token median {told}, lost "
-        f"{dict(outcome.errors + outcome.malformed)}, memory {start:.0f} MiB after a third of the time, "
+        f"{command.name}: {result.tokens_per_second:.1f} tokens/s, {len(result.answers)} answers in "
+        f"{result.seconds:.0f} s ({len(result.unfinished)} unfinished), first token median {first_token}, lost "
+        f"{dict(result.errors + result.malformed)}, memory {start:.0f} MiB after a third of the time, "
         f"{end:.0f} at the end"
     )
-    if end > start * GROWTH:
-        typer.echo(f"  memory grew by {end / start - 1:.1%}; {GROWTH - 1:.0%} are allowed for")
-    return outcome
+    if end > start * MAX_GROWTH:
+        typer.echo(f"  memory grew by {end / start - 1:.1%}; the limit is {MAX_GROWTH - 1:.0%}")
+    return result
 
 
-def _check_answers(command: Command, first: Outcome, log: Path) -> None:
+def _check_answers(command: Command, first: LoadResult, log: Path) -> None:
     if not first.answers:
-        why = dict(first.errors + first.malformed) or f"no answer within {READY} s"
-        raise RuntimeError(f"{command.name} does not answer here ({why}). The last that it said: {last_said(log)}")
+        why = dict(first.errors + first.malformed) or f"no answer within {FIRST_ANSWER_TIMEOUT} s"
+        raise RuntimeError(
+            f"{command.name} does not answer on this machine ({why}). The end of its output: {log_tail(log)}"
+        )
 
 
-async def _watched(
-    target: Target, server: RunningServer, questions: list[Asked], *, clients: int, seconds: float
-) -> tuple[Outcome, float]:
-    """What became of all questions, and the server's memory after a third of the time."""
-    asking = asyncio.create_task(ask_for(target, questions, clients=clients, seconds=seconds))
+async def _run_with_memory(
+    target: Target, server: RunningServer, questions: list[Question], *, clients: int, seconds: float
+) -> tuple[LoadResult, float]:
+    """Return the result, and the server's memory in MiB after a third of the time."""
+    asking = asyncio.create_task(run_clients(target, questions, clients=clients, seconds=seconds))
     await asyncio.sleep(seconds / 3)
     start = server.mebibytes
     return await asking, start
 
 
-def held_against(
+def compare(
     commands: Iterable[Command],
-    otherwise: Command,
+    replacement: Command,
     target: Target,
-    questions: list[Asked],
+    questions: list[Question],
     *,
     clients: int,
     seconds: float,
-) -> Iterator[Outcome]:
-    """What became of the questions at each of these servers.
+) -> Iterator[LoadResult]:
+    """Measure several servers.
 
-    Of one that cannot answer on this machine it is said why, and ``otherwise`` is asked in its place, once.
+    Args:
+        commands: the commands of the servers.
+        replacement: measured, once, in place of servers that cannot run on this machine, which are reported.
+        target: how they are called.
+        questions: the questions.
+        clients: the number of clients.
+        seconds: the duration for each.
     """
-    left, asked = list(commands), set[Command]()
+    left, tried = list(commands), set[Command]()
     while left:
         command = left.pop(0)
-        asked.add(command)
+        tried.add(command)
         try:
-            yield measured(command, target, questions, clients=clients, seconds=seconds)
+            yield measure(command, target, questions, clients=clients, seconds=seconds)
         except RuntimeError as error:
             typer.echo(str(error))
-            left += [] if otherwise in asked or otherwise in left else [otherwise]
+            left += [] if replacement in tried or replacement in left else [replacement]
 
 
 def main(
-    questions: Annotated[str, typer.Argument(help="Recorded answers, JSONL, with passages.")] = "python-docs",
-    model: Annotated[str, typer.Option(help="An embedded model, or a folder.")] = "smollm2",
+    questions: Annotated[str, typer.Argument(help="A JSONL file of recorded answers with passages.")] = "python-docs",
+    model: Annotated[str, typer.Option(help="A bundled model, or a folder.")] = "smollm2",
     clients: Annotated[int, typer.Option(min=1)] = 16,
     passages: Annotated[int, typer.Option(min=1)] = 5,
-    seconds: Annotated[float, typer.Option(min=1, help="For each server.")] = 300,
-    kill_seconds: Annotated[float, typer.Option(help="For killing and starting again; 0 for none.")] = 60,
+    seconds: Annotated[float, typer.Option(min=1, help="Duration for each server.")] = 300,
+    kill_seconds: Annotated[float, typer.Option(help="Duration of the crash recovery test; 0 skips it.")] = 60,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
     against: Annotated[
-        list[How] | None, typer.Option(help="Transformers' server, with batching or plainly; may be repeated.")
+        list[Batching] | None, typer.Option(help="Mode of transformers' server; may be repeated.")
     ] = None,
 ) -> None:
-    """Hold our server against transformers' under load."""
-    asked, began = load_questions(questions, passages=passages), time.monotonic()
+    """Compare our server with transformers' under load."""
+    loaded, start = load_questions(questions, passages=passages), time.monotonic()
     folder = resolve_model(model)
     name = model if "/" not in model else Path(model).name
-    ours = measured(
-        Command.antiphon(model), Target("", name, max_tokens, True), asked, clients=clients, seconds=seconds
+    ours = measure(
+        Command.antiphon(model), Target("", name, max_tokens, True), loaded, clients=clients, seconds=seconds
     )
-    failed = bool(ours.errors or ours.malformed or ours.begun)
-    commands = [Command.transformers(folder, is_batching=how is How.BATCHING) for how in against or ()]
-    plainly = Command.transformers(folder, is_batching=False)
+    failed = bool(ours.errors or ours.malformed or ours.unfinished)
+    commands = [Command.transformers(folder, is_batching=mode is Batching.BATCHING) for mode in against or ()]
+    unbatched = Command.transformers(folder, is_batching=False)
     at, ratios = Target("", folder, max_tokens, False), list[float]()
-    for theirs in held_against(commands, plainly, at, asked, clients=clients, seconds=seconds):
-        ratios.append(ours.per_second / theirs.per_second if theirs.tokens else float("inf"))
+    for theirs in compare(commands, unbatched, at, loaded, clients=clients, seconds=seconds):
+        ratios.append(ours.tokens_per_second / theirs.tokens_per_second if theirs.tokens else float("inf"))
         typer.echo(f"  throughput {ratios[-1]:.2f} times as high")
-    failed |= bool(commands) and min(ratios, default=0) < LEAST
+    failed |= bool(commands) and min(ratios, default=0) < MIN_RATIO
     if kill_seconds:
-        failed |= not kill_and_restart(model, asked, clients=clients, seconds=kill_seconds, max_tokens=max_tokens)
-    typer.echo(f"{time.monotonic() - began:.0f} s in all")
+        failed |= not kill_and_restart(model, loaded, clients=clients, seconds=kill_seconds, max_tokens=max_tokens)
+    typer.echo(f"{time.monotonic() - start:.0f} s in total")
     raise typer.Exit(code=1 if failed else 0)
 
 

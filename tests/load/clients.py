@@ -1,4 +1,4 @@
-"""Clients that ask a server of OpenAI's protocol one question after the other, and what became of each."""
+"""Clients that send questions to a server with OpenAI's protocol, and the results."""
 
 from __future__ import annotations
 
@@ -13,139 +13,154 @@ from typing import Any
 
 import httpx
 
-from tests.load.questions import Asked
+from tests.load.questions import Question
 
-WAITING = httpx.Timeout(None, connect=10)
+TIMEOUT = httpx.Timeout(None, connect=10)
 DRAIN = 30
-"""Seconds that the last questions are waited for."""
+"""Seconds to wait for the last answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server's address, the model's name there, the longest answer, and whether it takes ``references``."""
+    """A server and how it is called.
+
+    Attributes:
+        url: its URL.
+        model: the model's name.
+        max_tokens: the longest answer.
+        accepts_references: whether it accepts ``references``.
+    """
 
     url: str
     model: str
     max_tokens: int
-    takes_references: bool
+    accepts_references: bool
 
-    def body(self, asked: Asked) -> dict[str, Any]:
-        """The request, greedy and streamed."""
+    def body(self, question: Question) -> dict[str, Any]:
+        """Return the body of a greedy, streaming request."""
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": asked.messages,
+            "messages": question.messages,
             "max_tokens": self.max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return body | ({"references": asked.passages} if self.takes_references else {})
+        return body | ({"references": question.passages} if self.accepts_references else {})
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """One answer: seconds to its first characters and in all, and its tokens."""
+class AnswerTiming:
+    """One answer: seconds to its first characters, seconds in total, and tokens."""
 
-    first: float
+    first_token_seconds: float
     seconds: float
     tokens: int
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of all requests; ``seconds`` is the time from the first question to the last answer.
+class LoadResult:
+    """The results of all requests.
 
-    ``errors`` counts those that were answered with an error in the protocol's form, and connections that broke, by
-    what the client was told; ``malformed`` counts whatever else came. ``begun`` has the pieces that came so far of each
-    question that is not answered yet, one token each at least.
+    Attributes:
+        answers: the complete answers.
+        unfinished: the chunks received of each unfinished answer, each of at least one token.
+        errors: errors in the protocol's format, and broken connections, by message.
+        malformed: all other failures, by message.
+        seconds: from the first question to the last answer.
     """
 
-    answers: list[Answered] = field(default_factory=list)
-    begun: dict[int, int] = field(default_factory=dict)
+    answers: list[AnswerTiming] = field(default_factory=list)
+    unfinished: dict[int, int] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     malformed: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
-        """Tokens of all answers, and of those that were not finished."""
-        return sum(each.tokens for each in self.answers) + sum(self.begun.values())
+        """Tokens of all answers, including unfinished ones."""
+        return sum(each.tokens for each in self.answers) + sum(self.unfinished.values())
 
     @property
-    def per_second(self) -> float:
-        """Tokens a second."""
+    def tokens_per_second(self) -> float:
+        """Tokens per second."""
         return self.tokens / self.seconds
 
-    def first_at(self, share: float) -> float:
-        """The seconds to the first characters that this share of the answers did not exceed."""
-        ordered = sorted(each.first for each in self.answers)
+    def first_token_quantile(self, share: float) -> float:
+        """Return the quantile of the seconds to the first characters."""
+        ordered = sorted(each.first_token_seconds for each in self.answers)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-async def ask_for(
+async def run_clients(
     target: Target,
-    questions: Sequence[Asked],
+    questions: Sequence[Question],
     *,
     clients: int,
     seconds: float,
-    stays: bool = False,
+    pause_after_errors: bool = False,
     drain: float = DRAIN,
-) -> Outcome:
-    """Have ``clients`` ask for ``seconds``, each a question whenever its last one is answered.
+) -> LoadResult:
+    """Run concurrent clients, each of which sends the next question when its last one is answered.
 
-    A client that meets an error waits for a second with ``stays``, and asks on; without, it goes on at once. The last
-    questions are waited for ``drain`` seconds; those that are not answered then are counted as unfinished.
+    Args:
+        target: the server.
+        questions: the questions, repeated as needed.
+        clients: the number of clients.
+        seconds: how long new questions are sent.
+        pause_after_errors: wait one second after an error.
+        drain: seconds to wait for the last answers; later ones count as unfinished.
     """
-    outcome, numbers = Outcome(), count()
+    result, numbers = LoadResult(), count()
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=clients)
-    began = perf_counter()
+    start = perf_counter()
 
-    async with httpx.AsyncClient(timeout=WAITING, limits=limits) as http:
+    async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as http:
 
         async def client() -> None:
-            while perf_counter() - began < seconds:
+            while perf_counter() - start < seconds:
                 number = next(numbers)
-                is_answered = await _ask(http, target, questions[number % len(questions)], outcome, number)
-                if not is_answered and stays:
+                has_answer = await _ask(http, target, questions[number % len(questions)], result, number)
+                if not has_answer and pause_after_errors:
                     await asyncio.sleep(1)
 
-        asking = [asyncio.create_task(client()) for _ in range(clients)]
-        _, late = await asyncio.wait(asking, timeout=seconds + drain)
+        tasks = [asyncio.create_task(client()) for _ in range(clients)]
+        _, late = await asyncio.wait(tasks, timeout=seconds + drain)
         for each in late:
             each.cancel()
-        for ended in await asyncio.gather(*asking, return_exceptions=True):
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
-    outcome.seconds = perf_counter() - began
-    return outcome
+    result.seconds = perf_counter() - start
+    return result
 
 
-async def _ask(http: httpx.AsyncClient, target: Target, asked: Asked, outcome: Outcome, number: int) -> bool:
-    outcome.begun[number] = 0
+async def _ask(http: httpx.AsyncClient, target: Target, question: Question, result: LoadResult, number: int) -> bool:
+    result.unfinished[number] = 0
     try:
-        outcome.answers.append(await _answered(http, target, asked, outcome.begun, number))
+        result.answers.append(await _read_answer(http, target, question, result.unfinished, number))
     except _ProtocolError as error:
-        outcome.errors[str(error)] += 1
-    except httpx.TransportError as error:  # the connection could not be made, or broke
-        outcome.errors[type(error).__name__] += 1
+        result.errors[str(error)] += 1
+    except httpx.TransportError as error:  # the connection failed or broke
+        result.errors[type(error).__name__] += 1
     except (ValueError, KeyError) as error:
-        outcome.malformed[f"{type(error).__name__}: {error}"] += 1
+        result.malformed[f"{type(error).__name__}: {error}"] += 1
     else:
-        del outcome.begun[number]
+        del result.unfinished[number]
         return True
-    del outcome.begun[number]
+    del result.unfinished[number]
     return False
 
 
 class _ProtocolError(Exception):
-    """An error in the protocol's form."""
+    """An error in the protocol's format."""
 
 
-async def _answered(
-    http: httpx.AsyncClient, target: Target, asked: Asked, begun: dict[int, int], number: int
-) -> Answered:
-    began, first, tokens = perf_counter(), 0.0, 0
-    async with http.stream("POST", f"{target.url}/v1/chat/completions", json=target.body(asked)) as response:
+async def _read_answer(
+    http: httpx.AsyncClient, target: Target, question: Question, unfinished: dict[int, int], number: int
+) -> AnswerTiming:
+    start, first, tokens = perf_counter(), 0.0, 0
+    async with http.stream("POST", f"{target.url}/v1/chat/completions", json=target.body(question)) as response:
         if response.status_code != 200:
             _raise_error(json.loads(await response.aread()), response.status_code)
         async for line in response.aiter_lines():
@@ -154,22 +169,22 @@ async def _answered(
             event = json.loads(line.removeprefix("data: "))
             if "error" in event:
                 _raise_error(event, 200)
-            if _says(event):
-                first = first or perf_counter() - began
-                begun[number] += 1
+            if _has_content(event):
+                first = first or perf_counter() - start
+                unfinished[number] += 1
             tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
     if not tokens:
         raise ValueError("the stream ended without usage")
-    seconds = perf_counter() - began
-    return Answered(first or seconds, seconds, tokens)
+    seconds = perf_counter() - start
+    return AnswerTiming(first or seconds, seconds, tokens)
 
 
-def _says(event: dict[str, Any]) -> bool:
+def _has_content(event: dict[str, Any]) -> bool:
     return any(choice["delta"].get("content") for choice in event["choices"])
 
 
 def _raise_error(body: Any, status: int) -> None:
     error = body["error"]
     if not isinstance(error, dict) or not {"message", "type", "param", "code"} <= error.keys():
-        raise ValueError(f"{status} without an error in the protocol's form")
+        raise ValueError(f"{status} without an error in the protocol's format")
     raise _ProtocolError(f"{status} {error['code'] or error['type']}")

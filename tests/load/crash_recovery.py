@@ -1,4 +1,4 @@
-"""A server that is killed while clients ask and files are uploaded, and started again on the same index."""
+"""Crash recovery: kills a server under load while files are uploaded, and restarts it with the same index."""
 
 from __future__ import annotations
 
@@ -11,61 +11,74 @@ import httpx
 import typer
 
 from antiphon.retrieval import HashEmbedder, LocalIndex, Passage, Retriever, index_passages
-from tests.load.clients import Outcome, Target, ask_for
-from tests.load.questions import Asked
-from tests.load.servers import Command, RunningServer, free_port, started
+from tests.load.clients import LoadResult, Target, run_clients
+from tests.load.questions import Question
+from tests.load.servers import Command, RunningServer, free_port, start_server
 
 KILLS = 3
 
 
-def kill_and_restart(model: str, questions: Sequence[Asked], *, clients: int, seconds: float, max_tokens: int) -> bool:
-    """Kill and restart a server `KILLS` times; whether all that came was answers, errors or broken connections.
+def kill_and_restart(
+    model: str, questions: Sequence[Question], *, clients: int, seconds: float, max_tokens: int
+) -> bool:
+    """Kill and restart a server `KILLS` times under load.
 
-    The index has to open each time, with all that it had and every upload that was confirmed.
+    Args:
+        model: the model.
+        questions: the questions of the clients.
+        clients: the number of clients.
+        seconds: the duration.
+        max_tokens: the longest answer.
+
+    Returns:
+        Whether clients received only answers, well-formed errors and broken connections, and the index opened each
+        time with all its documents and all confirmed uploads.
     """
     with TemporaryDirectory() as folder:
-        place = Path(folder) / "index"
-        texts = [text for asked in questions[:20] for text in asked.passages]
-        index_passages([Passage.at(f"{n}.txt", 0, text) for n, text in enumerate(texts)], place, HashEmbedder())
-        outcome, confirmed, kept = asyncio.run(
-            _killed(model, questions, place, clients=clients, seconds=seconds, max_tokens=max_tokens)
+        index_folder = Path(folder) / "index"
+        texts = [text for question in questions[:20] for text in question.passages]
+        index_passages([Passage.at(f"{n}.txt", 0, text) for n, text in enumerate(texts)], index_folder, HashEmbedder())
+        result, confirmed, uploads_kept = asyncio.run(
+            _run(model, questions, index_folder, clients=clients, seconds=seconds, max_tokens=max_tokens)
         )
-        index = Retriever.open(place).index
+        index = Retriever.open(index_folder).index
         assert isinstance(index, LocalIndex)
         stored = len(index)
-    whole = kept and stored >= len(set(texts)) + confirmed
+    is_complete = uploads_kept and stored >= len(set(texts)) + confirmed
     typer.echo(
-        f"killed {KILLS} times: {len(outcome.answers)} answers, errors {dict(outcome.errors)}, malformed "
-        f"{dict(outcome.malformed)}, index {'whole' if whole else 'NOT WHOLE'} ({stored} passages, {confirmed} uploads "
-        "confirmed)"
+        f"killed {KILLS} times: {len(result.answers)} answers, errors {dict(result.errors)}, malformed "
+        f"{dict(result.malformed)}, index {'complete' if is_complete else 'INCOMPLETE'} "
+        f"({stored} passages, {confirmed} uploads confirmed)"
     )
-    return whole and not outcome.malformed and bool(outcome.answers) and bool(outcome.errors)
+    return is_complete and not result.malformed and bool(result.answers) and bool(result.errors)
 
 
-async def _killed(
-    model: str, questions: Sequence[Asked], index: Path, *, clients: int, seconds: float, max_tokens: int
-) -> tuple[Outcome, int, bool]:
-    """What clients were told, how many uploads were confirmed, and whether each is in the list afterwards."""
+async def _run(
+    model: str, questions: Sequence[Question], index: Path, *, clients: int, seconds: float, max_tokens: int
+) -> tuple[LoadResult, int, bool]:
+    """Return the clients' results, the number of confirmed uploads, and whether all of them are listed at the end."""
     port, log = free_port(), index.with_name("log")
     command = Command.antiphon(model, ("--index", str(index)))
-    server = await asyncio.to_thread(started, command, port, log)
+    server = await asyncio.to_thread(start_server, command, port, log)
     target = Target(server.url, model if "/" not in model else Path(model).name, max_tokens, True)
-    asking = asyncio.create_task(ask_for(target, questions, clients=clients, seconds=seconds, stays=True))
+    asking = asyncio.create_task(
+        run_clients(target, questions, clients=clients, seconds=seconds, pause_after_errors=True)
+    )
     confirmed: set[str] = set()
     uploading = asyncio.create_task(_upload(server.url, confirmed))
     for _ in range(KILLS):
         await asyncio.sleep(seconds / (KILLS + 2))
         server.kill()
-        server = await asyncio.to_thread(started, command, port, log)
-    outcome = await asking
+        server = await asyncio.to_thread(start_server, command, port, log)
+    result = await asking
     uploading.cancel()
     listed = _listed(server)
     server.kill()
-    return outcome, len(confirmed), confirmed <= listed
+    return result, len(confirmed), confirmed <= listed
 
 
 async def _upload(url: str, confirmed: set[str]) -> None:
-    """Upload one small file after the other, and note those that the server took."""
+    """Upload small files one after another, and record the confirmed ones."""
     async with httpx.AsyncClient(timeout=60) as http:
         number = 0
         while True:

@@ -1,4 +1,4 @@
-"""What the clients of a load ask: recorded questions over five passages each. Knows no server."""
+"""The questions of the load test: recorded questions with their passages."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from antiphon.retrieval import Passage
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One question as messages, and the passages that stand in them."""
+class Question:
+    """One question as messages, and the passages in them."""
 
     messages: list[dict[str, Any]]
     passages: list[str]
 
 
-def load_questions(path: str | Path, *, passages: int) -> list[Asked]:
-    """The questions of a file of recorded answers, each over its first ``passages`` passages; see `load_samples`."""
-    return [_asked(each.query, each.references[:passages]) for each in load_samples(path)]
+def load_questions(path: str | Path, *, passages: int) -> list[Question]:
+    """Load the questions of a file of recorded answers; see `load_samples`.
+
+    Args:
+        path: the file.
+        passages: the number of passages in each prompt.
+    """
+    return [_question(each.query, each.references[:passages]) for each in load_samples(path)]
 
 
-def _asked(question: str, texts: tuple[str, ...]) -> Asked:
+def _question(question: str, texts: tuple[str, ...]) -> Question:
     passages = [Passage.at(f"passage {number}", 0, text) for number, text in enumerate(texts, 1)]
     content = chat_prompt(question, passages).content
     if isinstance(content, str):
-        raise TypeError(f"The prompt of {question!r} is a text; servers are asked with messages.")
-    return Asked([dict(message) for message in content], list(texts))
+        raise TypeError(f"The prompt of {question!r} is a string; the servers need messages.")
+    return Question([dict(message) for message in content], list(texts))

@@ -1,4 +1,4 @@
-"""Servers as processes: started, waited for, weighed, killed. Knows no request."""
+"""Server processes: start, wait until ready, measure memory, kill."""
 
 from __future__ import annotations
 
@@ -17,69 +17,94 @@ import httpx
 import psutil
 
 BIN = Path(sys.executable).parent
-STARTING = 300
-"""Seconds that a server has to come up; converting a model the first time is among them."""
+STARTUP_TIMEOUT = 300
+"""Seconds until a server must answer /health, including the first conversion of its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a server is started, without its port; ``name`` is what tables call it."""
+    """The command of a server, without its port.
+
+    Attributes:
+        name: its name in the output.
+        arguments: the command line.
+    """
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
     @staticmethod
     def antiphon(model: str, options: Sequence[str] = ()) -> Command:
-        """Ours, by the environment that runs this."""
+        """Return the command of `antiphon serve` in this environment.
+
+        Args:
+            model: the model.
+            options: further options.
+        """
         return Command(
             "antiphon serve", (sys.executable, "-m", "antiphon.pipelines.cli", "serve", "-m", model, *options)
         )
 
     @staticmethod
     def transformers(folder: str, *, is_batching: bool = True) -> Command:
-        """Transformers', with continuous batching or without."""
-        how = ("--continuous-batching",) if is_batching else ()
+        """Return the command of `transformers serve`.
+
+        Args:
+            folder: the model's folder.
+            is_batching: use continuous batching.
+        """
+        batching = ("--continuous-batching",) if is_batching else ()
         name = "transformers serve" + (" --continuous-batching" if is_batching else "")
-        return Command(name, (str(BIN / "transformers"), "serve", folder, "--device", "cpu", *how))
+        return Command(name, (str(BIN / "transformers"), "serve", folder, "--device", "cpu", *batching))
 
 
 @dataclass(slots=True)
 class RunningServer:
-    """A server that answers."""
+    """A server that is ready.
+
+    Attributes:
+        url: its URL.
+        process: its process.
+    """
 
     url: str
     process: subprocess.Popen[bytes]
 
     @property
     def mebibytes(self) -> float:
-        """What it and its children hold in memory."""
+        """Resident memory of the process and its children, in MiB."""
         parent = psutil.Process(self.process.pid)
         return sum(each.memory_info().rss for each in (parent, *parent.children(recursive=True))) / 2**20
 
     def kill(self) -> None:
-        """End it at once, without a word."""
+        """Kill the process group with SIGKILL."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Return a TCP port that is not in use."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
-def started(command: Command, port: int, log: Path) -> RunningServer:
-    """Start a server and wait until it answers; what it says goes to ``log``.
+def start_server(command: Command, port: int, log: Path) -> RunningServer:
+    """Start a server and wait until it is ready.
+
+    Args:
+        command: its command.
+        port: its port.
+        log: the file of its output.
 
     Raises:
-        RuntimeError: it ended, or it does not answer; the message has the end of what it said.
+        RuntimeError: it ended or does not answer; the message has the end of its output.
     """
-    with log.open("ab") as said:
-        words = (*command.words, "--port", str(port))
-        process = subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
+    with log.open("ab") as output:
+        arguments = (*command.arguments, "--port", str(port))
+        process = subprocess.Popen(arguments, stdout=output, stderr=output, start_new_session=True)
     server = RunningServer(f"http://127.0.0.1:{port}", process)
-    until = time.monotonic() + STARTING
+    until = time.monotonic() + STARTUP_TIMEOUT
     while time.monotonic() < until and process.poll() is None:
         try:
             if httpx.get(f"{server.url}/health", timeout=5).is_success:
@@ -88,18 +113,23 @@ def started(command: Command, port: int, log: Path) -> RunningServer:
             time.sleep(0.05)
     if process.poll() is None:
         server.kill()
-    raise RuntimeError(f"{command.name} did not come up: {last_said(log)}")
+    raise RuntimeError(f"{command.name} did not start: {log_tail(log)}")
 
 
-def last_said(log: Path) -> str:
-    """The end of what a server has said."""
+def log_tail(log: Path) -> str:
+    """Return the end of a server's output."""
     return log.read_text(errors="replace").strip()[-2000:]
 
 
 @contextmanager
 def serving(command: Command, log: Path) -> Iterator[RunningServer]:
-    """A server for as long as the context lasts."""
-    server = started(command, free_port(), log)
+    """Run a server while the block runs.
+
+    Args:
+        command: its command.
+        log: the file of its output.
+    """
+    server = start_server(command, free_port(), log)
     try:
         yield server
     finally:

@@ -1,4 +1,4 @@
-"""The load says of a server that does not answer here why, and goes on with another."""
+"""The load test reports servers that cannot run on this machine and goes on with others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.load.__main__ import held_against
+from tests.load.__main__ import compare
 from tests.load.clients import Target
-from tests.load.questions import Asked
+from tests.load.questions import Question
 from tests.load.servers import Command
 
 FAILING = """
@@ -30,16 +30,16 @@ HTTPServer(("127.0.0.1", int(sys.argv[-1])), Failing).serve_forever()
 """
 
 
-def test_a_server_that_cannot_answer_here_is_named_and_another_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_cannot_answer_is_reported_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     failing = Command("failing", (sys.executable, "-u", "-c", FAILING))
     ending = Command("ending", (sys.executable, "-c", "raise SystemExit('no such device')"))
     tiny = Command("tiny", (sys.executable, "-m", "tests.pipelines.server.tiny_server"))
-    questions = [Asked([{"role": "user", "content": "How do bees live?"}], [])]
+    questions = [Question([{"role": "user", "content": "How do bees live?"}], [])]
     target = Target("", "tiny", 4, False)
-    found = list(held_against([failing, ending], tiny, target, questions, clients=2, seconds=0.5))
-    assert [bool(outcome.answers) for outcome in found] == [True], "the other one, once"
-    told = capsys.readouterr().out
-    assert "failing does not answer here ({'500 no_gpu': " in told
-    assert "a GPU is needed" in told
-    assert "ending did not come up: no such device\n" in told
-    assert "\ntiny: " in told
+    found = list(compare([failing, ending], tiny, target, questions, clients=2, seconds=0.5))
+    assert [bool(result.answers) for result in found] == [True], "the replacement, once"
+    output = capsys.readouterr().out
+    assert "failing does not answer on this machine ({'500 no_gpu': " in output
+    assert "a GPU is needed" in output
+    assert "ending did not start: no such device\n" in output
+    assert "\ntiny: " in output

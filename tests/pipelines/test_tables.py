@@ -6,6 +6,7 @@ import ast
 import io
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,31 +14,23 @@ from rich.console import Console, RenderableType
 
 from antiphon.accel import Summary, Usage
 from antiphon.pipelines import Answer
-from antiphon.pipelines.benchmark import drafting
-from antiphon.pipelines.cli import (
-    bench,
-    bench_answers,
-    bench_batch,
-    bench_drafters,
-    bench_first_token,
-    bench_index,
-    bench_speed,
-    bench_vllm,
-    bita,
-    demo,
-    doctor_report,
-    reader,
-)
+from antiphon.pipelines.cli import bench, bench_speed, bita, demo, doctor_report
 from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 from antiphon.pipelines.training.bita import evaluate
+from benchmarks import bandwidth_floor, drafters, drafting_cost, exactness, first_token, retrieval
+from benchmarks.batch import __main__ as batch
+from benchmarks.vllm import __main__ as vllm
+from recipes.reader import __main__ as reader
 from tests.imports import MODULES
+
+ROOT = Path(__file__).parents[2]
 
 QUESTION = "Can my company sell a product that contains Python without paying anyone?"
 NUMBERS = count(1)
 
 
 def unique_number() -> float:
-    """Return a number that is unique among the cells and as wide as those that benchmarks print."""
+    """Return a number that is unique among the cells and as wide as the results of benchmarks."""
     return 1000 + next(NUMBERS) / 1000
 
 
@@ -58,14 +51,14 @@ def answered(text: str) -> Answer:
     return Answer(QUESTION, text, (), (), Usage(30, next(NUMBERS) + 12_345), steps, "stop")
 
 
-def drafting_report() -> drafting.DraftingReport:
+def drafting_report() -> drafting_cost.DraftingReport:
     costs = [
-        drafting.DraftingCost(
-            name, *({size: next(NUMBERS) / 10_000 for size in drafting.SIZES} for _ in ("draft", "build"))
+        drafting_cost.DraftingCost(
+            name, *({size: next(NUMBERS) / 10_000 for size in drafting_cost.SIZES} for _ in ("draft", "build"))
         )
         for name in ("blend", "recycling", "blend+lookahead")
     ]
-    return drafting.DraftingReport(32, drafting.SIZES, tuple(costs), 1.0)
+    return drafting_cost.DraftingReport(32, drafting_cost.SIZES, tuple(costs), 1.0)
 
 
 def learned_figures() -> evaluate.GuessFigures:
@@ -77,30 +70,30 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
     """Every table that a command prints, with figures that might be."""
     yield "demo", demo.comparison_table([answered("a"), answered("b")], [answered("a"), answered("c")])
     yield "doctor", doctor_report.cost_table({64: {1: 0.0123, 2: 0.0456, 64: 1.789}, 918: {1: 0.0147, 2: 0.0258}})
-    yield "drafting", bench.drafting_table(drafting_report())
-    kinds = [{"dtype": kind} | {key: unique_number() for key in bench.EXACTNESS} for kind in ("float32", "bfloat16")]
-    yield "exactness", bench.exactness_table("some/hub-model-of-a-long-name", kinds)
+    yield "drafting", drafting_cost.drafting_table(drafting_report())
+    kinds = [{"dtype": kind} | {key: unique_number() for key in exactness.EXACTNESS} for kind in ("float32", "bfloat16")]
+    yield "exactness", exactness.exactness_table("some/hub-model-of-a-long-name", kinds)
     yield "bita", bita.training_table({"trained": learned_figures(), "untrained": learned_figures()})
     yield "reader", reader.judgement_table({"sentences_that_were_wanted": unique_number(), "questions": next(NUMBERS)})
     yield "replay", result_table("40 answers", bench.REPLAY, rows_of(bench.REPLAY, "blend+bita+lookahead"))
-    yield "retrieval", result_table("40 questions", bench.RETRIEVAL, rows_of(bench.RETRIEVAL, "hybrid"))
+    yield "retrieval", result_table("40 questions", retrieval.RETRIEVAL, rows_of(retrieval.RETRIEVAL, "hybrid"))
     yield "speed", result_table("reader, float32", bench_speed.SPEED, rows_of(bench_speed.SPEED, "blend+lookahead"))
     yield "steps", result_table("In one step", bench_speed.STEPS, rows_of(bench_speed.STEPS, "blend+lookahead"))
-    yield "answers", result_table("179 questions", bench_answers.ANSWERS, rows_of(bench_answers.ANSWERS, "handbook"))
-    floor = [{key: unique_number() for key in bench_speed.FLOOR} for _ in range(3)]
-    yield "floor", result_table("llama-2-7b, bfloat16, after 1,024 tokens", bench_speed.FLOOR, floor)
-    yield "drafters", result_table("rag", bench_drafters.COLUMNS, rows_of(bench_drafters.COLUMNS, "blend+lookahead"))
+    yield "answers", result_table("179 questions", bench.ANSWERS, rows_of(bench.ANSWERS, "handbook"))
+    floor = [{key: unique_number() for key in bandwidth_floor.FLOOR} for _ in range(3)]
+    yield "floor", result_table("llama-2-7b, bfloat16, after 1,024 tokens", bandwidth_floor.FLOOR, floor)
+    yield "drafters", result_table("rag", drafters.COLUMNS, rows_of(drafters.COLUMNS, "blend+lookahead"))
     indexes = [
-        row | {"factory": "OPQ64_256,IVF65536_HNSW32,PQ64x4fsr,RFlat"} for row in rows_of(bench_index.INDEXING, "x")
+        row | {"factory": "OPQ64_256,IVF65536_HNSW32,PQ64x4fsr,RFlat"} for row in rows_of(bench.INDEXING, "x")
     ]
-    first = [{key: unique_number() for key in bench_first_token.FIRST}]
-    yield "first token", result_table("10 questions, 5 passages, reader", bench_first_token.FIRST, first)
+    first = [{key: unique_number() for key in first_token.FIRST}]
+    yield "first token", result_table("10 questions, 5 passages, reader", first_token.FIRST, first)
     yield (
         "batch",
-        result_table("8 texts, 8 at once", bench_batch.COLUMNS, rows_of(bench_batch.COLUMNS, "openvino-genai")),
+        result_table("8 texts, 8 at once", batch.COLUMNS, rows_of(batch.COLUMNS, "openvino-genai")),
     )
-    yield "vllm", result_table("4 requests, 4 at once", bench_vllm.COLUMNS, rows_of(bench_vllm.COLUMNS, "antiphon"))
-    yield "index", result_table("100,000 vectors of 1,024", bench_index.INDEXING, indexes)
+    yield "vllm", result_table("4 requests, 4 at once", vllm.COLUMNS, rows_of(vllm.COLUMNS, "antiphon"))
+    yield "index", result_table("100,000 vectors of 1,024", bench.INDEXING, indexes)
 
 
 TABLES = dict(tables())
@@ -153,8 +146,12 @@ def test_markup_and_control_characters_in_a_cell_are_text() -> None:
 
 def test_every_table_is_made_by_result_table_and_tested_here() -> None:
     calls_found = 0
-    for module, path in MODULES.items():
-        if module.startswith("antiphon.pipelines") and module != "antiphon.pipelines.rendering.tables":
+    paths = [
+        *(path for module, path in MODULES.items() if module.startswith("antiphon.pipelines")),
+        *(path for folder in ("benchmarks", "recipes") for path in (ROOT / folder).rglob("*.py")),
+    ]
+    for path in paths:
+        if path.parts[-2:] != ("rendering", "tables.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             assert "rich.table" not in [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
             calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
