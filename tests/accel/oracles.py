@@ -1,4 +1,4 @@
-"""What every decoded text is held against: the true text and its plain logits. Knows nothing of how it was decoded."""
+"""Reference results for decoded texts: logits of plain forward passes, and comparisons with them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,20 +11,20 @@ from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, path_to
 from antiphon.accel.testing.drafters import RecordedStep
 
 ATOL, RTOL = 2e-4, 1e-4
-"""How far float32 logits may be apart: a hundred times what feeding rows together costs, a thousandth of any fault."""
+"""Tolerances for float32 logits: 100 times the rounding differences of batched rows, 1/1000 of those of any fault."""
 
 
 KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}})
-"""A plain step is dearer than one of two rows, so it is padded; further rows come in steps, and many never pay."""
+"""A plain step costs more than one of two rows, so it is padded; costs rise in steps, and many rows never pay."""
 
 
 def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:
-    """Logits after every token, of shape (tokens, vocab): one forward without a cache or a draft."""
+    """Return logits after every token, shape (tokens, vocabulary), of one forward pass without a cache or a draft."""
     return _plain_logits(model, [tokens], padding)[0]
 
 
 def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> Tensor:
-    """The same of several texts, (texts, tokens, vocab); what stands behind the end of a shorter one means nothing."""
+    """Return the same of several texts, shape (texts, tokens, vocabulary); undefined after the end of a text."""
     width = max(map(len, texts))
     batch = torch.tensor([[*text, *[0] * (width - len(text))] for text in texts])
     arguments: dict[str, Tensor] = {}
@@ -39,7 +39,7 @@ def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> T
 def expect_plain_logits(
     model: Any, text: Sequence[int], records: Sequence[RecordedStep], *, every_row: int = 3, padding: int = 0
 ) -> None:
-    """Logits of the root and of every kept row equal a plain forward's; in the first steps those of all rows do."""
+    """Assert that the logits of the root and of kept rows (in the first steps: all rows) equal a plain forward pass."""
     truth = plain_logits(model, text, padding)
     for index, record in enumerate(records):
         rows = [ROOT, *record.accepted.path]
@@ -49,9 +49,9 @@ def expect_plain_logits(
 
 
 def _expect_every_row(model: Any, context: Sequence[int], record: RecordedStep, padding: int) -> None:
-    """Every path through the draft, accepted or not, has a plain forward's logits: all paths in one batch."""
+    """Compare the logits of every path of the draft, accepted or not, with one batch of plain forward passes."""
     draft = record.draft
-    said = [row for row in range(len(draft)) if draft.tokens[row] >= 0]  # a mask stands for no token
+    said = [row for row in range(len(draft)) if draft.tokens[row] >= 0]  # a mask is not a token
     leaves = sorted(set(said) - {draft.parents[row] for row in said})
     if not leaves:
         return
@@ -62,12 +62,12 @@ def _expect_every_row(model: Any, context: Sequence[int], record: RecordedStep, 
 
 
 def expect_close(logits: Tensor, truth: Tensor) -> None:
-    """They differ by no more than rounding."""
+    """Assert that logits differ by rounding only."""
     torch.testing.assert_close(logits.float(), truth, atol=ATOL, rtol=RTOL)
 
 
 def spelled(draft: Draft, row: int) -> list[int]:
-    """The tokens from the root down to a row."""
+    """Return the tokens from the root down to a row."""
     tokens: list[int] = []
     while row != ROOT:
         tokens.insert(0, draft.tokens[row])
@@ -76,7 +76,7 @@ def spelled(draft: Draft, row: int) -> list[int]:
 
 
 def longest_path(draft: Draft, truth: Tokens) -> tuple[int, ...]:
-    """The rows of a draft that spell the truth from the root on, as far as they go."""
+    """Return the longest path of a draft that agrees with the given tokens."""
     path: list[int] = []
     row = -1
     for token in truth:

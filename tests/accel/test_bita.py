@@ -1,4 +1,4 @@
-"""BiTA: the rows of the paper's tree, masks that see what they may and are seen by nobody, and a file of one model."""
+"""BiTA: the draft tree of the paper, isolation of mask tokens, and weights of one model."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}
 
 
-def taught(model: Any, masks: int = 3, prefix: int = 5, loudness: float = 50.0) -> BitaWeights:
+def bita_weights(model: Any, masks: int = 3, prefix: int = 5, scale: float = 50.0) -> BitaWeights:
     learned = initial_bita_weights(model, prefix=prefix, masks=masks)
-    return replace(learned, keys=loudness * learned.keys, values=loudness * learned.values)
+    return replace(learned, keys=scale * learned.keys, values=scale * learned.values)
 
 
-def said(draft: Draft, masks: int, first: int = 30) -> Tensor:
-    """Logits after which each mask of the root guesses ``first``, ``first + 1``, ...; every mask ten tokens further."""
-    logits = torch.zeros(1 + len(draft), VOCABULARY)
+def mask_logits(draft: Draft, masks: int, first: int = 30) -> Tensor:
+    """Return logits with which a mask guesses ``first``, ``first + 1``, ...; the next mask 10 tokens further."""
+    logits = torch.zeros(1 + len(draft), VOCAB_SIZE)
     for row in range(draft.num_candidates, len(draft)):
         start = first + 10 * (-1 - draft.tokens[row])
         logits[1 + row, start : start + 6] = torch.arange(12.0, 6.0, -1.0)
     return logits
 
 
-def told(drafter: Bita) -> Bita:
-    """The same, after a first step."""
+def after_first_step(drafter: Bita) -> Bita:
+    """Return the drafter after its first step."""
     draft = drafter.begin((1, 2), ())
-    drafter.observe(draft, Accepted((), (3,)), TorchLogits(said(draft, drafter.masks)))
+    drafter.observe(draft, Accepted((), (3,)), TorchLogits(mask_logits(draft, drafter.masks)))
     return drafter
 
 
-def micro_example() -> Draft:
-    return told(Bita(taught(tiny_model(), masks=2), 3)).propose((1, 2, 3), 63)
+def worked_example() -> Draft:
+    return after_first_step(Bita(bita_weights(tiny_model(), masks=2), 3)).propose((1, 2, 3), 63)
 
 
-def test_the_micro_example_has_its_eighteen_rows() -> None:
-    draft = micro_example()
+def test_the_worked_example_has_eighteen_rows() -> None:
+    draft = worked_example()
     assert draft.num_candidates == 5
     assert draft.tokens == (30, 31, 32, 40, 41, *(-1, -2) * 6)
     n = [0, 1, 2, 3, 4]
@@ -63,20 +63,20 @@ def test_the_micro_example_has_its_eighteen_rows() -> None:
     assert positions == [p + 1] * 3 + [p + 2] * 2 + [p + 1, p + 2] + [p + 2, p + 3] * 3 + [p + 3, p + 4] * 2
 
 
-def test_every_row_of_the_micro_example_sees_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_masks_of_the_worked_example_are_those_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
-    cached = TorchSequence(model, traits_of(model), bita=taught(model, masks=2))
+    cached = TorchSequence(model, traits_of(model), bita=bita_weights(model, masks=2))
     cached.prefill(PROMPT[0].tolist())
     cached.keep(())
     masks: list[Tensor] = []
     monkeypatch.setattr(model, "forward", _watching(model.forward, masks))
-    cached.forward([7], micro_example())
+    cached.forward([7], worked_example())
     sees = masks[0][0, 0]
     length, rows = PROMPT.shape[1], 1 + 15 + 2 - 0
     assert sees.shape == (rows, length + rows + 5)
-    assert sees[:, : length + 1].all()  # everybody sees the context and the root
+    assert sees[:, : length + 1].all()  # all rows attend to the context and the root
     assert sees[:6, -5:].any().item() is False
-    assert sees[6:, -5:].all()  # masks alone see the prefix
+    assert sees[6:, -5:].all()  # only masks attend to the prefix
     root, n0, n1, n2, n3, n4 = range(6)
     own: dict[int, set[int]] = {root: set(), n0: {n0}, n1: {n1}, n2: {n2}, n3: {n0, n3}, n4: {n0, n4}}
     for group, node in enumerate([root, n0, n1, n2, n3, n4]):
@@ -99,8 +99,8 @@ def _watching(forward: Any, masks: list[Tensor]) -> Any:
     ("shape", "masks", "guesses"),
     [("triangle", 3, 12), ("triangle", 4, 14), ("rectangle", 3, 15), ("rectangle", 4, 20), ("chain", 3, 3)],
 )
-def test_a_full_draft_has_as_many_rows_as_the_paper_says(shape: Any, masks: int, guesses: int) -> None:
-    draft = told(Bita(taught(tiny_model(), masks), shape=shape)).propose((1, 2, 3), 999)
+def test_a_full_draft_has_the_number_of_rows_of_the_paper(shape: Any, masks: int, guesses: int) -> None:
+    draft = after_first_step(Bita(bita_weights(tiny_model(), masks), shape=shape)).propose((1, 2, 3), 999)
     assert draft.num_candidates == guesses
     assert 1 + len(draft) == 1 + guesses + masks * (guesses + 1)
     assert 1 + len(draft) == {
@@ -111,8 +111,8 @@ def test_a_full_draft_has_as_many_rows_as_the_paper_says(shape: Any, masks: int,
     }.get((shape, masks), 16)
 
 
-def test_under_a_smaller_budget_are_the_rows_worth_most_and_whole_paths() -> None:
-    drafter = told(Bita(taught(tiny_model())))
+def test_a_smaller_budget_keeps_the_most_valuable_rows_and_whole_paths() -> None:
+    drafter = after_first_step(Bita(bita_weights(tiny_model())))
     whole = drafter.propose((1, 2, 3), 999)
     for budget in range(52):
         draft = drafter.propose((1, 2, 3), budget)
@@ -123,7 +123,7 @@ def test_under_a_smaller_budget_are_the_rows_worth_most_and_whole_paths() -> Non
     small = drafter.propose((1, 2, 3), 24)
     behind = {small.parents[row] for row in range(small.num_candidates, 24) if small.tokens[row] == -1}
     assert ROOT in behind
-    assert 1 < len(behind) < small.num_candidates  # masks stand behind some rows, where the text is likely to end
+    assert 1 < len(behind) < small.num_candidates  # only rows at which the path is likely to end have masks
 
 
 def _path(draft: Draft, row: int) -> tuple[int, ...]:
@@ -133,11 +133,11 @@ def _path(draft: Draft, row: int) -> tuple[int, ...]:
     return path
 
 
-def test_the_group_of_the_last_accepted_row_makes_the_next_draft() -> None:
-    drafter = Bita(taught(tiny_model(), masks=2), 2)
-    draft = told(drafter).propose((1, 2, 3), 63)
+def test_the_masks_behind_the_last_accepted_row_make_the_next_draft() -> None:
+    drafter = Bita(bita_weights(tiny_model(), masks=2), 2)
+    draft = after_first_step(drafter).propose((1, 2, 3), 63)
     row = draft.tokens.index(31)
-    logits = torch.zeros(1 + len(draft), VOCABULARY)
+    logits = torch.zeros(1 + len(draft), VOCAB_SIZE)
     for probe in range(draft.num_candidates, len(draft)):
         logits[1 + probe, 100 + probe] = 9.0
     drafter.observe(draft, Accepted((row,), (31, 5)), TorchLogits(logits))
@@ -154,12 +154,12 @@ def _rows(draft: Draft, row: int) -> list[int]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "qwen3"])
-def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: str) -> None:
-    """Row isolation in float64, with a prefix of norm 100 and more, in a full cache and past a window."""
+def test_masks_are_isolated_from_other_rows_and_other_rows_from_masks(family: str) -> None:
+    """Row isolation in float64 with a prefix of norm 100 and more, in a full cache and beyond a sliding window."""
     model = tiny_model(family).double()
     text = torch.randint(1, 250, (31,), generator=torch.Generator().manual_seed(1)).tolist()
-    learned = taught(model, masks=2, loudness=5000.0)
-    tree_drafter = RandomTreeDrafter([*text, *range(60, 90)], 3, VOCABULARY).propose(text, 9)
+    learned = bita_weights(model, masks=2, scale=5000.0)
+    tree_drafter = RandomTreeDrafter([*text, *range(60, 90)], 3, VOCAB_SIZE).propose(text, 9)
     draft = Bita(learned).with_masks(replace(tree_drafter, chances=(1.0,) * len(tree_drafter)), 99)
     plain = TorchSequence(model, traits_of(model))
     masked = TorchSequence(model, traits_of(model), bita=learned)
@@ -172,7 +172,7 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
     torch.testing.assert_close(logits[1][: 1 + len(tree_drafter)], logits[0], atol=1e-9, rtol=1e-9)
     for row in range(ROOT, len(tree_drafter)):
         context = [*text, *(_path(tree_drafter, row) if row != ROOT else ())]
-        own = [probe for probe in range(draft.num_candidates, len(draft)) if row in _asking(draft, probe)]
+        own = [probe for probe in range(draft.num_candidates, len(draft)) if row in _base_row(draft, probe)]
         alone = TorchSequence(model, traits_of(model), bita=learned)
         alone.prefill(context[:-1])
         alone.keep(())
@@ -184,8 +184,8 @@ def test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them(family: s
         assert mine.get_seq_length() == other.get_seq_length() == len(text)
 
 
-def _asking(draft: Draft, probe: int) -> list[int]:
-    """The row that a mask stands behind, alone in a list."""
+def _base_row(draft: Draft, probe: int) -> list[int]:
+    """Return the row behind which a mask stands, as a list of one."""
     while draft.tokens[probe] < 0:
         probe = draft.parents[probe]
         if probe == ROOT:
@@ -193,23 +193,23 @@ def _asking(draft: Draft, probe: int) -> list[int]:
     return [probe]
 
 
-def test_the_prefix_is_heard_by_masks() -> None:
+def test_the_prefix_changes_the_logits_of_masks_only() -> None:
     model = tiny_model()
-    said = []
-    for loudness in (50.0, 60.0):
-        cached = TorchSequence(model, traits_of(model), bita=taught(model, loudness=loudness))
+    logits = []
+    for scale in (50.0, 60.0):
+        cached = TorchSequence(model, traits_of(model), bita=bita_weights(model, scale=scale))
         cached.prefill(PROMPT[0].tolist())
         cached.keep(())
-        said.append(cached.forward([7], Draft((-1,), (-1,), (1.0,), 1)))
-    torch.testing.assert_close(said[0][0], said[1][0], atol=1e-5, rtol=1e-5)
-    assert (said[0][1] - said[1][1]).abs().max() > 0.1
+        logits.append(cached.forward([7], Draft((-1,), (-1,), (1.0,), 1)))
+    torch.testing.assert_close(logits[0][0], logits[1][0], atol=1e-5, rtol=1e-5)
+    assert (logits[0][1] - logits[1][1]).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
-def test_a_cache_of_the_callers_own_is_left_as_plain_decoding_leaves_it(kind: str, padded: bool) -> None:
+def test_the_callers_cache_is_left_as_plain_decoding_leaves_it(kind: str, padded: bool) -> None:
     model = tiny_model()
-    learned = taught(model)
+    learned = bita_weights(model)
     ids = torch.cat([torch.full((1, 4), 258), PROMPT], dim=1) if padded else PROMPT
     options = GREEDY | {"return_dict_in_generate": True, "attention_mask": (ids != 258).long()}
 
@@ -233,9 +233,9 @@ def test_a_cache_of_the_callers_own_is_left_as_plain_decoding_leaves_it(kind: st
     assert conversed.tolist() == text.tolist()
 
 
-def test_a_batch_is_decoded_one_by_one_and_compiled_steps_are_declined() -> None:
+def test_a_batch_is_decoded_one_sequence_at_a_time_and_compiled_steps_are_refused() -> None:
     model = tiny_model()
-    learned = taught(model)
+    learned = bita_weights(model)
     ids = torch.cat([PROMPT, PROMPT.flip(1)])
     options = GREEDY | {"attention_mask": torch.ones_like(ids)}
     expected = model.generate(ids, **options)  # type: ignore[operator]
@@ -246,9 +246,9 @@ def test_a_batch_is_decoded_one_by_one_and_compiled_steps_are_declined() -> None
     assert [token for step in steps for token in step.tokens] == expected[0, PROMPT.shape[1] :].tolist()
 
 
-def test_saved_and_loaded_it_drafts_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_loaded_weights_give_the_same_drafts(tmp_path: Path) -> None:
     model = tiny_model()
-    learned = taught(model)
+    learned = bita_weights(model)
     learned.save(tmp_path / "a.safetensors")
     loaded = BitaWeights.load(tmp_path / "a.safetensors")
     assert (loaded.model, loaded.notes) == (learned.model, learned.notes)
@@ -261,21 +261,21 @@ def test_saved_and_loaded_it_drafts_the_same_to_the_bit(tmp_path: Path) -> None:
     assert any(draft.num_candidates for draft in drafts[0])
 
 
-def test_another_models_file_is_refused_by_its_name() -> None:
+def test_weights_of_another_model_are_refused_by_name() -> None:
     learned = replace(initial_bita_weights(tiny_model()), model="tiny-0")
-    for other, complaint in (
+    for other, message in (
         (tiny_model(seed=1), "belong to 'tiny-0', and the weights of 'llama' are others; train them"),
         (tiny_model(num_hidden_layers=3), "weights for 'tiny-0' have the shapes"),
         (tiny_model(hidden_size=128), "weights for 'tiny-0' have the shapes"),
     ):
-        with pytest.raises(ValueError, match=complaint):
+        with pytest.raises(ValueError, match=message):
             generate(other, PROMPT, drafter=lambda: Bita(learned), num_draft_tokens=8, **GREEDY)
     for precision in (torch.bfloat16, torch.float16, torch.float64):
         same: Any = tiny_model()
         learned.check(same.to(precision))
 
 
-def test_models_and_modes_that_cannot_show_a_prefix_are_refused() -> None:
+def test_models_and_modes_without_prefix_support_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
         generate(bloom, PROMPT, drafter=lambda: Bita(initial_bita_weights(bloom)), num_draft_tokens=8, **GREEDY)
@@ -296,19 +296,19 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [({"k": 0}, "k is 0"), ({"shape": "circle"}, "shape is 'circle'; choose one of triangle, rectangle, chain")],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Bita(initial_bita_weights(tiny_model()), **options)
 
 
-def test_a_prefix_that_everybody_sees_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same isolation, with the prefix shown to all rows: it has to fail."""
+def test_the_isolation_test_fails_if_all_rows_attend_to_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show the prefix to all rows: the isolation test has to fail."""
     monkeypatch.setattr(Tensor, "expand", _all_true(Tensor.expand))
     with pytest.raises(AssertionError):
-        test_masks_say_in_a_tree_what_they_say_alone_and_nobody_hears_them("llama")
+        test_masks_are_isolated_from_other_rows_and_other_rows_from_masks("llama")
 
 
 def _all_true(expand: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The budget keeps the rows that promise the most tokens per second, and learns what a drafter's chances are worth."""
+"""Budgets select the rows with the most expected tokens per second and calibrate the chances of a drafter."""
 
 import random
 from typing import Any
@@ -29,17 +29,17 @@ from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
 from antiphon.accel.testing.tiny import tiny_model
 
 FREE = StepCost({64: {1: 1.0, 64: 1.0}})
-DEAR = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}})
+EXPENSIVE = StepCost({64: {1: 1.0, 2: 2.0, 64: 64.0}})
 KINKED = StepCost({64: {1: 1.0, 2: 1.8, 8: 1.9, 9: 3.5, 64: 20.0}})
 CHEAPER_BY_TWO = StepCost({64: {1: 1.0, 2: 0.76, 8: 0.97, 64: 3.1}})
 
 
-def measured(cost: StepCost, calibration: Calibration | None = None) -> AdaptiveBudget:
+def adaptive(cost: StepCost, calibration: Calibration | None = None) -> AdaptiveBudget:
     return AdaptiveBudget(FixedCostModel(cost), calibration or Calibration())
 
 
-def tree(rows: int, seed: int) -> Draft:
-    """Rows of chances that never rise down a path, in no order."""
+def random_tree(rows: int, seed: int) -> Draft:
+    """Return a tree whose chances never rise along a path; its rows are not sorted by chance."""
     rng = random.Random(seed)
     parents = [rng.randrange(-1, row) for row in range(rows)]
     chances: list[float] = []
@@ -48,26 +48,26 @@ def tree(rows: int, seed: int) -> Draft:
     return Draft(tuple(range(rows)), tuple(parents), tuple(chances))
 
 
-def test_nothing_is_drafted_where_nothing_pays() -> None:
-    assert measured(DEAR).trim(chain([5, 6, 7], [0.9, 0.8, 0.7]), 64) == EMPTY
+def test_no_row_is_verified_if_none_pays() -> None:
+    assert adaptive(EXPENSIVE).trim(chain([5, 6, 7], [0.9, 0.8, 0.7]), 64) == EMPTY
 
 
-def test_every_row_is_verified_where_rows_are_free() -> None:
+def test_every_row_is_verified_if_rows_are_free() -> None:
     for seed in range(5):
-        draft = tree(40, seed)
-        assert measured(FREE).trim(draft, 64) is draft
+        draft = random_tree(40, seed)
+        assert adaptive(FREE).trim(draft, 64) is draft
 
 
-def test_rows_that_are_a_little_better_than_none_are_left_out() -> None:
+def test_rows_below_the_margin_are_dropped() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.0, 64: 1.0}})
-    assert len(measured(cost).trim(chain([5], [0.02]), 64)) == 0
-    assert len(measured(cost).trim(chain([5], [0.2]), 64)) == 1
+    assert len(adaptive(cost).trim(chain([5], [0.02]), 64)) == 0
+    assert len(adaptive(cost).trim(chain([5], [0.2]), 64)) == 1
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_rows_kept_are_the_best_prefix_of_the_likeliest_and_whole_paths(seed: int) -> None:
-    draft = tree(30, seed)
-    kept = measured(KINKED).trim(draft, 64)
+def test_the_selected_rows_are_the_best_prefix_by_chance_and_whole_paths(seed: int) -> None:
+    draft = random_tree(30, seed)
+    kept = adaptive(KINKED).trim(draft, 64)
     curve = KINKED.curve(64, 31)
     chances = RequestCalibration(Calibration()).calibrate(draft)
     order = sorted(chances, reverse=True)
@@ -75,31 +75,31 @@ def test_the_rows_kept_are_the_best_prefix_of_the_likeliest_and_whole_paths(seed
     best = max(range(31), key=rates.__getitem__)
     assert len(kept) == (best if rates[best] > 1.03 * rates[0] else 0)
     assert sorted(kept.tokens) == sorted(row for row in range(30) if chances[row] in order[: len(kept)])
-    assert all(draft.parents[row] in (ROOT, *kept.tokens) for row in kept.tokens), "every parent is there"
+    assert all(draft.parents[row] in (ROOT, *kept.tokens) for row in kept.tokens), "every parent is kept"
 
 
-def test_a_second_row_that_costs_nearly_a_step_is_drafted_only_with_those_that_come_free_with_it() -> None:
-    assert len(measured(KINKED).trim(chain([5], [0.7]), 64)) == 0
-    assert len(measured(KINKED).trim(chain(range(9), [0.97**row for row in range(1, 10)]), 64)) == 7
+def test_an_expensive_second_row_is_verified_only_together_with_the_free_ones_after_it() -> None:
+    assert len(adaptive(KINKED).trim(chain([5], [0.7]), 64)) == 0
+    assert len(adaptive(KINKED).trim(chain(range(9), [0.97**row for row in range(1, 10)]), 64)) == 7
 
 
-def test_in_a_forward_for_many_texts_a_row_costs_one_for_each() -> None:
+def test_in_a_shared_forward_pass_the_rows_of_all_sequences_count() -> None:
     draft = chain(range(3), [0.5, 0.3, 0.2])
     steep = StepCost({64: {1: 1.0, 4: 1.1, 64: 16.0}})
-    assert len(measured(steep).trim(draft, 64)) == 3
-    budgets: list[Budget] = [measured(steep) for _ in range(8)]
+    assert len(adaptive(steep).trim(draft, 64)) == 3
+    budgets: list[Budget] = [adaptive(steep) for _ in range(8)]
     assert trim_drafts([draft] * 8, budgets, [64] * 8) == [EMPTY] * 8
 
 
-def test_probes_are_paid_for_and_kept_or_dropped_together() -> None:
+def test_probes_count_as_rows_and_are_kept_or_dropped_together() -> None:
     asked = Draft((1, 2, 3, 4), (-1, 0, -1, 2), (0.8, 0.6, 0.1, 0.1), num_probes=2)
-    assert measured(FREE).trim(asked, 64) is asked
+    assert adaptive(FREE).trim(asked, 64) is asked
     cost = StepCost({64: {1: 1.0, 3: 1.0, 5: 4.0, 64: 64.0}})
-    assert measured(cost).trim(asked, 64) == Draft((1, 2), (-1, 0), (0.8, 0.6))
+    assert adaptive(cost).trim(asked, 64) == Draft((1, 2), (-1, 0), (0.8, 0.6))
 
 
-def test_the_drafter_is_asked_for_more_while_all_of_it_pays_and_for_less_when_little_does() -> None:
-    budget = measured(FREE)
+def test_more_rows_are_requested_while_all_pay_and_fewer_when_few_do() -> None:
+    budget = adaptive(FREE)
     assert budget.num_draft_tokens == INITIAL_ROWS
     budget.trim(chain(range(40), [1.0] * 40), 64)
     assert budget.num_draft_tokens == MAX_ROWS
@@ -108,12 +108,12 @@ def test_the_drafter_is_asked_for_more_while_all_of_it_pays_and_for_less_when_li
     assert budget.num_draft_tokens == MIN_ROWS
 
 
-def test_a_plain_step_is_filled_up_where_more_rows_are_cheaper() -> None:
-    budget = measured(CHEAPER_BY_TWO)
+def test_a_plain_step_is_padded_if_more_rows_are_cheaper() -> None:
+    budget = adaptive(CHEAPER_BY_TWO)
     assert budget.padding_rows(EMPTY, 64) == 1
     assert budget.padding_rows(chain([5]), 64) == 0
-    assert len(budget.trim(chain([5], [0.2]), 64)) == 1, "better a guess than a pad"
-    assert measured(StepCost({64: {1: 1.0, 2: 0.95, 64: 2.0}})).padding_rows(EMPTY, 64) == 0, "that is noise"
+    assert len(budget.trim(chain([5], [0.2]), 64)) == 1, "a candidate is better than a padding row"
+    assert adaptive(StepCost({64: {1: 1.0, 2: 0.95, 64: 2.0}})).padding_rows(EMPTY, 64) == 0, "smaller gains are noise"
 
 
 def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], list[Step]]:
@@ -124,28 +124,28 @@ def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], lis
     return output[0].tolist(), steps
 
 
-def steps_within(budget: Budget, model: Any, drafter: DrafterFactory) -> list[Step]:
-    """The steps of one request that has this budget."""
+def steps_with_budget(budget: Budget, model: Any, drafter: DrafterFactory) -> list[Step]:
+    """Return the steps of one request with this budget."""
     request = prepare(model, [*range(40, 80)], max_new_tokens=60, do_sample=False, eos_token_id=None)
     options = DecodingOptions(drafter=drafter)
     generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
-    generation.text.budget = budget
+    generation.running.budget = budget
     return list(generation.steps())
 
 
-def test_where_a_change_of_rows_is_dear_a_step_keeps_as_many_as_the_last_one() -> None:
+def test_if_a_shape_change_is_expensive_a_step_keeps_the_rows_of_the_last_one() -> None:
     cost = StepCost({64: {1: 1.0, 12: 1.2, 64: 8.0}}, shape_change=1.0)
     budget = AdaptiveBudget(OnlineCostModel(cost), Calibration())
-    assert budget.padding_rows(EMPTY, 64) == 0, "no forward was before this one"
+    assert budget.padding_rows(EMPTY, 64) == 0, "there was no forward pass before this one"
     budget.observe_time(12, 64, 1.2)
     assert budget.padding_rows(EMPTY, 64) == 11
     assert budget.padding_rows(chain([5] * 5), 64) == 6
-    assert len(budget.trim(chain([5] * 20, [0.1] * 20), 64)) == 11, "rows up to the last one's cost nothing more"
+    assert len(budget.trim(chain([5] * 20, [0.1] * 20), 64)) == 11, "rows up to those of the last forward pass are free"
     budget.observe_time(64, 64, 8.0)
-    assert budget.padding_rows(EMPTY, 64) == 11, "to stay would cost more than to change, and 12 rows have become usual"
+    assert budget.padding_rows(EMPTY, 64) == 11, "staying costs more than changing; 12 rows are preferred"
 
 
-def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:
+def test_without_a_shape_change_cost_the_last_forward_pass_does_not_matter() -> None:
     budget = AdaptiveBudget(OnlineCostModel(KINKED), Calibration())
     before = budget.cost.next_seconds(64, 20)
     budget.observe_time(40, 64, KINKED.curve(64, 40)[-1])
@@ -153,7 +153,7 @@ def test_without_a_cost_of_change_the_last_forward_means_nothing() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2"])
-def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
+def test_padding_changes_no_text_and_is_not_counted_as_drafted(family: str) -> None:
     model = tiny_model(family)
     text, plain = steps_of(model, CHEAPER_BY_TWO, num_draft_tokens=0, drafter=Nothing)
     padded, steps = steps_of(model, CHEAPER_BY_TWO, drafter=Nothing)
@@ -165,42 +165,42 @@ def test_padding_changes_no_text_and_is_not_drafted(family: str) -> None:
     assert summarize(steps).drafted == 0
 
 
-def test_a_liar_is_believed_less_and_less_and_an_oracle_always() -> None:
+def test_a_wrong_drafter_loses_its_rows_and_an_oracle_keeps_them() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
     text, _ = steps_of(model, cost, num_draft_tokens=0)
-    known = Calibration()
-    lies = steps_within(measured(cost, known), model, lambda: WrongDrafter(text, 5))
+    prior = Calibration()
+    lies = steps_with_budget(adaptive(cost, prior), model, lambda: WrongDrafter(text, 5))
     drafted = [step.drafted for step in lies]
     assert max(drafted[1:4]) == 5
     assert drafted[20:] == [0] * len(drafted[20:])
-    again = steps_within(measured(cost, known), model, lambda: WrongDrafter(text, 5))
-    assert sum(step.drafted for step in again) == 0, "the next request knows what it was worth"
+    again = steps_with_budget(adaptive(cost, prior), model, lambda: WrongDrafter(text, 5))
+    assert sum(step.drafted for step in again) == 0, "the next request starts from the calibration of this one"
     said, truths = steps_of(model, cost, drafter=lambda: OracleDrafter(text, 5))
     assert said == text
     assert len(truths) == 1 + 10
 
 
-class Reformed(WrongDrafter):
-    """Lies for forty tokens, then tells the truth."""
+class LateTruthDrafter(WrongDrafter):
+    """Drafts wrong tokens for forty tokens, then the right ones."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """A lie or the truth, by how much has been said."""
+        """Return a wrong or a right draft, by the length of the context."""
         return super().propose(context, budget) if len(context) < 80 else OracleDrafter.propose(self, context, budget)
 
 
-def test_a_drafter_that_begins_to_tell_the_truth_is_noticed_without_having_been_tried() -> None:
+def test_a_drafter_that_becomes_right_is_noticed_without_verifying_its_rows() -> None:
     cost = StepCost({64: {1: 1.0, 2: 1.4, 64: 8.0}})
     model = tiny_model()
     text, _ = steps_of(model, cost, num_draft_tokens=0, max_new_tokens=160)
-    said, steps = steps_of(model, cost, drafter=lambda: Reformed(text, 5), max_new_tokens=160)
+    said, steps = steps_of(model, cost, drafter=lambda: LateTruthDrafter(text, 5), max_new_tokens=160)
     assert said == text
     lied = [step.drafted for step in steps[:40]]
-    assert sum(1 for drafted in lied if drafted) <= 10, "what does not pay is not tried again and again"
+    assert sum(1 for drafted in lied if drafted) <= 10, "a draft that does not pay is not verified repeatedly"
     assert summarize(steps[40:]).tokens_per_step > 2
 
 
-def test_calibration_moves_a_lying_drafters_chances_towards_the_truth() -> None:
+def test_calibration_moves_wrong_chances_towards_the_acceptance_rate() -> None:
     rng = random.Random(0)
     calibration = RequestCalibration(Calibration())
     for _ in range(300):
@@ -209,41 +209,41 @@ def test_calibration_moves_a_lying_drafters_chances_towards_the_truth() -> None:
     first, second = calibration.calibrate(chain([1, 2], [0.9, 0.8]))
     assert 0.15 < first < 0.45
     assert second < 0.2 * first
-    assert calibration.calibrate(chain([1], [0.02])) == [0.02], "other chances are believed as before"
+    assert calibration.calibrate(chain([1], [0.02])) == [0.02], "the other bins are unchanged"
 
 
-def test_rows_that_were_never_verified_are_judged_by_the_text() -> None:
-    known = Calibration()
-    calibration = RequestCalibration(known)
+def test_unverified_rows_are_calibrated_by_the_text() -> None:
+    prior = Calibration()
+    calibration = RequestCalibration(prior)
     calibration.calibrate(chain([1, 2, 3], [0.9, 0.8, 0.7]))
-    for token in (1, 2, 8):  # plain steps, one token each
+    for token in (1, 2, 8):  # plain steps of one token
         calibration.observe([token])
-    assert sum(known.trials) == pytest.approx(3, abs=0.01)
-    assert sum(known.hits) == pytest.approx(2, abs=0.01)
+    assert sum(prior.trials) == pytest.approx(3, abs=0.01)
+    assert sum(prior.hits) == pytest.approx(2, abs=0.01)
 
 
-def test_a_draft_that_is_judged_twice_before_the_text_goes_on_is_counted_once() -> None:
-    known = [Calibration(), Calibration()]
-    for times, calibration in enumerate(known, start=1):
+def test_a_draft_calibrated_twice_before_the_next_token_counts_once() -> None:
+    prior = [Calibration(), Calibration()]
+    for times, calibration in enumerate(prior, start=1):
         request = RequestCalibration(calibration)
         for _ in range(times):
             request.calibrate(chain([1, 2, 3]))
         request.observe([1, 9])
-    assert sum(known[0].trials) > 0
-    assert (known[0].trials, known[0].hits) == (known[1].trials, known[1].hits)
+    assert sum(prior[0].trials) > 0
+    assert (prior[0].trials, prior[0].hits) == (prior[1].trials, prior[1].hits)
 
 
-def test_a_child_is_never_likelier_than_its_parent() -> None:
+def test_a_calibrated_child_never_exceeds_its_parent() -> None:
     rng = random.Random(1)
     calibration = RequestCalibration(Calibration())
     for seed in range(50):
-        draft = tree(30, seed)
+        draft = random_tree(30, seed)
         chances = calibration.calibrate(draft)
         assert all(own <= (chances[up] if up != ROOT else 1) for own, up in zip(chances, draft.parents, strict=True))
         calibration.observe([rng.randrange(30) for _ in range(3)])
 
 
-def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_the_model() -> None:
+def test_requests_to_one_engine_share_costs_and_the_prior_of_their_drafter() -> None:
     model = tiny_model()
     engine = engine_of(model)
     first, second = (engine.budget(Blend(), None) for _ in range(2))
@@ -256,7 +256,7 @@ def test_what_one_request_learns_of_a_drafter_begins_the_next_one_and_ends_with_
     assert first.calibration is not second.calibration
 
 
-def test_a_number_fixes_the_rows_and_a_model_that_verifies_nothing_is_asked_for_none() -> None:
+def test_a_number_fixes_the_budget_and_a_model_without_verification_gets_zero() -> None:
     trees, nothing = tiny_model(), tiny_model("mamba")
     assert engine_of(trees).budget(Blend(), 7) == FixedBudget(7)
     assert engine_of(nothing).budget(Blend(), None) == FixedBudget(0)
@@ -264,21 +264,21 @@ def test_a_number_fixes_the_rows_and_a_model_that_verifies_nothing_is_asked_for_
     assert engine_of(trees).budget(Blend(), 7).padding_rows(EMPTY, 64) == 0
 
 
-def test_a_drafter_that_knows_nothing_of_the_budget_is_trimmed_all_the_same() -> None:
-    class Lavish(OracleDrafter):
-        """Ignores how many rows it was asked for."""
+def test_a_draft_larger_than_requested_is_trimmed() -> None:
+    class OversizedDrafter(OracleDrafter):
+        """Ignores the budget."""
 
         def propose(self, context: Tokens, budget: int) -> Draft:
             return chain(self.text[len(context) :][:100])
 
     model = tiny_model()
     text, _ = steps_of(model, FREE, num_draft_tokens=0)
-    said, steps = steps_of(model, FREE, drafter=lambda: Lavish(text, 0))
+    said, steps = steps_of(model, FREE, drafter=lambda: OversizedDrafter(text, 0))
     assert said == text
     assert max(step.drafted for step in steps) <= MAX_ROWS
 
 
-def test_the_cost_is_learned_from_real_steps() -> None:
+def test_the_cost_model_learns_from_real_steps() -> None:
     model = tiny_model()
     list(stream(model, [*range(40, 60)], max_new_tokens=30, do_sample=False, eos_token_id=None))
     budget = engine_of(model).budget(Blend(), None)
@@ -287,8 +287,8 @@ def test_the_cost_is_learned_from_real_steps() -> None:
     assert any(budget.cost.correction(rows) != 1 for rows in (1, 2, 4, 8, 16, 32, 64))
 
 
-def test_an_empty_draft_is_judged_by_nobody() -> None:
-    budget = measured(FREE)
+def test_an_empty_draft_is_not_counted() -> None:
+    budget = adaptive(FREE)
     assert budget.trim(EMPTY, 64) == EMPTY
     budget.observe_accepted(Accepted((), (1,)))
     assert sum(budget.calibration.prior.trials) == 0

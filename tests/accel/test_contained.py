@@ -1,4 +1,4 @@
-"""Runs of tokens in a text: found where they stand, and never across two tokens."""
+"""Containment of token sequences, which never matches across the bytes of two tokens."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from antiphon.accel.testing.tiny import byte_tokenizer
 from antiphon.accel.text.messages import tokenize_prompt
 
 
-def test_a_run_is_found_exactly_where_a_search_token_by_token_finds_it() -> None:
+def test_containment_equals_a_search_token_by_token() -> None:
     random = Random(0)
     for _ in range(500):
         text = [random.choice([0, 1, 256, 65536]) for _ in range(12)]
@@ -17,7 +17,7 @@ def test_a_run_is_found_exactly_where_a_search_token_by_token_finds_it() -> None
         assert (run in Contained(text)) == truth
 
 
-def test_a_reference_that_stands_in_the_prompt_is_indexed_once_and_drafts_as_well() -> None:
+def test_a_reference_contained_in_the_prompt_is_indexed_once() -> None:
     prompt, reference = [7, 1, 2, 3, 4, 5, 9, 1, 2], [1, 2, 3, 4, 5]
     drafter = SuffixMatch(recycling=False)
     drafter.begin(prompt, [reference])
@@ -29,10 +29,10 @@ def test_a_reference_that_stands_in_the_prompt_is_indexed_once_and_drafts_as_wel
     assert 8 in drafter.propose(prompt, 8).tokens
 
 
-def test_the_tokens_of_a_reference_are_read_off_the_prompt_that_holds_it() -> None:
+def test_the_tokens_of_a_reference_are_found_in_the_prompt_that_contains_it() -> None:
     tokenizer = byte_tokenizer()
-    read = tokenize("Read: bees dance \N{HONEYBEE}. And?", tokenizer)
-    assert tokenizer.decode(list(read.tokens_of("bees dance \N{HONEYBEE}."))) == "bees dance \N{HONEYBEE}."
-    assert read.tokens_of("wasps") == ()
-    assert read.tokens_of("") == ()
-    assert tokenize(read, tokenizer) is read
+    tokenized = tokenize_prompt("Read: bees dance \N{HONEYBEE}. And?", tokenizer)
+    assert tokenizer.decode(list(tokenized.tokens_of("bees dance \N{HONEYBEE}."))) == "bees dance \N{HONEYBEE}."
+    assert tokenized.tokens_of("wasps") == ()
+    assert tokenized.tokens_of("") == ()
+    assert tokenize_prompt(tokenized, tokenizer) is tokenized

@@ -1,4 +1,4 @@
-"""LLMA: one chain, copied from where a reference matches."""
+"""LLMA: one chain, copied from a matching position in a reference."""
 
 from typing import Any
 
@@ -19,20 +19,20 @@ def copied(answer: list[int], references: tuple[tuple[int, ...], ...] = REFERENC
     return draft.tokens
 
 
-def emitted(tie: Any) -> list[tuple[int, tuple[int, ...]]]:
-    """Draft rows and emitted tokens of every step, the model saying X B C H K J and the end."""
+def steps_of(tie: Any) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the draft rows and emitted tokens of every step; the model emits X B C H K J and the end."""
     recording = Recording((), REFERENCES, (X, B, C, H, K, J, EOS))
     return [
         (step.drafted, step.tokens) for step in replay_steps(recording, Copying(n=1, k=3, tie=tie), num_draft_tokens=32)
     ]
 
 
-def test_the_first_of_equal_matches_is_copied_step_by_step() -> None:
-    assert emitted("first") == [(0, (X,)), (0, (B,)), (3, (C, H)), (1, (K, J)), (0, (EOS,))]
+def test_tie_first_copies_the_first_match_step_by_step() -> None:
+    assert steps_of("first") == [(0, (X,)), (0, (B,)), (3, (C, H)), (1, (K, J)), (0, (EOS,))]
 
 
-def test_the_last_of_equal_matches_saves_a_step_here_and_says_the_same() -> None:
-    assert emitted("last") == [(0, (X,)), (0, (B,)), (3, (C, H, K, J)), (0, (EOS,))]
+def test_tie_last_saves_a_step_here_and_emits_the_same_tokens() -> None:
+    assert steps_of("last") == [(0, (X,)), (0, (B,)), (3, (C, H, K, J)), (0, (EOS,))]
 
 
 def test_the_longest_match_wins_over_an_earlier_shorter_one() -> None:
@@ -47,7 +47,7 @@ def test_a_copy_never_crosses_into_the_next_reference() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_k_is_how_many_tokens_are_copied(k: int) -> None:
+def test_k_is_the_number_of_copied_tokens(k: int) -> None:
     assert copied([A], k=k) == (B, C, D, E)[:k]
 
 
@@ -70,20 +70,20 @@ def test_at_most_max_n_tokens_are_compared() -> None:
     assert copied([X, B, C, D], references, max_n=3) == (K,)
 
 
-def test_a_match_that_nothing_follows_is_passed_over() -> None:
+def test_a_match_without_continuation_is_skipped() -> None:
     references = ((A, B), (C, B, D))
     assert copied([A, B], references) == (D,)
     assert copied([A, B], references, strict_official=True) == ()
 
 
-def test_the_official_first_match_counts_even_at_the_end_of_a_reference() -> None:
+def test_strict_official_uses_the_first_match_even_at_the_end_of_a_reference() -> None:
     references = ((A, B), (A, B, D))
     assert copied([A, B], references) == (D,)
     assert copied([A, B], references, strict_official=True) == ()
     assert copied([A, B], references, strict_official=True, tie="last") == (D,)
 
 
-def test_only_generated_tokens_are_looked_up_unless_the_prompt_may_help() -> None:
+def test_only_generated_tokens_are_looked_up_unless_use_prompt_tail() -> None:
     for use_prompt_tail, tokens in ((False, ()), (True, (C, H, K))):
         copying = Copying(use_prompt_tail=use_prompt_tail)
         copying.begin([X, G, B], REFERENCES)
@@ -110,7 +110,7 @@ def test_random_ties_are_the_same_for_the_same_seed_in_every_request() -> None:
     assert len(set(first)) > 5
 
 
-def test_a_longer_match_is_trusted_more() -> None:
+def test_a_longer_match_has_higher_chances() -> None:
     copying = Copying()
     copying.begin([], REFERENCES)
     short, long = copying.propose([X, B], 3), copying.propose([A, B], 3)

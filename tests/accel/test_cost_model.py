@@ -1,4 +1,4 @@
-"""The cost of a step is measured on real forwards, of as many rows as the model can verify, and kept for next time."""
+"""Cost model: measured on real forward passes, stored for later processes, and corrected by real steps."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from antiphon.accel.drafting.budget import AdaptiveBudget
 from antiphon.accel.drafting.cost_model import FixedCostModel, OnlineCostModel, StepCost
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.torch import cost_store
-from antiphon.accel.engines.torch.cost_measurement import STEPS, measure
-from antiphon.accel.engines.torch.cost_store import describe, file_of, kept, load, save
+from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION, measure_step_cost
+from antiphon.accel.engines.torch.cost_store import cost_file, cost_key, load, load_credible, save
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.testing.tiny import tiny_model
@@ -24,76 +24,80 @@ COST = StepCost({100: {1: 1.0, 2: 1.5, 4: 2.0}, 200: {1: 1.5, 4: 4.0}})
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [(1, 1.0), (2, 1.5), (3, 1.75), (4, 2.0), (6, 2.5)])
-def test_between_what_was_measured_lies_a_line_and_beyond_the_last_it_goes_on(rows: int, seconds: float) -> None:
+def test_costs_are_interpolated_linearly_and_extrapolated_beyond_the_last_point(rows: int, seconds: float) -> None:
     assert COST.curve(100, rows)[-1] == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("context", "rows", "seconds"), [(200, 4, 4.0), (150, 4, 3.0), (150, 1, 1.25), (300, 1, 2.0)])
-def test_contexts_are_on_a_line_too(context: int, rows: int, seconds: float) -> None:
+def test_costs_are_linear_in_the_context_length(context: int, rows: int, seconds: float) -> None:
     assert COST.curve(context, rows)[-1] == pytest.approx(seconds)
 
 
-def test_rows_that_a_longer_context_lacks_keep_their_ratio_to_the_shorter_one() -> None:
+def test_rows_missing_at_a_longer_context_keep_their_ratio_to_the_shorter_one() -> None:
     assert COST.curve(200, 2)[-1] == pytest.approx(1.5 * (1.5 + (2.0 - 1.5) / 3))
     assert COST.ratio(4, 200) == pytest.approx(4.0 / 1.5)
 
 
-def test_a_cost_in_json_has_milliseconds_and_ratios_by_context_and_rows() -> None:
+def test_as_dict_has_milliseconds_and_ratios_by_context_and_rows() -> None:
     assert COST.as_dict() == {
         "100": {"rows": [1, 2, 4], "ms": [1000, 1500, 2000], "ratio": [1.0, 1.5, 2.0]},
         "200": {"rows": [1, 4], "ms": [1500, 4000], "ratio": [1.0, 2.667]},
     }
 
 
-def texts_of(model: Any) -> Callable[[], TorchSequence]:
-    """Makes sequences of one model, whose self-test is over."""
+def sequences_of(model: Any) -> Callable[[], TorchSequence]:
+    """Return a factory of sequences of one model whose self-test is done."""
     traits = engine_of(model).traits
     return lambda: TorchSequence(model, traits)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bloom", "mamba2", "zamba2", "llama4"])
-def test_every_number_of_rows_is_fed_after_every_context(family: str) -> None:
+def test_every_number_of_rows_is_measured_after_every_context(family: str) -> None:
     model = tiny_model(family)
-    make = texts_of(model)
+    make = sequences_of(model)
     fed: list[int] = []
     model.register_forward_hook(lambda *call: fed.append(call[2]["input_ids"].shape[1]), with_kwargs=True)
-    cost = measure(make, rows=(2, 6), contexts=(20, 90), seconds=20)
+    cost = measure_step_cost(make, rows=(2, 6), contexts=(20, 90), seconds=20)
     assert {context: list(row) for context, row in cost.seconds.items()} == {20: [1, 2, 6], 90: [1, 2, 6]}
     assert all(seconds > 0 for row in cost.seconds.values() for seconds in row.values())
-    assert fed[:2] == [16, 16], "most of a context is not read"
-    assert all(fed.count(rows) >= 2 * 2 for rows in (1, 2, 6)), "one forward of a kind is not enough"
+    assert fed[:2] == [16, 16], "most of the context is not prefilled"
+    assert all(fed.count(rows) >= 2 * 2 for rows in (1, 2, 6)), "each number of rows is measured several times"
     assert fed.count(6) <= 2 * 6
 
 
-def test_a_longer_context_is_really_there() -> None:
+def test_a_longer_context_is_really_in_the_cache() -> None:
     model = tiny_model("llama", max_position_embeddings=4096)
     seen: list[int] = []
     model.register_forward_pre_hook(
         lambda *call: seen.append(call[2]["past_key_values"].get_seq_length()), with_kwargs=True
     )
-    measure(texts_of(model), rows=(2,), contexts=(64, 1024), seconds=0)
+    measure_step_cost(sequences_of(model), rows=(2,), contexts=(64, 1024), seconds=0)
     assert {64, 1024} <= {length - length % 64 for length in seen}
 
 
-def test_where_time_is_short_a_plain_step_and_the_first_kinds_of_rows_are_measured_all_the_same() -> None:
-    assert {k: list(v) for k, v in measure(texts_of(tiny_model()), seconds=0).seconds.items()} == {64: [1, 2, 32]}
+def test_without_time_a_plain_step_and_the_first_row_counts_are_still_measured() -> None:
+    assert {k: list(v) for k, v in measure_step_cost(sequences_of(tiny_model()), seconds=0).seconds.items()} == {
+        64: [1, 2, 32]
+    }
 
 
-def test_a_model_that_verifies_nothing_costs_what_a_plain_step_costs() -> None:
-    assert list(measure(texts_of(tiny_model("mamba")), contexts=(20,)).seconds[20]) == [1]
+def test_a_model_without_verification_is_measured_for_plain_steps_only() -> None:
+    assert list(measure_step_cost(sequences_of(tiny_model("mamba")), contexts=(20,)).seconds[20]) == [1]
 
 
 @pytest.mark.parametrize(
     ("positions", "context", "counts"), [(512, 300, [1, 8, 32]), (72, 22, [1, 8, 32]), (30, 1, [1, 8])]
 )
-def test_no_row_stands_where_the_model_has_no_position(positions: int, context: int, counts: list[int]) -> None:
-    model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # it fails beyond its table
-    cost = measure(texts_of(model), rows=(8, 32), contexts=(300,))
+def test_no_row_is_measured_beyond_the_last_position_of_the_model(
+    positions: int, context: int, counts: list[int]
+) -> None:
+    model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # fails beyond its table
+    cost = measure_step_cost(sequences_of(model), rows=(8, 32), contexts=(300,))
     assert {key: list(row) for key, row in cost.seconds.items()} == {context: counts}
 
 
-def test_no_row_stands_beyond_a_switch_of_rotary_frequencies() -> None:
-    cost = measure(texts_of(tiny_model("phi3-longrope")), rows=(8,), contexts=(300,))
+def test_no_row_is_measured_beyond_a_switch_of_rotary_frequencies() -> None:
+    cost = measure_step_cost(sequences_of(tiny_model("phi3-longrope")), rows=(8,), contexts=(300,))
     assert {key: list(row) for key, row in cost.seconds.items()} == {52 - 8 - 2 * 6: [1, 8]}
 
 
@@ -105,9 +109,9 @@ def test_no_row_stands_beyond_a_switch_of_rotary_frequencies() -> None:
         ({"rows": (0, 4)}, r"rows is \(0, 4\)"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_invalid_contexts_and_row_counts_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        measure(texts_of(tiny_model()), **options)
+        measure_step_cost(sequences_of(tiny_model()), **options)
 
 
 @pytest.fixture
@@ -118,48 +122,48 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def _undoubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is measured is kept and taken: on a busy machine a tiny model's steps may look as no idle one's do."""
-    monkeypatch.setattr(cost_store, "LEAST", inf)
+    """Accept every measurement: on a busy machine the steps of a tiny model can look implausible."""
+    monkeypatch.setattr(cost_store, "MIN_SECONDS", inf)
 
 
 @pytest.mark.usefixtures("_undoubted")
-def test_a_cost_is_measured_once_for_all_processes(cache: Path) -> None:
+def test_costs_are_measured_once_for_all_processes(cache: Path) -> None:
     other = tiny_model()
     first = engine_of(other).step_cost()
     (path,) = (cache / "antiphon" / "step-costs").iterdir()
-    model = tiny_model()  # another object, as in another process
+    model = tiny_model()  # a new object, as in another process
     fed: list[object] = []
     model.register_forward_hook(lambda *call: fed.append(call))
     assert engine_of(model).step_cost().seconds == first.seconds
     assert fed == []
     assert engine_of(model).step_cost(remeasure=True).seconds != first.seconds
-    assert load(path, describe(model, 0)) is not None
-    assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
+    assert load(path, cost_key(model)) is not None
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "no temporary file is left"
 
 
 @pytest.mark.usefixtures("_undoubted")
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"seconds": {}}', '{"seconds": {"64": {"2": 1.0}}}', "\x00"])
-def test_a_file_that_is_not_whole_is_measured_again(cache: Path, content: str) -> None:
+def test_costs_are_measured_again_if_their_file_is_damaged(cache: Path, content: str) -> None:
     model = tiny_model()
-    path = file_of(describe(model, 0))
+    path = cost_file(cost_key(model))
     path.parent.mkdir(parents=True)
     path.write_text(content)
     cost = engine_of(model).step_cost()
     assert 1 in cost.seconds[64]
-    assert json.loads(path.read_text())["key"] == describe(model, 0)
+    assert json.loads(path.read_text())["key"] == cost_key(model)
 
 
-def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path) -> None:
-    key = describe(tiny_model(), 0)
-    others = [describe(tiny_model("gpt2"), 0), describe(tiny_model(intermediate_size=80), 0)]
-    others.append(describe(tiny_model(attn_implementation="eager"), 0))
+def test_costs_of_another_model_machine_or_setting_are_never_used(cache: Path) -> None:
+    key = cost_key(tiny_model())
+    others = [cost_key(tiny_model("gpt2")), cost_key(tiny_model(intermediate_size=80))]
+    others.append(cost_key(tiny_model(attn_implementation="eager")))
     half: Any = tiny_model()
-    others.append(describe(half.to(torch.bfloat16), 0))
-    others += [describe(tiny_model(), 0, steps=STEPS + 1), describe(tiny_model(), 3)]
-    assert len({file_of(each) for each in [key, *others]}) == 7
-    assert describe(tiny_model(seed=5), 0) == key, "weights do not change what a forward costs"
-    save(file_of(key), key, COST)
-    assert load(file_of(key), others[0]) is None
+    others.append(cost_key(half.to(torch.bfloat16)))
+    others.append(cost_key(tiny_model(), step_version=STEP_VERSION + 1))
+    assert len({cost_file(each) for each in [key, *others]}) == 6
+    assert cost_key(tiny_model(seed=5)) == key, "weights do not change what a forward costs"
+    save(cost_file(key), key, COST)
+    assert load(cost_file(key), others[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -176,26 +180,26 @@ def test_the_cost_of_another_model_machine_or_setting_is_never_taken(cache: Path
         (StepCost({100: {1: 1e-3, 2: 1e-2, 4: 1e-3}}, shape_change=1.0), 1e-4, True),
     ],
 )
-def test_what_was_measured_while_others_had_the_machine_is_not_taken(
+def test_costs_measured_on_a_busy_machine_are_not_used(
     tmp_path: Path, cost: StepCost, plain: float, is_taken: bool
 ) -> None:
     path, key, asked = tmp_path / "cost.json", {"model": "one"}, list[int]()
     save(path, key, cost)
-    found = kept(path, key, lambda context: asked.append(context) or plain)  # type: ignore[func-returns-value]
+    found = load_credible(path, key, lambda context: asked.append(context) or plain)  # type: ignore[func-returns-value]
     assert (None if found is None else found.seconds) == (cost.seconds if is_taken else None)
     assert asked in ([], [next(iter(cost.seconds))])
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
-def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_are_measured_even_if_the_cache_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self")
     model = tiny_model()
     assert 1 in engine_of(model).step_cost().seconds[64]
 
 
-def test_a_cost_given_by_hand_is_believed() -> None:
+def test_given_costs_are_neither_measured_nor_corrected() -> None:
     model = tiny_model()
-    texts_of(model)
+    sequences_of(model)
     fed: list[object] = []
     model.register_forward_hook(lambda *call: fed.append(call))
     budget = engine_of(model).budget(Nothing(), None, COST)
@@ -206,20 +210,20 @@ def test_a_cost_given_by_hand_is_believed() -> None:
     assert fed == [], "nothing is measured"
 
 
-def running() -> OnlineCostModel:
+def online_model() -> OnlineCostModel:
     return OnlineCostModel(StepCost({64: {1: 1.0, 8: 1.0, 64: 1.0}}))
 
 
-def test_what_slows_every_forward_alike_changes_no_ratio() -> None:
-    cost = running()
+def test_a_slowdown_of_all_forward_passes_changes_no_ratio() -> None:
+    cost = online_model()
     for _ in range(400):
         for rows in (1, 8):
             cost.observe(rows, 64, 3.0)
     assert cost.correction(8) == pytest.approx(cost.correction(1), rel=0.02)
 
 
-def test_a_wrong_curve_is_corrected_by_what_steps_really_cost() -> None:
-    cost = running()
+def test_a_wrong_curve_is_corrected_by_real_steps() -> None:
+    cost = online_model()
     for _ in range(100):
         cost.observe(1, 64, 1.0)
         cost.observe(8, 64, 2.0)
@@ -227,16 +231,16 @@ def test_a_wrong_curve_is_corrected_by_what_steps_really_cost() -> None:
     assert 1.7 < seconds[7] / seconds[0] < 2.2
 
 
-def test_neither_the_first_forward_of_a_shape_nor_a_pause_counts_for_much() -> None:
-    cost = running()
+def test_the_first_forward_pass_of_a_shape_is_ignored_and_a_pause_is_clipped() -> None:
+    cost = online_model()
     cost.observe(8, 64, 100.0)
     assert cost.correction(8) == 1.0
     cost.observe(8, 64, 100.0)
     assert cost.correction(8) < 1.06
 
 
-def test_a_correction_that_is_not_renewed_fades() -> None:
-    cost = running()
+def test_corrections_decay_unless_renewed() -> None:
+    cost = online_model()
     for _ in range(50):
         cost.observe(1, 64, 1.0)
         cost.observe(8, 64, 2.0)

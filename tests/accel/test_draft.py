@@ -1,4 +1,4 @@
-"""The words of drafting."""
+"""Draft trees: validation, trimming, merging, ordering and verification."""
 
 import random
 from dataclasses import replace
@@ -10,7 +10,7 @@ from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_fi
 from antiphon.accel.drafting.verify import verify
 
 
-def bush(seed: int, rows: int = 12) -> Draft:
+def random_tree(seed: int, rows: int = 12) -> Draft:
     chance = random.Random(seed)
     parents = [chance.randint(ROOT, row - 1) for row in range(rows)]
     chances: list[float] = []
@@ -35,21 +35,21 @@ def paths(draft: Draft) -> set[tuple[int, ...]]:
         ((1,), (-1,), (1.0,), 2, "num_probes is 2"),
     ],
 )
-def test_an_impossible_draft_is_refused(
+def test_invalid_drafts_are_refused(
     tokens: tuple[int, ...], parents: tuple[int, ...], chances: tuple[float, ...], probes: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Draft(tokens, parents, chances, probes)
 
 
-def test_of_rows_with_equal_paths_the_first_counts_and_has_the_children_of_all() -> None:
+def test_the_first_of_rows_with_equal_paths_has_the_children_of_all() -> None:
     draft = Draft((7, 7, 8, 9, 9, 6), (-1, -1, 0, 1, 0, 4), (1.0,) * 6)
     assert draft.children == {ROOT: {7: 0}, 0: {8: 2, 9: 3}, 3: {6: 5}}
     assert draft.depths == [1, 1, 2, 2, 2, 3]
     assert most_likely_chain(draft) == chain([7, 8])
 
 
-def test_a_probe_may_be_accepted_where_it_holds_a_token_and_never_where_it_holds_none() -> None:
+def test_a_probe_with_a_token_can_be_accepted_and_a_mask_token_cannot() -> None:
     draft = Draft((7, 8, -1), (-1, 0, 1), (1.0, 0.1, 0.1), num_probes=2)
     chosen = iter([7, 8, 9])
     assert verify(draft, lambda row: next(chosen), lambda token: False) == Accepted((0, 1), (7, 8, 9))
@@ -57,8 +57,8 @@ def test_a_probe_may_be_accepted_where_it_holds_a_token_and_never_where_it_holds
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_trimming_keeps_the_likeliest_rows_and_whole_paths(seed: int) -> None:
-    draft = bush(seed)
+def test_trim_keeps_the_most_likely_rows_and_whole_paths(seed: int) -> None:
+    draft = random_tree(seed)
     for rows in range(len(draft) + 2):
         kept = trim(draft, rows, depth=9)
         assert len(kept) == min(rows, len(draft))
@@ -67,51 +67,53 @@ def test_trimming_keeps_the_likeliest_rows_and_whole_paths(seed: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_trimming_by_depth_drops_exactly_what_is_deeper(depth: int) -> None:
-    draft = bush(3)
+def test_trim_by_depth_drops_exactly_the_deeper_rows(depth: int) -> None:
+    draft = random_tree(3)
     kept = trim(draft, 99, depth)
     assert max(kept.depths, default=0) <= depth
     assert paths(kept) == {path for path in paths(draft) if len(path) <= depth}
 
 
-ASKING = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1), num_probes=4)
+WITH_PROBES = Draft((1, 2, 6, 7, 8, 9), (-1, 0, -1, 2, 0, 1), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1), num_probes=4)
 """Candidates 1 and 2, a chain; probes 6 and 7 below the root, 8 below 1, 9 below 2."""
 
 
-def test_a_candidate_is_trimmed_with_the_probes_below_it() -> None:
-    assert ASKING.probes_below == {ROOT: [2, 3], 0: [4], 1: [5]}
-    assert trim(ASKING, 6, 3) == ASKING
+def test_trim_drops_a_candidate_together_with_its_probes() -> None:
+    assert WITH_PROBES.probes_below == {ROOT: [2, 3], 0: [4], 1: [5]}
+    assert trim(WITH_PROBES, 6, 3) == WITH_PROBES
     for rows in (4, 5):
-        assert trim(ASKING, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3)
+        assert trim(WITH_PROBES, rows, 3) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3)
     for rows in (2, 3):
-        assert trim(ASKING, rows, 3) == Draft((6, 7), (-1, 0), (0.1, 0.1), num_probes=2)
-    assert trim(ASKING, 1, 3) == Draft((1,), (-1,), (0.9,))
+        assert trim(WITH_PROBES, rows, 3) == Draft((6, 7), (-1, 0), (0.1, 0.1), num_probes=2)
+    assert trim(WITH_PROBES, 1, 3) == Draft((1,), (-1,), (0.9,))
 
 
-def test_probes_go_together_where_one_of_them_is_too_deep() -> None:
-    assert trim(ASKING, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
-    assert trim(ASKING, 6, 1) == Draft((1,), (-1,), (0.9,))
-    assert trim(ASKING, 6, 2, probe_depth=3) == ASKING
-    assert trim(ASKING, 6, 1, probe_depth=2) == Draft((1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3)
+def test_trim_drops_all_probes_if_one_is_too_deep() -> None:
+    assert trim(WITH_PROBES, 6, 2) == Draft((1, 2), (-1, 0), (0.9, 0.2))
+    assert trim(WITH_PROBES, 6, 1) == Draft((1,), (-1,), (0.9,))
+    assert trim(WITH_PROBES, 6, 2, probe_depth=3) == WITH_PROBES
+    assert trim(WITH_PROBES, 6, 1, probe_depth=2) == Draft(
+        (1, 6, 7, 8), (-1, -1, 1, 0), (0.9, 0.1, 0.1, 0.1), num_probes=3
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_trimmed_of_a_draft_with_probes_fits_and_lacks_no_probe_below_what_is_kept(seed: int) -> None:
-    draft = replace(bush(seed, 14), tokens=tuple(range(14)), num_probes=7)  # a token is its own row
+def test_a_trimmed_draft_with_probes_fits_and_keeps_all_probes_of_its_rows(seed: int) -> None:
+    draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=7)  # a token is its own row
     for rows in range(len(draft) + 1):
         kept = trim(draft, rows, depth=14)
         assert len(kept) <= rows
         assert paths(kept) <= paths(draft)
         assert trim(kept, rows, depth=14) == kept
         candidates = [ROOT, *kept.tokens[: kept.num_candidates]]
-        asked = {probe for row in candidates for probe in draft.probes_below.get(row, ())}
-        assert set(kept.tokens[kept.num_candidates :]) == (asked if kept.num_probes else set())
+        probes = {probe for row in candidates for probe in draft.probes_below.get(row, ())}
+        assert set(kept.tokens[kept.num_candidates :]) == (probes if kept.num_probes else set())
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("probes", [0, 4])
-def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(seed: int, probes: int) -> None:
-    draft = replace(bush(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # a token is its own row
+def test_depth_first_order_keeps_all_paths_and_puts_first_children_behind_their_parent(seed: int, probes: int) -> None:
+    draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # a token is its own row
     if any(parent >= draft.num_candidates for parent in draft.parents[draft.num_candidates :]):
         draft = replace(draft, parents=(*draft.parents[: draft.num_candidates], *(ROOT,) * probes))
     ordered = reorder_depth_first(draft)
@@ -127,41 +129,45 @@ def test_depth_first_every_path_stays_and_the_first_children_stand_side_by_side(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_part_in_that_order_is_cut_and_ordered_at_once(seed: int) -> None:
-    draft = bush(seed, 14)
+def test_take_rows_depth_first_equals_taking_rows_and_then_reordering(seed: int) -> None:
+    draft = random_tree(seed, 14)
     kept = [row for row in range(14) if draft.chances[row] > 0.1]
     kept = [row for row in kept if draft.parents[row] in (ROOT, *kept)]
     assert take_rows_depth_first(draft, kept) == reorder_depth_first(take_rows(draft, kept))
-    asking = replace(draft, num_probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
+    with_probes = replace(draft, num_probes=3, parents=(*draft.parents[:11], ROOT, 11, ROOT))
     kept = [*(row for row in kept if row < 11), 11, 12, 13]
-    assert take_rows_depth_first(asking, kept) == reorder_depth_first(take_rows(asking, kept))
+    assert take_rows_depth_first(with_probes, kept) == reorder_depth_first(take_rows(with_probes, kept))
 
 
-def test_a_draft_made_without_checks_is_the_same_and_knows_its_shape_by_itself() -> None:
+def test_an_unchecked_draft_equals_a_checked_one() -> None:
     checked = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3), num_probes=1)
-    trusted = Draft.unchecked(checked.tokens, checked.parents, checked.chances, 1)
-    assert (trusted, hash(trusted), repr(trusted)) == (checked, hash(checked), repr(checked))
-    assert trusted.depths == checked.depths == [1, 2, 1]
-    assert trusted.children is trusted.children
-    assert trusted.depths is trusted.depths
-    assert replace(trusted, tokens=(7, 7, 7)).children == {ROOT: {7: 0}, 0: {7: 1}}, "nothing of the old one is left"
+    unchecked = Draft.unchecked(checked.tokens, checked.parents, checked.chances, 1)
+    assert (unchecked, hash(unchecked), repr(unchecked)) == (checked, hash(checked), repr(checked))
+    assert unchecked.depths == checked.depths == [1, 2, 1]
+    assert unchecked.children is unchecked.children
+    assert unchecked.depths is unchecked.depths
+    assert replace(unchecked, tokens=(7, 7, 7)).children == {ROOT: {7: 0}, 0: {7: 1}}, (
+        "no cached value of the old draft is copied"
+    )
 
 
-def test_depth_first_a_tree_in_order_of_chance_has_its_likeliest_path_in_front() -> None:
+def test_depth_first_order_puts_the_most_likely_path_first() -> None:
     draft = Draft((1, 2, 3, 4, 5, 6), (-1, 0, -1, 0, 1, 2), (0.6, 0.5, 0.4, 0.1, 0.09, 0.08))
-    assert reorder_depth_first(draft) == Draft((1, 2, 5, 4, 3, 6), (-1, 0, 1, 0, -1, 4), (0.6, 0.5, 0.09, 0.1, 0.4, 0.08))
+    assert reorder_depth_first(draft) == Draft(
+        (1, 2, 5, 4, 3, 6), (-1, 0, 1, 0, -1, 4), (0.6, 0.5, 0.09, 0.1, 0.4, 0.08)
+    )
     assert reorder_depth_first(EMPTY) is EMPTY
 
 
-def test_the_likeliest_chain_follows_the_best_child_from_the_root() -> None:
+def test_the_most_likely_chain_follows_the_best_child_from_the_root() -> None:
     draft = Draft((1, 2, 3, 4, 5), (-1, -1, 1, 1, 3), (0.4, 0.6, 0.2, 0.4, 0.1))
     assert most_likely_chain(draft) == Draft((2, 4, 5), (-1, 0, 1), (0.6, 0.4, 0.1))
     assert most_likely_chain(EMPTY) == EMPTY
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_merging_keeps_every_path_once_with_its_best_chance(seed: int) -> None:
-    one, two = bush(seed), bush(seed + 100)
+def test_merge_keeps_every_path_once_with_its_highest_chance(seed: int) -> None:
+    one, two = random_tree(seed), random_tree(seed + 100)
     both = merge(one, two)
     assert paths(both) == paths(one) | paths(two)
     assert len(both) == len(paths(both))
@@ -173,10 +179,10 @@ def test_a_chain_is_one_path() -> None:
     assert chain([]) == EMPTY
 
 
-def test_merged_probes_follow_all_candidates_and_stay_rows_of_their_own() -> None:
+def test_merged_probes_follow_all_candidates_and_stay_separate_rows() -> None:
     other = Draft((1, 3, 6), (-1, -1, 1), (0.4, 0.3, 0.2), num_probes=2)
-    assert merge(ASKING, other) == Draft(
+    assert merge(WITH_PROBES, other) == Draft(
         (1, 2, 6, 7, 8, 9, 3, 6), (-1, 0, -1, 2, 0, 1, -1, 6), (0.9, 0.2, 0.1, 0.1, 0.1, 0.1, 0.3, 0.2), num_probes=6
     )
-    assert merge(chain([6]), ASKING).num_probes == ASKING.num_probes
-    assert paths(merge(other, ASKING)) == paths(other) | paths(ASKING)
+    assert merge(chain([6]), WITH_PROBES).num_probes == WITH_PROBES.num_probes
+    assert paths(merge(other, WITH_PROBES)) == paths(other) | paths(WITH_PROBES)

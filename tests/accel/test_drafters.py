@@ -1,4 +1,4 @@
-"""What every drafter promises, whatever it drafts from."""
+"""Properties that every drafter has."""
 
 import random
 import subprocess
@@ -23,7 +23,7 @@ from antiphon.accel.drafting.drafters import (
     make_drafter,
 )
 
-VOCABULARY = 12
+VOCAB_SIZE = 12
 FACTORIES: dict[str, DrafterFactory] = {
     **DRAFTERS,
     "blend+lookahead": partial(Blend, window=WINDOW),
@@ -32,17 +32,17 @@ FACTORIES: dict[str, DrafterFactory] = {
 
 
 def texts(seed: int) -> tuple[list[int], list[list[int]], list[int]]:
-    """A prompt, references of all lengths from 0 on, and an answer, all of few tokens so that much repeats."""
+    """Return a prompt, references of lengths from 0 on, and an answer, of a small vocabulary so that n-grams repeat."""
     chance = random.Random(seed)
 
     def text(length: int) -> list[int]:
-        return [chance.randrange(VOCABULARY) for _ in range(length)]
+        return [chance.randrange(VOCAB_SIZE) for _ in range(length)]
 
     return text(chance.randrange(1, 20)), [text(length) for length in (0, 1, 2, 30, chance.randrange(60))], text(40)
 
 
 def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]], answer: list[int]) -> list[Draft]:
-    """The drafts of a run in which the model says ``answer``, one to three tokens a step, with budgets of all sorts."""
+    """Return the drafts of a run in which the model emits ``answer``, one to three tokens per step."""
     drafter.begin(prompt, references)
     context = list(prompt)
     made: list[Draft] = []
@@ -51,17 +51,17 @@ def drafts(drafter: Drafter, prompt: list[int], references: Sequence[list[int]],
         context += new
         drafter.observe(made[-1] if made else Draft(), Accepted(tuple(range(len(new) - 1)), tuple(new)), None)
         made.append(drafter.propose(context, (0, 1, 2, 7, 32)[step % 5]))
-        assert made[-1].num_candidates <= (0, 1, 2, 7, 32)[step % 5], "probes are weighed by the budget itself"
+        assert made[-1].num_candidates <= (0, 1, 2, 7, 32)[step % 5], "probes do not count"
     return made
 
 
 @pytest.mark.parametrize("name", FACTORIES)
 @pytest.mark.parametrize("seed", range(10))
-def test_drafts_obey_the_laws(name: str, seed: int) -> None:
+def test_drafts_are_valid_trees_whose_chances_are_consistent(name: str, seed: int) -> None:
     for draft in map(without_probes, drafts(FACTORIES[name](), *texts(seed))):
         siblings = list(zip(draft.parents, draft.tokens, strict=True))
         assert len(set(siblings)) == len(siblings), "siblings carry distinct tokens"
-        assert all(0 <= token < VOCABULARY for token in draft.tokens)
+        assert all(0 <= token < VOCAB_SIZE for token in draft.tokens)
         assert all(0 < chance <= 1 for chance in draft.chances)
         for row, parent in enumerate(draft.parents):
             assert parent < row
@@ -72,14 +72,14 @@ def test_drafts_obey_the_laws(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_a_drafter_that_begins_again_has_forgotten_everything(name: str) -> None:
+def test_begin_forgets_the_previous_request(name: str) -> None:
     used, fresh = FACTORIES[name](), FACTORIES[name]()
     drafts(used, *texts(1))
     assert drafts(used, *texts(2)) == drafts(fresh, *texts(2))
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_a_drafter_reads_and_does_not_write(name: str) -> None:
+def test_a_drafter_does_not_modify_its_inputs(name: str) -> None:
     prompt, references, answer = texts(3)
     before = (list(prompt), [list(reference) for reference in references], list(answer))
     drafts(FACTORIES[name](), prompt, references, answer)
@@ -87,16 +87,16 @@ def test_a_drafter_reads_and_does_not_write(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_nothing_to_draft_from_is_an_empty_draft(name: str) -> None:
+def test_without_any_text_the_draft_is_empty(name: str) -> None:
     drafter = FACTORIES[name]()
     drafter.begin([], [])
     assert len(drafter.propose([], 32)) == 0
     drafter.begin([5], [[], []])
-    assert drafter.propose([5], 32).num_candidates <= 1  # the one token there is, at most
+    assert drafter.propose([5], 32).num_candidates <= 1  # at most the only known token
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_asking_twice_gives_the_same_draft(name: str) -> None:
+def test_propose_twice_gives_the_same_draft(name: str) -> None:
     prompt, references, answer = texts(4)
     drafter = FACTORIES[name]()
     drafter.begin(prompt, references)
@@ -118,7 +118,7 @@ def test_nothing_never_drafts() -> None:
     assert all(len(draft) == 0 for draft in drafts(Nothing(), *texts(6)))
 
 
-def test_drafters_go_by_their_names_and_take_the_options_that_are_theirs() -> None:
+def test_make_drafter_takes_names_and_refuses_options_of_other_drafters() -> None:
     assert make_drafter("trie") is Trie
     assert make_drafter("blend") is Blend
     blend, lookahead = (
@@ -140,13 +140,13 @@ def test_drafters_go_by_their_names_and_take_the_options_that_are_theirs() -> No
         make_drafter("trie", bita=masks)
     with pytest.raises(ValueError, match="A window is for the drafters lookahead and blend, and this is 'bita'"):
         make_drafter("bita", bita=masks, window=(5, 3, 5))
-    with pytest.raises(ValueError, match="Only lookahead can do without the n-grams of its texts, and this is 'blend'"):
+    with pytest.raises(ValueError, match="prompt_as_reference=False is for the drafter lookahead, and this is 'blend'"):
         make_drafter("blend", prompt_as_reference=False)
     with pytest.raises(ValueError, match="needs weights that were trained for the model"):
         make_drafter("bita")
 
 
-def test_a_drafter_given_to_blend_keeps_its_own_runners_up() -> None:
+def test_blend_with_a_given_drafter_has_no_recycling_table() -> None:
     assert Blend(drafter=Nothing()).recycling_table is None
     with pytest.raises(ValueError, match="recycling belongs to the suffix match, which drafter replaces"):
         Blend(drafter=Nothing(), recycling=False)

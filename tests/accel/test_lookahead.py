@@ -1,4 +1,4 @@
-"""Lookahead decoding: its window and pool row for row, and what it drafts."""
+"""Lookahead decoding: its window and its n-gram pool, row by row, and its drafts."""
 
 from random import Random
 
@@ -19,23 +19,23 @@ from antiphon.accel.testing.tiny import tiny_model
 TOY = 17
 
 
-def toy(context: Tokens, draft: Draft) -> Tensor:
-    """Logits of a model that says the sum of every visible token times its place, counted from 1, modulo 17."""
+def toy_logits(context: Tokens, draft: Draft) -> Tensor:
+    """Return logits of a model whose next token is the sum of visible token * position (from 1), modulo 17."""
     tree = build_tree(1, draft.parents)
     tokens = torch.tensor([context[-1], *draft.tokens])
-    places = torch.from_numpy(tree.depths) + len(context)
-    before = sum(token * place for place, token in enumerate(context[:-1], 1))
-    said = before + torch.from_numpy(tree.ancestor_mask).long() @ (tokens * places)
-    return torch.nn.functional.one_hot(said % TOY, TOY).float()
+    positions = torch.from_numpy(tree.depths) + len(context)
+    before = sum(token * position for position, token in enumerate(context[:-1], 1))
+    answers = before + torch.from_numpy(tree.ancestor_mask).long() @ (tokens * positions)
+    return torch.nn.functional.one_hot(answers % TOY, TOY).float()
 
 
-class Played:
-    """A text of the toy model by Lookahead, step by step."""
+class ToyDecoding:
+    """Decodes a text of the toy model with Lookahead, step by step."""
 
     def __init__(
-        self, drafter: Lookahead, prompt: list[int], level: list[int] | None = None, *, walks: bool = True
+        self, drafter: Lookahead, prompt: list[int], level: list[int] | None = None, *, accepts_window_rows: bool = True
     ) -> None:
-        self.walks = walks
+        self.accepts_window_rows = accepts_window_rows
         self.drafter, self.context, self.prompt = drafter, list(prompt), len(prompt)
         self.draft = drafter.begin(prompt, ()) or EMPTY
         if level:
@@ -45,33 +45,33 @@ class Played:
         self.steps = 0
 
     def step(self) -> tuple[int, ...]:
-        """One forward; the tokens that it emitted."""
+        """Run one forward pass and return the emitted tokens."""
         if self.steps:
             self.draft = self.drafter.propose(self.context, 99)
-        logits = toy(self.context, self.draft)
-        walked = self.draft if self.walks else without_probes(self.draft)
-        accepted = verify(walked, lambda row: int(logits[1 + row].argmax()), lambda token: False)
+        logits = toy_logits(self.context, self.draft)
+        verified = self.draft if self.accepts_window_rows else without_probes(self.draft)
+        accepted = verify(verified, lambda row: int(logits[1 + row].argmax()), lambda token: False)
         self.drafter.observe(self.draft, accepted, TorchLogits(logits))
         self.context += accepted.tokens
         self.steps += 1
         return accepted.tokens
 
     def until(self, length: int) -> list[int]:
-        """All tokens after the prompt, once there are so many."""
+        """Decode until there are ``length`` tokens after the prompt and return them."""
         while len(self.context) - self.prompt < length:
             self.step()
         return self.context[self.prompt :][:length]
 
 
-def plainly(prompt: list[int], length: int) -> list[int]:
+def plain_tokens(prompt: list[int], length: int) -> list[int]:
     context = list(prompt)
     for _ in range(length):
-        context.append(int(toy(context, EMPTY)[0].argmax()))
+        context.append(int(toy_logits(context, EMPTY)[0].argmax()))
     return context[len(prompt) :]
 
 
 STEPS: list[tuple[tuple[int, int], list[list[int]], list[int]]] = [
-    # the root and its place, the window before, what is emitted
+    # the root and its position, the window before the step, the emitted tokens
     ((5, 4), [[1, 5, 3, 4]], [12]),
     ((12, 5), [[5, 3, 4], [1, 2, 9, 11]], [16]),
     ((16, 6), [[3, 4], [2, 9, 11], [16, 3, 0]], [9]),
@@ -81,31 +81,33 @@ STEPS: list[tuple[tuple[int, int], list[list[int]], list[int]]] = [
 ]
 
 
-def test_the_micro_example_is_reproduced_step_by_step() -> None:
-    """Design example: W=3, N=4, G=2, prompt 3 1 4 1 5, level 0 fixed, no prompt as reference."""
+def test_the_worked_example_is_reproduced_step_by_step() -> None:
+    """Settings: W=3, N=4, G=2, prompt 3 1 4 1 5, level 0 fixed, prompt_as_reference=False."""
     drafter = Lookahead(3, 4, 2, prompt_as_reference=False)
-    played = Played(drafter, [3, 1, 4, 1, 5], [1, 5, 3, 4])
+    decoding = ToyDecoding(drafter, [3, 1, 4, 1, 5], [1, 5, 3, 4])
     for number, (root, window, emitted) in enumerate(STEPS):
-        assert (played.context[-1], len(played.context) - 1) == root
+        assert (decoding.context[-1], len(decoding.context) - 1) == root
         assert drafter.window is not None
         assert drafter.window.levels == window
-        candidates = drafter.propose(played.context, 99)
+        candidates = drafter.propose(decoding.context, 99)
         assert candidates.tokens[: candidates.num_candidates] == ((0, 9, 6) if number == 5 else ())
-        assert list(played.step()) == emitted
+        assert list(decoding.step()) == emitted
         if number == 2:
             assert list(drafter.pool) == [(16, 2, 16, 16), (3, 9, 3, 8), (4, 11, 0, 9)]
     assert drafter.pool.lookup(9) == [(3, 8, 8), (6, 6, 3)], "16 16 11 was the oldest"
-    assert played.until(12) == [12, 16, 9, 13, 11, 2, 7, 6, 16, 2, 15, 0] == plainly([3, 1, 4, 1, 5], 12)
-    assert played.steps == 10, "11 as in the paper, less one in which rows of the window were right"
+    assert decoding.until(12) == [12, 16, 9, 13, 11, 2, 7, 6, 16, 2, 15, 0] == plain_tokens([3, 1, 4, 1, 5], 12)
+    assert decoding.steps == 10, "11 in the paper, minus one because rows of the window were accepted"
 
 
-def test_where_only_n_grams_are_accepted_the_micro_example_takes_the_papers_eleven_steps() -> None:
-    played = Played(Lookahead(3, 4, 2, prompt_as_reference=False), [3, 1, 4, 1, 5], [1, 5, 3, 4], walks=False)
-    assert played.until(12) == plainly([3, 1, 4, 1, 5], 12)
-    assert played.steps == 11
+def test_if_only_n_grams_are_accepted_the_worked_example_takes_the_papers_eleven_steps() -> None:
+    decoding = ToyDecoding(
+        Lookahead(3, 4, 2, prompt_as_reference=False), [3, 1, 4, 1, 5], [1, 5, 3, 4], accepts_window_rows=False
+    )
+    assert decoding.until(12) == plain_tokens([3, 1, 4, 1, 5], 12)
+    assert decoding.steps == 11
 
 
-def test_the_micro_examples_rows_stand_and_see_as_in_its_table() -> None:
+def test_rows_of_the_worked_example_have_the_positions_and_ancestors_of_its_table() -> None:
     window = Window(3, 4, [1], Random(0))
     window.levels = [[3, 4], [2, 9, 11], [16, 3, 0]]
     draft = window.draft(range(3))
@@ -118,7 +120,7 @@ def test_the_micro_examples_rows_stand_and_see_as_in_its_table() -> None:
 
 
 def rows_of(draft: Draft, tree: Tree, root: int) -> list[tuple[int, int, list[int]]]:
-    """The token of every row, its place, and which rows it sees beside the root and itself, counted from 1."""
+    """Return the token of every row, its position, and its ancestors below the root, counted from 1."""
     return [
         (token, root + int(tree.depths[row]), [other for other in range(1, row) if tree.ancestor_mask[row, other]])
         for row, token in enumerate(draft.tokens, 1)
@@ -128,11 +130,9 @@ def rows_of(draft: Draft, tree: Tree, root: int) -> list[tuple[int, int, list[in
 @pytest.mark.parametrize(
     ("width", "size", "guesses"), [(3, 4, 2), (7, 5, 7), (1, 2, 1), (1, 5, 3), (4, 2, 0), (2, 3, 5)]
 )
-def test_every_window_on_the_way_has_the_papers_size_and_a_draft_no_more_rows_than_said(
-    width: int, size: int, guesses: int
-) -> None:
+def test_every_window_has_the_papers_size_and_no_draft_exceeds_max_rows(width: int, size: int, guesses: int) -> None:
     drafter = Lookahead(width, size, guesses)
-    played = Played(drafter, list(range(1, 12)))
+    decoding = ToyDecoding(drafter, list(range(1, 12)))
     for step in range(size + 20):
         assert drafter.window is not None
         lengths = [len(level) for level in drafter.window.levels]
@@ -143,8 +143,8 @@ def test_every_window_on_the_way_has_the_papers_size_and_a_draft_no_more_rows_th
             probes = len(drafter.window.draft(range(width)))
             assert 1 + probes == width * (size - 1), "the root and the window"
             assert drafter.max_rows >= probes + (size - 1) * guesses
-        played.step()
-        assert len(played.draft) <= drafter.max_rows
+        decoding.step()
+        assert len(decoding.draft) <= drafter.max_rows
     assert Lookahead(7, 5, 7).max_rows == 7 * 4 + 4 * 7 - 1
 
 
@@ -152,31 +152,31 @@ def test_every_window_on_the_way_has_the_papers_size_and_a_draft_no_more_rows_th
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("guesses", [0, 1, 6])
 @pytest.mark.parametrize("prompt_as_reference", [False, True])
-def test_the_text_is_the_models_for_every_setting(
+def test_the_text_is_that_of_plain_decoding_for_every_setting(
     width: int, size: int, guesses: int, prompt_as_reference: bool
 ) -> None:
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
-    played = Played(Lookahead(width, size, guesses, prompt_as_reference=prompt_as_reference), prompt)
-    assert played.until(60) == plainly(prompt, 60)
+    decoding = ToyDecoding(Lookahead(width, size, guesses, prompt_as_reference=prompt_as_reference), prompt)
+    assert decoding.until(60) == plain_tokens(prompt, 60)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_a_full_match_emits_n_tokens(size: int) -> None:
     prompt = [3, 1, 4, 1, 5]
-    truth = [prompt[-1], *plainly(prompt, 60)]
+    truth = [prompt[-1], *plain_tokens(prompt, 60)]
     drafter = Lookahead(1, size, 1, prompt_as_reference=False)
-    played = Played(drafter, prompt)
+    decoding = ToyDecoding(drafter, prompt)
     for _ in range(8):
-        place = len(played.context) - len(prompt)
-        drafter.pool.add(truth[place : place + size])
-        played.draft = drafter.propose(played.context, 99)
-        played.steps = max(played.steps, 1)
-        assert len(Played.step(played)) == size
+        position = len(decoding.context) - len(prompt)
+        drafter.pool.add(truth[position : position + size])
+        decoding.draft = drafter.propose(decoding.context, 99)
+        decoding.steps = max(decoding.steps, 1)
+        assert len(ToyDecoding.step(decoding)) == size
 
 
-def test_the_prompts_n_grams_are_drafted_in_the_first_forward_already() -> None:
-    prompt = plainly([3, 1, 4], 24)
-    text = prompt + plainly(prompt, 4)
+def test_the_n_grams_of_the_prompt_are_drafted_in_the_first_forward_pass() -> None:
+    prompt = plain_tokens([3, 1, 4], 24)
+    text = prompt + plain_tokens(prompt, 4)
     assert not without_probes(Lookahead(2, 5, 2, prompt_as_reference=False).begin(prompt, ()) or EMPTY)
     opening = Lookahead(2, 5, 2).begin(prompt, [text[-5:]])
     assert opening is not None
@@ -184,50 +184,50 @@ def test_the_prompts_n_grams_are_drafted_in_the_first_forward_already() -> None:
     assert opening.num_probes == len(opening) - opening.num_candidates > 0
 
 
-def test_a_column_changes_nothing_but_itself_and_what_stands_right_of_it() -> None:
-    def said(levels: list[list[int]]) -> list[int]:
+def test_a_column_affects_only_itself_and_columns_to_its_right() -> None:
+    def answers(levels: list[list[int]]) -> list[int]:
         drafter = Lookahead(4, 4, 0, prompt_as_reference=False)
         drafter.begin([2, 7, 1, 8], ())
         assert drafter.window is not None
         drafter.window.levels = levels
         draft = drafter.propose([2, 7, 1, 8], 0)
-        return drafter.answers(draft, TorchLogits(toy([2, 7, 1, 8], draft)), range(4))
+        return drafter.answers(draft, TorchLogits(toy_logits([2, 7, 1, 8], draft)), range(4))
 
     levels = [[3, 4, 5], [2, 9, 11, 6], [16, 3, 0, 1]]
-    before = said(levels)
+    before = answers(levels)
     for level, column, changed in [(1, 2, {2}), (2, 0, {0}), (2, 3, {3}), (0, 1, {2, 3})]:
         other = [list(row) for row in levels]
         other[level][column] += 1
-        after = said(other)
+        after = answers(other)
         assert {j for j in range(4) if after[j] != before[j]} == changed, (level, column)
 
 
-def test_a_window_that_was_not_verified_waits() -> None:
+def test_a_window_that_was_not_verified_does_not_advance() -> None:
     drafter = Lookahead(3, 4, 2, prompt_as_reference=False)
     drafter.begin([3, 1, 4, 1, 5], ())
     assert drafter.window is not None
     before = drafter.window.levels
-    drafter.observe(EMPTY, Accepted((), (12,)), TorchLogits(toy([3, 1, 4, 1, 5], EMPTY)))
+    drafter.observe(EMPTY, Accepted((), (12,)), TorchLogits(toy_logits([3, 1, 4, 1, 5], EMPTY)))
     drafter.observe(EMPTY, Accepted((), (16,)), None)
     assert drafter.window.levels == before
     assert drafter.propose([3, 1, 4, 1, 5, 12, 16], 9).num_probes == 4
 
 
-def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_reading_renews_none() -> None:
+def test_the_pool_keeps_the_newest_n_grams_of_each_token_and_lookups_do_not_reorder() -> None:
     pool = NGramPool(2)
     for ngram in ([5, 1, 1], [5, 2, 2], [6, 0, 0], [5, 1, 1]):
         pool.add(ngram)
     assert pool.lookup(5) == [(2, 2), (1, 1)]
     assert pool.lookup(5) == pool.lookup(5)
     pool.add([5, 3, 3])
-    assert pool.lookup(5) == [(1, 1), (3, 3)], "2 2 was the oldest: 1 1 had come again"
+    assert pool.lookup(5) == [(1, 1), (3, 3)], "2 2 was the oldest, because 1 1 was added again"
     assert (pool.lookup(6), pool.lookup(7)) == ([(0, 0)], [])
     pool.add_all([5, 9, 8, 7], 3)
     assert list(pool) == [(5, 3, 3), (5, 9, 8), (6, 0, 0), (9, 8, 7)]
 
 
 @pytest.mark.parametrize("prompt_as_reference", [False, True])
-def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(prompt_as_reference: bool) -> None:
+def test_n_grams_of_the_answer_are_pooled_with_prompt_as_reference(prompt_as_reference: bool) -> None:
     drafter = Lookahead(1, 3, 9, prompt_as_reference=prompt_as_reference)
     drafter.begin([1, 2], ())
     drafter.observe(EMPTY, Accepted((), (3, 4, 5)), None)
@@ -235,7 +235,7 @@ def test_every_n_gram_of_the_answer_is_pooled_where_texts_are_read(prompt_as_ref
     assert list(drafter.pool) == ([(1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)] if prompt_as_reference else [])
 
 
-def test_n_grams_of_one_token_share_the_rows_that_they_begin_with() -> None:
+def test_n_grams_of_one_token_share_their_common_prefix() -> None:
     drafter = Lookahead(1, 4, 4, prompt_as_reference=False)
     drafter.begin([5], ())
     for ngram in ([5, 1, 2, 3], [5, 1, 2, 4], [5, 7, 7, 7]):
@@ -246,7 +246,7 @@ def test_n_grams_of_one_token_share_the_rows_that_they_begin_with() -> None:
 
 
 @pytest.mark.parametrize("given", [{"window": 0}, {"ngram": 1}, {"guesses": -1}])
-def test_a_setting_that_means_nothing_is_refused(given: dict[str, int]) -> None:
+def test_settings_out_of_range_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(
         ValueError, match="give a window of at least 1 column, n-grams of at least 2 tokens, and at least 0 guesses"
     ):
@@ -264,13 +264,13 @@ def test_the_first_window_depends_on_the_seed_alone() -> None:
 
 
 @torch.no_grad()
-def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafted_token() -> None:
+def test_no_row_of_the_window_changes_the_logits_after_confirmed_or_drafted_tokens() -> None:
     model = tiny_model()
     traits, prompt = declared_traits(model), [7, 3, 9, 4, 7, 3, 9, 1, 7, 3]
     drafter = Lookahead(5, 4, 3)
     drafter.begin(prompt, ())
     assert drafter.window is not None
-    said = []
+    answers = []
     for shift in (0, 1, 90):
         drafter.window.levels = [[10 * level + j + shift for j in range(4 + (level > 0))] for level in range(3)]
         draft = drafter.propose(prompt, 99)
@@ -278,28 +278,28 @@ def test_no_row_of_the_window_changes_what_is_said_after_a_confirmed_or_a_drafte
         cached = TorchSequence(model, traits)
         cached.prefill(prompt[:-1])
         cached.keep(())
-        said.append(cached.forward(prompt[-1:], draft)[: 1 + draft.num_candidates])
+        answers.append(cached.forward(prompt[-1:], draft)[: 1 + draft.num_candidates])
         cached.keep(range(draft.num_candidates)[:2])
-        said[-1] = torch.cat([said[-1], cached.forward([5], EMPTY)])
-    for other in said[1:]:
-        torch.testing.assert_close(other, said[0], atol=2e-5, rtol=1e-5)
+        answers[-1] = torch.cat([answers[-1], cached.forward([5], EMPTY)])
+    for other in answers[1:]:
+        torch.testing.assert_close(other, answers[0], atol=2e-5, rtol=1e-5)
 
 
-def test_in_one_tree_the_window_is_asked_where_there_are_no_references_and_room_for_it() -> None:
+def test_in_a_blend_the_window_is_used_only_without_references_and_if_it_fits() -> None:
     prompt = list(range(40))
-    together = Blend(window=(5, 3, 5))
-    assert together.begin(prompt, []).num_probes > 0
-    draft = together.propose(prompt, 32)
+    blend = Blend(window=(5, 3, 5))
+    assert blend.begin(prompt, []).num_probes > 0
+    draft = blend.propose(prompt, 32)
     assert draft.num_probes == len(Lookahead(5, 3, 5).begin(prompt, []) or ()) > 0
     assert len(draft) <= 32
-    assert together.propose(prompt, 4).num_probes == 0
-    assert together.begin(prompt, [[1, 2, 3]]).num_probes == 0
-    assert together.propose(prompt, 32).num_probes == 0
+    assert blend.propose(prompt, 4).num_probes == 0
+    assert blend.begin(prompt, [[1, 2, 3]]).num_probes == 0
+    assert blend.propose(prompt, 32).num_probes == 0
 
 
-def test_in_one_tree_rows_that_promise_more_displace_the_window() -> None:
+def test_in_a_blend_more_valuable_rows_displace_the_window() -> None:
     prompt = [token for _ in range(12) for token in (1, 2, 3, 4)]
-    together = Blend(drafter=SuffixMatch(recycling=False), window=(5, 3, 5))
-    together.begin(prompt, [])
-    assert together.propose(prompt, 12).num_probes == 0, "12 copied rows of one likely chain"
-    assert together.propose(prompt, 32).num_probes > 0, "whose last ones are not that likely"
+    blend = Blend(drafter=SuffixMatch(recycling=False), window=(5, 3, 5))
+    blend.begin(prompt, [])
+    assert blend.propose(prompt, 12).num_probes == 0, "12 copied rows of one likely chain are worth more"
+    assert blend.propose(prompt, 32).num_probes > 0, "the last copied rows are less likely"

@@ -1,4 +1,4 @@
-"""The oracles can fail: every fault that an engine of this kind is known for turns a named test red."""
+"""Every known kind of engine fault makes a named test fail."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ PADDED = test_engine.test_left_padding_is_seen_by_nobody
 
 @dataclass(frozen=True)
 class Row:
-    """A fault, and the test of the suite (with its parameters) that turns red where it is put in."""
+    """A fault, and the test (with its parameters) that must fail if it is applied."""
 
     fault: Callable[[pytest.MonkeyPatch], None]
     test: Callable[..., None]
@@ -30,69 +30,81 @@ class Row:
 
 
 ROWS = [
-    Row(mutants.position_is_the_slot, ALIKE, ("random trees", "llama", "greedy", "torch")),
-    Row(mutants.position_is_the_slot, ALIKE, ("random trees", "gpt2", "greedy", "torch")),
-    Row(mutants.rows_see_no_ancestors, ALIKE, ("random trees", "llama", "greedy", "torch")),
-    Row(mutants.rows_see_their_siblings, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.positions_are_row_indices, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.positions_are_row_indices, ALIKE, ("random trees", "gpt2", "greedy", "torch")),
+    Row(mutants.rows_do_not_attend_to_ancestors, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.rows_attend_to_siblings, ALIKE, ("random trees", "llama", "greedy", "torch")),
     Row(mutants.window_is_one_too_wide, ALIKE, ("random trees", "mistral", "greedy", "torch")),
-    Row(mutants.window_counts_slots, ALIKE, ("random trees", "mistral", "greedy", "torch")),
-    Row(mutants.padding_is_seen, PADDED, ("llama",)),
-    Row(mutants.positions_count_the_padding, PADDED, ("gpt2",)),
+    Row(mutants.window_counts_rows, ALIKE, ("random trees", "mistral", "greedy", "torch")),
+    Row(mutants.left_padding_is_attended, PADDED, ("llama",)),
+    Row(mutants.positions_include_the_padding, PADDED, ("gpt2",)),
     Row(
         mutants.eager_mask_is_boolean,
         test_contract.test_eager_attention_gives_the_same_text_as_plain_decoding,
         ("llama",),
     ),
-    Row(mutants.first_rows_are_kept, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.the_first_rows_are_kept, ALIKE, ("random trees", "llama", "greedy", "torch")),
     Row(
-        mutants.first_rows_are_kept, test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill, ("llama",)
+        mutants.the_first_rows_are_kept,
+        test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill,
+        ("llama",),
     ),
-    Row(mutants.rejected_rows_stay, ALIKE, ("wrong", "llama", "greedy", "torch"), error=IndexError),
+    Row(mutants.rejected_rows_are_kept, ALIKE, ("wrong", "llama", "greedy", "torch"), error=IndexError),
     Row(mutants.cache_is_not_cropped, ALIKE, ("wrong", "llama", "greedy", "torch")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("random trees", "llama", "greedy", "torch")),
     Row(mutants.accepted_rows_are_not_moved, ALIKE, ("random trees", "mistral", "greedy", "torch")),
     pytest.param(
-        Row(mutants.accepted_rows_stay_in_their_blocks, ALIKE, ("random trees", "llama", "greedy", "openvino")),
+        Row(
+            mutants.accepted_rows_are_not_moved_in_paged_memory, ALIKE, ("random trees", "llama", "greedy", "openvino")
+        ),
         marks=test_contract.OPENVINO,
     ),
-    Row(mutants.state_is_not_rewound, test_families.test_drafts_change_neither_text_nor_logits, ("mamba2", "greedy")),
     Row(
-        mutants.bonus_token_is_lost,
+        mutants.recurrent_state_is_not_rewound,
+        test_families.test_drafts_change_neither_text_nor_logits,
+        ("mamba2", "greedy"),
+    ),
+    Row(
+        mutants.bonus_token_is_dropped,
         test_engine.test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step,
         (3,),
         error=IndexError,
     ),
     Row(
-        mutants.text_goes_on_after_its_end,
+        mutants.end_of_text_is_checked_per_forward_pass,
         test_engine.test_an_end_of_sequence_token_anywhere_in_an_accepted_run_ends_the_text_there,
         (12,),
     ),
-    Row(mutants.length_is_looked_at_per_forward, test_engine.test_the_length_limit_cuts_an_accepted_run_exactly, (12,)),
     Row(
-        mutants.criteria_are_asked_per_forward,
+        mutants.length_is_checked_per_forward_pass,
+        test_engine.test_the_length_limit_cuts_an_accepted_run_exactly,
+        (12,),
+    ),
+    Row(
+        mutants.criteria_are_checked_per_forward_pass,
         test_engine.test_a_custom_criterion_is_asked_after_every_token_and_cuts_exactly_there,
         (test_engine.LENGTH + 5,),
     ),
     Row(
-        mutants.criteria_are_asked_per_forward,
+        mutants.criteria_are_checked_per_forward_pass,
         test_engine.test_a_stop_string_across_two_accepted_tokens_ends_the_text_there,
     ),
-    Row(mutants.likeliest_child_is_followed, ALIKE, ("random trees", "llama", "greedy", "torch")),
-    Row(mutants.padding_is_a_token, test_engine.test_token_id_0_after_a_leaf_is_a_token_and_no_padding, ()),
+    Row(mutants.first_child_is_followed, ALIKE, ("random trees", "llama", "greedy", "torch")),
+    Row(mutants.leaves_have_a_padding_child, test_engine.test_token_id_0_after_a_leaf_is_a_token_and_no_padding, ()),
     Row(
-        mutants.every_row_is_chosen,
+        mutants.every_row_is_sampled,
         test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
     ),
-    Row(mutants.every_row_is_chosen, ALIKE, ("random trees", "llama", "sampled", "torch")),
+    Row(mutants.every_row_is_sampled, ALIKE, ("random trees", "llama", "sampled", "torch")),
     Row(
-        mutants.processors_miss_the_path,
+        mutants.processors_do_not_see_the_path,
         test_engine.test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far,
     ),
-    Row(mutants.processors_miss_the_path, ALIKE, ("oracle", "llama", "penalised", "torch")),
-    Row(mutants.logits_are_the_rows_before, ALIKE, ("oracle", "llama", "greedy", "torch")),
-    Row(mutants.compiled_position_is_the_slot, COMPILED, ("llama", "sdpa", "greedy")),
-    Row(mutants.rejected_slots_are_seen, COMPILED, ("llama", "sdpa", "greedy")),
-    Row(mutants.kept_slots_are_written_again, COMPILED, ("llama", "sdpa", "greedy")),
+    Row(mutants.processors_do_not_see_the_path, ALIKE, ("oracle", "llama", "penalised", "torch")),
+    Row(mutants.logits_are_shifted_by_one_row, ALIKE, ("oracle", "llama", "greedy", "torch")),
+    Row(mutants.compiled_positions_are_slots, COMPILED, ("llama", "sdpa", "greedy")),
+    Row(mutants.rejected_slots_stay_visible, COMPILED, ("llama", "sdpa", "greedy")),
+    Row(mutants.accepted_slots_are_reused, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.memory_is_not_handed_over, test_compiled.test_texts_that_take_turns_share_a_memory_and_nothing_in_it),
     Row(batch_mutants.rows_go_to_the_neighbour, BATCH, ("llama",)),
     Row(batch_mutants.masks_are_the_neighbours, BATCH, ("llama",)),
@@ -113,9 +125,9 @@ def expect_green(test: Callable[..., None], parameters: tuple[Any, ...]) -> None
 
 
 def blind_the_probe(patch: pytest.MonkeyPatch) -> None:
-    """Believe what a config promises: else the probe would notice most faults first and draft nothing that branches."""
+    """Trust the model's config, because the self-test would detect most faults and disable drafts that branch."""
     patch.setattr(TorchEngine, "traits", property(lambda engine: declared_traits(engine.model)))
-    patch.setattr(TorchEngine, "sharing", property(lambda engine: batch_modes(engine.model)[0]))
+    patch.setattr(TorchEngine, "batch_mode", property(lambda engine: batch_modes(engine.model)[0]))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

@@ -1,4 +1,4 @@
-"""The table of runners-up: what it learns from logits, what it gives back, what it forgets, and its file."""
+"""The recycling table: updates from logits, lookups, replacement of old entries, and its file."""
 
 from pathlib import Path
 from typing import Any
@@ -14,41 +14,41 @@ from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.accel.drafting.drafters.recycling_table import TOP_K, context_keys
 from antiphon.accel.engines.torch.logits import TorchLogits
 
-VOCABULARY = 40
+VOCAB_SIZE = 40
 
 
 def tensor_of(*rows: dict[int, float]) -> Tensor:
-    """Logits of these tokens, and lower ones of all others: the higher the token, the lower."""
-    logits = -10 - torch.arange(VOCABULARY).float().repeat(len(rows), 1)
+    """Return logits with the given values; those of other tokens are lower and decrease with the token id."""
+    logits = -10 - torch.arange(VOCAB_SIZE).float().repeat(len(rows), 1)
     for row, given in zip(logits, rows, strict=True):
         row[list(given)] = torch.tensor(list(given.values()))
     return logits
 
 
 def logits_of(*rows: dict[int, float]) -> TorchLogits:
-    """The same as what an engine hands on."""
+    """Return the same logits as an engine does."""
     return TorchLogits(tensor_of(*rows))
 
 
-def taught(*pairs: tuple[int, int], entries: int = 100) -> RecyclingTable:
-    """A table that stood after each of these pairs of tokens, and found the token above the second one best."""
+def table_with(*pairs: tuple[int, int], entries: int = 100) -> RecyclingTable:
+    """Return a table in which the best token after each pair is the second token plus 1."""
     table = RecyclingTable("m", entries=entries)
     for pair in pairs:
         table.update(pair, EMPTY, logits_of({pair[1] + 1: 3.0}))
     return table
 
 
-def test_every_row_teaches_what_comes_after_the_last_two_tokens_on_its_path() -> None:
+def test_every_row_writes_the_entry_of_the_last_two_tokens_on_its_path() -> None:
     draft = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3))
     table = RecyclingTable()
     table.update((4, 5, 6), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}))
     for context, follower in (((5, 6), 11), ((6, 7), 12), ((7, 8), 13), ((6, 9), 14)):
         assert next(iter(table.lookup(*context))) == follower
-    assert table.size == 4 + 4, "each under its last two tokens and under its last one"
+    assert table.size == 4 + 4, "each has an entry of two tokens and one of the last token"
 
 
 @pytest.mark.parametrize("likelier", [0, 1])
-def test_of_equal_contexts_the_likeliest_row_counts_wherever_it_stands(likelier: int) -> None:
+def test_of_equal_contexts_the_most_likely_row_counts(likelier: int) -> None:
     chances = (0.5, 0.2) if likelier == 0 else (0.2, 0.5)
     draft = Draft((7, 7, 8, 8), (ROOT, ROOT, 0, 1), (*chances, *chances))
     table = RecyclingTable()
@@ -57,7 +57,7 @@ def test_of_equal_contexts_the_likeliest_row_counts_wherever_it_stands(likelier:
     assert next(iter(table.lookup(3, 7))) == (12, 13)[likelier]
 
 
-def test_the_best_tokens_come_in_order_and_with_chances_that_leave_room() -> None:
+def test_the_best_tokens_are_sorted_and_their_chances_sum_to_less_than_1() -> None:
     table = RecyclingTable()
     table.update((1, 2), EMPTY, logits_of({30: 5.0, 20: 4.0, 10: 4.5}))
     found = table.lookup(1, 2)
@@ -67,22 +67,22 @@ def test_the_best_tokens_come_in_order_and_with_chances_that_leave_room() -> Non
     assert 0 < sum(found.values()) < 1
 
 
-def test_a_pair_that_was_never_met_backs_off_to_its_last_token_and_trusts_it_less() -> None:
-    table = taught((1, 2))
+def test_an_unknown_pair_backs_off_to_its_last_token_with_lower_chances() -> None:
+    table = table_with((1, 2))
     assert list(table.lookup(9, 2)) == list(table.lookup(1, 2))
     assert table.lookup(9, 2)[3] < table.lookup(1, 2)[3]
     assert table.lookup(2, 1) == {}
 
 
-def test_the_newest_row_overwrites_what_was_known() -> None:
-    table = taught((1, 2))
+def test_the_newest_row_overwrites_the_entry() -> None:
+    table = table_with((1, 2))
     table.update((1, 2), EMPTY, logits_of({33: 3.0}))
     assert next(iter(table.lookup(1, 2))) == 33
     assert 3 not in list(table.lookup(1, 2))[:1]
     assert table.size == 2
 
 
-def test_a_text_of_one_token_has_a_context() -> None:
+def test_a_text_of_one_token_has_a_context_key() -> None:
     assert context_keys([5], chain([6])) == [(-1, 5), (5, 6)]
     assert context_keys([], EMPTY) == [(-1, -1)]
     table = RecyclingTable()
@@ -90,9 +90,9 @@ def test_a_text_of_one_token_has_a_context() -> None:
     assert next(iter(table.lookup(-1, 5))) == 6
 
 
-def test_the_table_is_bounded_and_what_was_met_the_longest_ago_goes_first() -> None:
-    table = taught((1, 2), (3, 4), entries=4)
-    table.update((1, 2), EMPTY, logits_of({3: 1.0}))  # met again: now (3, 4) is the oldest
+def test_a_full_table_replaces_the_entry_written_the_longest_ago() -> None:
+    table = table_with((1, 2), (3, 4), entries=4)
+    table.update((1, 2), EMPTY, logits_of({3: 1.0}))  # written again, so (3, 4) is the oldest
     table.update((5, 6), EMPTY, logits_of({7: 1.0}))
     assert table.size == 4
     assert table.lookup(3, 4) == {}
@@ -100,7 +100,7 @@ def test_the_table_is_bounded_and_what_was_met_the_longest_ago_goes_first() -> N
     assert next(iter(table.lookup(5, 6))) == 7
 
 
-def test_more_rows_than_the_table_has_entries_leave_the_last_ones() -> None:
+def test_of_more_rows_than_entries_the_last_ones_stay() -> None:
     table = RecyclingTable(entries=2)
     table.update((1, 2), chain([3, 4]), logits_of({10: 1.0}, {11: 1.0}, {12: 1.0}))
     assert table.size == 2
@@ -109,14 +109,14 @@ def test_more_rows_than_the_table_has_entries_leave_the_last_ones() -> None:
     assert table.lookup(1, 2) == {}
 
 
-def test_clear_forgets_everything() -> None:
-    table = taught((1, 2))
+def test_clear_removes_all_entries() -> None:
+    table = table_with((1, 2))
     table.clear()
     assert table.size == 0
     assert table.lookup(1, 2) == {}
 
 
-def test_a_replay_without_logits_teaches_nothing() -> None:
+def test_update_without_logits_changes_nothing() -> None:
     table = RecyclingTable()
     table.update((1, 2), chain([3]), None)
     assert table.size == 0
@@ -124,16 +124,16 @@ def test_a_replay_without_logits_teaches_nothing() -> None:
 
 def test_logits_of_another_vocabulary_are_refused() -> None:
     with pytest.raises(ValueError, match="has the 40 tokens of 'm', and this model has 41"):
-        taught((1, 2)).update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
+        table_with((1, 2)).update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))
 
 
-def test_a_table_needs_room_for_one_row() -> None:
+def test_a_table_of_one_entry_is_refused() -> None:
     with pytest.raises(ValueError, match="entries is 1"):
         RecyclingTable(entries=1)
 
 
-def test_a_saved_table_comes_back_whole(tmp_path: Path) -> None:
-    table = taught((1, 2), (3, 4), (5, 6))
+def test_a_saved_table_is_loaded_unchanged(tmp_path: Path) -> None:
+    table = table_with((1, 2), (3, 4), (5, 6))
     table.update((1, 2), EMPTY, logits_of({3: 1.0}))
     table.save(tmp_path / "table.safetensors")
     loaded = RecyclingTable.load(tmp_path / "table.safetensors", "m", entries=4)
@@ -155,19 +155,19 @@ def test_an_empty_table_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "table"
-    taught((1, 2)).save(path)
+    table_with((1, 2)).save(path)
 
     def full(descriptor: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="no space left"):
-        taught((3, 4)).save(path)
+        table_with((3, 4)).save(path)
     assert len(RecyclingTable.load(path, "m").lookup(1, 2)) == TOP_K
 
 
 def test_another_models_table_is_refused_by_name(tmp_path: Path) -> None:
-    taught((1, 2)).save(tmp_path / "table")
+    table_with((1, 2)).save(tmp_path / "table")
     with pytest.raises(ValueError, match=r"table' is the recycling table of 'm', not of 'other'"):
         RecyclingTable.load(tmp_path / "table", "other")
 
@@ -175,7 +175,7 @@ def test_another_models_table_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"tokens": np.full((4, TOP_K), VOCABULARY, dtype=np.int32)},
+        {"tokens": np.full((4, TOP_K), VOCAB_SIZE, dtype=np.int32)},
         {"tokens": np.full((4, TOP_K), -1, dtype=np.int32)},
         {"tokens": np.zeros((3, TOP_K), dtype=np.int32)},
         {"chances": np.full((4, TOP_K), np.nan, dtype=np.float32)},
@@ -187,8 +187,8 @@ def test_another_models_table_is_refused_by_name(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_refused_by_name(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "table"
-    taught((1, 2), (3, 4)).save(path)
-    facts = {"runners_up": "1", "model": "m", "vocabulary": str(VOCABULARY)}
+    table_with((1, 2), (3, 4)).save(path)
+    facts = {"runners_up": "1", "model": "m", "vocabulary": str(VOCAB_SIZE)}
     arrays = load_file(path) | {name: value for name, value in change.items() if not isinstance(value, str)}
     save_file(arrays, path, facts | {name: value for name, value in change.items() if isinstance(value, str)})
     with pytest.raises(ValueError, match=r"table' is not a recycling table, or is damaged"):

@@ -1,4 +1,4 @@
-"""The rows of several drafts compete for one forward; for one draft alone they are what its own budget trims to."""
+"""Row selection: the rows of several drafts compete for one forward pass; a single draft is trimmed alone."""
 
 import random
 from itertools import accumulate
@@ -29,8 +29,8 @@ COSTS = (
 )
 
 
-def bush(chance: random.Random, most: int = 40) -> Draft:
-    """A draft of up to so many rows, with ties, chances that rise down a path here and there, and often probes."""
+def random_tree(chance: random.Random, most: int = 40) -> Draft:
+    """Return a draft of up to ``most`` rows, with ties, some chances that rise along a path, and often probes."""
     rows = chance.randint(0, most)
     probes = chance.choice((0, 0, chance.randint(0, rows)))
     parents, chances = [], list[float]()
@@ -42,8 +42,8 @@ def bush(chance: random.Random, most: int = 40) -> Draft:
     return Draft(tuple(chance.randrange(9) for _ in range(rows)), tuple(parents), tuple(chances), probes)
 
 
-def said(chance: random.Random, draft: Draft) -> list[int]:
-    """Three tokens that mostly follow the draft."""
+def random_continuation(chance: random.Random, draft: Draft) -> list[int]:
+    """Return three tokens that mostly follow the draft."""
     row, text = ROOT, list[int]()
     for _ in range(3):
         below = draft.children.get(row, {})
@@ -52,8 +52,8 @@ def said(chance: random.Random, draft: Draft) -> list[int]:
     return text
 
 
-def alone(draft: Draft, cost: StepCost, calibration: RequestCalibration) -> Draft:
-    """What one text's budget decides: the rule written out for a single draft."""
+def expected_rows(draft: Draft, cost: StepCost, calibration: RequestCalibration) -> Draft:
+    """Return the optimal rows of a single draft, computed directly from the rule."""
     costs = cost.curve(96, max(1 + len(draft), MIN_ROWS)).tolist()
     costs = list(accumulate(reversed(costs), min))[::-1]
     chances = calibration.calibrate(draft)
@@ -77,15 +77,15 @@ def rates_of(groups: list[list[float]], costs: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("cost", COSTS, ids=["free", "line", "cheaper by two", "kinked"])
-def test_one_text_gets_what_is_best_for_it_alone_in_thousands_of_drafts(cost: StepCost) -> None:
+def test_a_single_sequence_gets_its_optimal_rows_in_thousands_of_drafts(cost: StepCost) -> None:
     chance = random.Random(5)
     budgets = [AdaptiveBudget(FixedCostModel(cost), Calibration()) for _ in range(2)]
     own = RequestCalibration(Calibration())
     drafted = probing = 0
     for _ in range(1500):
-        draft = bush(chance)
-        text = said(chance, draft)
-        expected = alone(draft, cost, own)
+        draft = random_tree(chance)
+        text = random_continuation(chance, draft)
+        expected = expected_rows(draft, cost, own)
         assert budgets[0].trim(draft, 64) == expected
         assert trim_drafts([draft], [budgets[1]], [64]) == [reorder_depth_first(expected)]
         assert budgets[0].num_draft_tokens == budgets[1].num_draft_tokens
@@ -96,57 +96,57 @@ def test_one_text_gets_what_is_best_for_it_alone_in_thousands_of_drafts(cost: St
     assert probing > 50
 
 
-def joint(drafts: list[Draft], cost: StepCost) -> list[Draft]:
+def trim_jointly(drafts: list[Draft], cost: StepCost) -> list[Draft]:
     budgets: list[Budget] = [AdaptiveBudget(FixedCostModel(cost), Calibration()) for _ in drafts]
     return trim_drafts(drafts, budgets, [64] * len(drafts))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_of_several_texts_the_likeliest_rows_of_all_are_taken_to_the_best_number(seed: int) -> None:
+def test_several_sequences_get_the_most_likely_rows_of_all_up_to_the_optimal_number(seed: int) -> None:
     chance = random.Random(seed)
     cost = StepCost({64: {1: 1.0, 8: 1.3, 64: 6.0}})
-    drafts = [without_probes(bush(chance, 12)) for _ in range(5)]
+    drafts = [without_probes(random_tree(chance, 12)) for _ in range(5)]
     likely = [RequestCalibration(Calibration()).calibrate(draft) for draft in drafts]
     every = sorted((share for each in likely for share in each), reverse=True)
     curve = cost.curve(96, 5 + len(every)).tolist()
     rates = [(5 + sum(every[:count])) / curve[4 + count] for count in range(len(every) + 1)]
     best = max(range(len(rates)), key=rates.__getitem__)
-    shared = joint(drafts, cost)
+    shared = trim_jointly(drafts, cost)
     assert sum(map(len, shared)) == (best if rates[best] > MARGIN * rates[0] else 0)
     for draft, own, kept in zip(drafts, likely, shared, strict=True):
         rows = sorted(range(len(own)), key=lambda row: -own[row])[: len(kept)]
         assert kept == reorder_depth_first(take_rows(draft, sorted(rows)))
 
 
-def test_a_likely_draft_takes_the_rows_that_an_unlikely_one_leaves() -> None:
-    cost = StepCost({64: {1: 1.0, 6: 1.05, 7: 4.0, 64: 60.0}})  # four rows beside two roots, and then no more
+def test_a_likely_draft_gets_the_rows_that_an_unlikely_one_does_not_use() -> None:
+    cost = StepCost({64: {1: 1.0, 6: 1.05, 7: 4.0, 64: 60.0}})  # four rows and two roots are cheap, more are not
     likely, unlikely = chain([1, 2, 3, 4, 5], [0.9] * 5), chain([6, 7, 8, 9], [0.3, 0.25, 0.2, 0.15])
-    assert [len(draft) for draft in joint([likely, unlikely], cost)] == [4, 0]
-    assert [len(draft) for draft in joint([unlikely, unlikely], cost)] == [2, 2]
+    assert [len(draft) for draft in trim_jointly([likely, unlikely], cost)] == [4, 0]
+    assert [len(draft) for draft in trim_jointly([unlikely, unlikely], cost)] == [2, 2]
 
 
-def test_a_row_counts_for_itself_and_not_for_every_text() -> None:
-    """A forward of several texts is ragged: one text's rows do not lengthen the others."""
+def test_a_row_counts_once_and_not_for_every_sequence() -> None:
+    """A shared forward pass is ragged: the rows of one sequence do not lengthen the others."""
     cost = StepCost({64: {1: 1.0, 12: 1.1, 13: 9.0, 64: 90.0}})
     drafts = [chain([1, 2, 3, 4], [0.9] * 4), *[EMPTY] * 7]
-    assert [len(draft) for draft in joint(drafts, cost)] == [4, *[0] * 7]
+    assert [len(draft) for draft in trim_jointly(drafts, cost)] == [4, *[0] * 7]
 
 
-def test_probes_are_kept_of_those_drafts_where_they_pay() -> None:
+def test_probes_are_kept_for_those_drafts_for_which_they_pay() -> None:
     cost = StepCost({64: {1: 1.0, 6: 1.0, 64: 60.0}})
     worthless = Draft((1, 2), (ROOT, ROOT), (0.9, 0.001), num_probes=1)
     worthwhile = Draft((1, 2), (ROOT, 0), (0.2, 0.8), num_probes=1)
-    assert joint([worthless, worthwhile], cost) == [worthless, worthwhile], "there is room for all"
+    assert trim_jointly([worthless, worthwhile], cost) == [worthless, worthwhile], "all rows are cheap"
     tight = StepCost({64: {1: 1.0, 3: 1.0, 4: 1.1, 5: 1.2, 6: 3.0, 64: 60.0}})
-    assert joint([worthless, worthwhile], tight) == [without_probes(worthless), worthwhile]
+    assert trim_jointly([worthless, worthwhile], tight) == [without_probes(worthless), worthwhile]
 
 
-def test_fixed_rows_are_verified_in_any_case_and_are_part_of_the_price() -> None:
+def test_rows_of_fixed_budgets_are_always_verified_and_count_in_the_cost() -> None:
     cost = StepCost({64: {1: 1.0, 8: 1.0, 9: 8.0, 64: 80.0}})  # eight rows are free
     tree, guess = chain([1, 2, 3, 4, 5, 6, 7], [0.9] * 7), chain([8, 9], [0.8, 0.7])
-    measured = AdaptiveBudget(FixedCostModel(cost), Calibration())
-    assert trim_drafts([tree, guess], [FixedBudget(4), measured], [64, 64]) == [chain([1, 2, 3, 4], [0.9] * 4), guess]
-    assert trim_drafts([tree, guess], [FixedBudget(6), measured], [64, 64]) == [
+    adaptive = AdaptiveBudget(FixedCostModel(cost), Calibration())
+    assert trim_drafts([tree, guess], [FixedBudget(4), adaptive], [64, 64]) == [chain([1, 2, 3, 4], [0.9] * 4), guess]
+    assert trim_drafts([tree, guess], [FixedBudget(6), adaptive], [64, 64]) == [
         chain([1, 2, 3, 4, 5, 6], [0.9] * 6),
         EMPTY,
     ]
@@ -154,40 +154,46 @@ def test_fixed_rows_are_verified_in_any_case_and_are_part_of_the_price() -> None
     assert trim_drafts([], [], []) == []
 
 
-def rate_of(offers: list[ScoredDraft], taken: list[list[int]], costs: list[float], prices: list[float]) -> float:
-    """Tokens per second of these rows."""
-    tokens = len(offers) + sum(offer.chances[row] for offer, rows in zip(offers, taken, strict=True) for row in rows)
-    seconds = costs[sum(map(len, taken))] + sum(price for price, rows in zip(prices, taken, strict=True) if rows)
+def tokens_per_second(
+    scored: list[ScoredDraft], taken: list[list[int]], costs: list[float], first_row_costs: list[float]
+) -> float:
+    """Return the tokens per second with these rows."""
+    tokens = len(scored) + sum(each.chances[row] for each, rows in zip(scored, taken, strict=True) for row in rows)
+    seconds = costs[sum(map(len, taken))] + sum(
+        first_row_cost for first_row_cost, rows in zip(first_row_costs, taken, strict=True) if rows
+    )
     return tokens / seconds
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_first_row_of_a_text_has_to_earn_its_price(seed: int) -> None:
-    """Of all ways to take the likeliest rows of all texts the best one, prices included."""
+def test_the_first_row_of_a_sequence_has_to_pay_its_extra_cost(seed: int) -> None:
+    """The selection is the best prefix of all candidates by chance, including the extra cost of each first row."""
     chance, gained = random.Random(seed), 0.0
     for _ in range(60):
-        offers = [ScoredDraft(draft := without_probes(bush(chance, 8)), list(draft.chances)) for _ in range(4)]
-        prices = [chance.random() for _ in offers]
+        scored = [ScoredDraft(draft := without_probes(random_tree(chance, 8)), list(draft.chances)) for _ in range(4)]
+        first_row_costs = [chance.random() for _ in scored]
         costs = StepCost({64: {1: 2.0, 64: 8.0}}).curve(64, 40).tolist()
-        every = chain_of(offers)
+        every = sorted_candidates(scored)
         rates = [
-            rate_of(offers, [[row for at, row in every[:count] if at == one] for one in range(4)], costs, prices)
+            tokens_per_second(
+                scored, [[row for at, row in every[:count] if at == one] for one in range(4)], costs, first_row_costs
+            )
             for count in range(len(every) + 1)
         ]
-        naive, ours = (select_rows(offers, costs, 4.0, asked) for asked in ([], prices))
-        found = rate_of(offers, ours, costs, prices)
+        naive, ours = (select_rows(scored, costs, 4.0, asked) for asked in ([], first_row_costs))
+        found = tokens_per_second(scored, ours, costs, first_row_costs)
         assert found == pytest.approx(max(rates) if max(rates) > MARGIN * rates[0] else rates[0])
-        gained += found - rate_of(offers, naive, costs, prices)
+        gained += found - tokens_per_second(scored, naive, costs, first_row_costs)
     assert gained > 0
 
 
-def chain_of(offers: list[ScoredDraft]) -> list[tuple[int, int]]:
-    """The candidates of all offers, each with its offer, the likeliest first."""
-    every = [(-share, at, row) for at, offer in enumerate(offers) for row, share in enumerate(offer.chances)]
+def sorted_candidates(scored: list[ScoredDraft]) -> list[tuple[int, int]]:
+    """Return (draft, row) of all candidates, most likely first."""
+    every = [(-share, at, row) for at, each in enumerate(scored) for row, share in enumerate(each.chances)]
     return [(at, row) for _, at, row in sorted(every)]
 
 
-def test_a_forward_packs_the_context_of_each_text_that_verifies_a_draft() -> None:
+def test_a_forward_pass_packs_the_context_of_each_sequence_that_verifies_a_draft() -> None:
     row, drafting = {1: 1.0, 2: 1.0, 64: 1.0}, {1: 2.0, 2: 3.0, 64: 3.0}
     cost = StepCost({64: row, 1064: drafting}, packing=1 / 1000)
     drafts = [chain([1, 2], [0.1, 0.05]), chain([3, 4], [0.9, 0.8]), chain([5], [0.5])]
@@ -198,7 +204,7 @@ def test_a_forward_packs_the_context_of_each_text_that_verifies_a_draft() -> Non
     assert packing_savings(FixedCostModel(cost), [300, 20], [EMPTY, drafts[0]]) == pytest.approx(0.3)
 
 
-def test_the_longest_context_decides_what_a_forward_costs() -> None:
+def test_the_longest_context_determines_the_cost_of_a_forward_pass() -> None:
     cost = StepCost({64: {1: 1.0, 64: 1.0}, 1088: {1: 1.0, 64: 65.0}})
     drafts = [chain([1, 2], [0.3, 0.2])] * 2
     budgets: list[Budget] = [AdaptiveBudget(FixedCostModel(cost), Calibration()) for _ in drafts]

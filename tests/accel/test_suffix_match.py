@@ -1,4 +1,4 @@
-"""Weighted occurrences: every place where the last token stood votes for what comes next."""
+"""Suffix match: every earlier occurrence of the last token votes for the next token."""
 
 import random
 from typing import Any
@@ -9,14 +9,16 @@ from antiphon.accel.drafting.draft import ROOT, Draft, most_likely_chain
 from antiphon.accel.drafting.drafters import SuffixMatch
 
 
-def drafted(blend: SuffixMatch, context: list[int], *references: list[int], prompt: int = 0, budget: int = 32) -> Draft:
-    """The draft after ``context``, the first ``prompt`` tokens of which are the prompt."""
-    blend.begin(context[:prompt], references)
-    return blend.propose(context, budget)
+def drafted(
+    matcher: SuffixMatch, context: list[int], *references: list[int], prompt: int = 0, budget: int = 32
+) -> Draft:
+    """Return the draft after ``context``, whose first ``prompt`` tokens are the prompt."""
+    matcher.begin(context[:prompt], references)
+    return matcher.propose(context, budget)
 
 
 def pure(**options: Any) -> SuffixMatch:
-    """Drafts from known places alone."""
+    """Return a drafter without common tokens."""
     return SuffixMatch(common=0, **options)
 
 
@@ -33,21 +35,21 @@ def test_shares_follow_the_weights() -> None:
     assert draft.parents == (ROOT, ROOT)
 
 
-def test_the_chance_to_go_on_grows_with_the_match() -> None:
-    """One known place and nothing else: after m agreeing tokens the next row holds with m / (m + escape)."""
+def test_the_chance_of_a_continuation_grows_with_the_match() -> None:
+    """With a single known position, the next row is right with m / (m + escape) after m matching tokens."""
     draft = drafted(pure(escape=2.0), [1, 2], [1, 2, 3, 4, 5])
     assert draft.tokens == (3, 4, 5)
     assert draft.chances == pytest.approx((2 / 4, 2 / 4 * 3 / 5, 2 / 4 * 3 / 5 * 4 / 6))
 
 
-def test_places_that_agree_on_share_a_path() -> None:
+def test_positions_with_equal_continuations_share_a_path() -> None:
     draft = drafted(pure(), [1], [1, 2, 3], [1, 2, 4])
     assert draft.tokens[0] == 2
     assert draft.parents[1:] == (0, 0)
     assert set(draft.tokens[1:]) == {3, 4}
 
 
-def test_without_branching_all_rows_go_into_the_likeliest_path() -> None:
+def test_without_branching_all_rows_are_on_the_most_likely_path() -> None:
     references = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 9, 4, 5], [1, 5, 9], [1, 6])
     chain = drafted(pure(branching=False), [1], *references, budget=7)
     assert chain.tokens == (2, 3, 4, 5, 6, 7, 8)
@@ -56,10 +58,10 @@ def test_without_branching_all_rows_go_into_the_likeliest_path() -> None:
         "a tree of as many rows ends earlier"
     )
     assert most_likely_chain(drafted(pure(), [1], *references, budget=99)) == chain
-    assert len(pure(branching=False).propose([7], 8)) == 0, "nothing is known"
+    assert len(pure(branching=False).propose([7], 8)) == 0, "the token is unknown"
 
 
-def test_rows_come_best_first() -> None:
+def test_rows_are_sorted_by_chance() -> None:
     chance = random.Random(1)
     references = [[chance.randrange(20) for _ in range(200)] for _ in range(5)]
     draft = drafted(SuffixMatch(), references[2][50:60], *references)
@@ -67,7 +69,7 @@ def test_rows_come_best_first() -> None:
     assert list(draft.chances) == sorted(draft.chances, reverse=True)
 
 
-def test_references_prompt_and_answer_are_all_drafted_from() -> None:
+def test_references_prompt_and_answer_are_all_used() -> None:
     assert drafted(pure(), [9, 1], [1, 2]).tokens == (2,)
     assert drafted(pure(), [1, 3, 9, 1], prompt=3, budget=1).tokens == (3,)
     assert drafted(pure(), [9, 1, 4, 1], prompt=1, budget=1).tokens == (4,)
@@ -77,19 +79,19 @@ def test_prompt_and_answer_are_one_text() -> None:
     assert drafted(pure(), [5, 6, 7, 5], prompt=1, budget=2).tokens == (6, 7)
 
 
-def test_nothing_runs_from_one_text_into_the_next() -> None:
+def test_drafts_never_cross_from_one_text_into_the_next() -> None:
     assert len(drafted(pure(), [2], [1, 2], [3, 4])) == 0
     assert drafted(pure(), [9, 1], [1, 2], [3, 4], prompt=1).tokens == (2,)
 
 
-def test_a_token_that_never_stood_before_drafts_only_versatile_tokens() -> None:
+def test_an_unknown_token_gives_only_common_tokens() -> None:
     reference = [1, 5, 2, 5, 3, 5, 4, 4, 4]
     assert len(drafted(pure(), [99], reference)) == 0
     draft = drafted(SuffixMatch(common=1), [99], reference)
     assert (draft.tokens, draft.parents) == ((5,), (ROOT,))
 
 
-def test_versatile_tokens_take_only_what_is_left_open() -> None:
+def test_common_tokens_share_only_the_remaining_probability() -> None:
     reference = [7, 1, 5, 2, 5, 3, 5, 4]
     known, unknown = (drafted(SuffixMatch(common=1), [token], reference, budget=99) for token in (7, 99))
     first = {token: known.chances[row] for row, token in enumerate(known.tokens) if known.parents[row] == ROOT}
@@ -98,27 +100,27 @@ def test_versatile_tokens_take_only_what_is_left_open() -> None:
     assert first[5] == pytest.approx(unknown.chances[0] * (1 - first[1]))
 
 
-def test_a_versatile_token_that_is_known_to_follow_is_not_guessed_twice() -> None:
+def test_a_common_token_that_is_a_known_continuation_is_one_row() -> None:
     draft = drafted(SuffixMatch(), [1], [1, 5, 2, 5, 3, 5])
     assert draft.tokens.count(5) == len(
         {parent for parent, t in zip(draft.parents, draft.tokens, strict=True) if t == 5}
     )
 
 
-def test_versatile_tokens_are_found_in_the_answer_once_it_has_outgrown_the_prompt() -> None:
-    blend = SuffixMatch()
-    blend.begin([9], [])
+def test_common_tokens_are_ranked_again_when_the_answer_has_outgrown_the_prompt() -> None:
+    matcher = SuffixMatch()
+    matcher.begin([9], [])
     context = [9, 1, 5, 2, 5, 3, 5, 4, 5]
-    assert 5 in blend.propose([*context, 77], 32).tokens
+    assert 5 in matcher.propose([*context, 77], 32).tokens
 
 
-def test_rows_go_as_deep_as_asked() -> None:
+def test_the_maximum_depth_is_the_given_one() -> None:
     text = list(range(100, 190))
     assert max(drafted(pure(), [100], text, budget=99).depths) == 40
     assert max(drafted(pure(depth=3), [100], text).depths) == 3
 
 
-def test_of_a_frequent_token_only_the_newest_places_count() -> None:
+def test_only_the_newest_positions_of_a_frequent_token_count() -> None:
     reference = [token for new in range(10, 30) for token in (1, new)]
     assert drafted(pure(max_positions=3, depth=1), [1], reference).tokens == (27, 28, 29)
 
@@ -128,8 +130,8 @@ def test_a_long_match_counts_however_old_it_is() -> None:
     assert drafted(pure(max_positions=3), [8, 1], reference).tokens[0] == 99
 
 
-def test_references_that_stand_in_the_prompt_too_draft_the_same_rows() -> None:
-    """Everything counts twice, so the shares stay."""
+def test_references_contained_in_the_prompt_give_the_same_rows() -> None:
+    """All tokens would count twice, so the shares stay the same."""
     reference = [1, 2, 3, 1, 2, 4, 1, 5, 6, 7]
     once = drafted(pure(depth=3), [*reference, 50, 1, 2], prompt=len(reference) + 1)
     twice = drafted(pure(depth=3), [*reference, 50, 1, 2], reference, prompt=len(reference) + 1)
@@ -138,7 +140,7 @@ def test_references_that_stand_in_the_prompt_too_draft_the_same_rows() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_adding_the_answer_equals_building_anew(seed: int) -> None:
+def test_extending_by_the_answer_equals_rebuilding(seed: int) -> None:
     chance = random.Random(seed)
     prompt, reference, output = ([chance.randrange(8) for _ in range(length)] for length in (20, 30, 40))
     grown = pure()

@@ -1,4 +1,4 @@
-"""Where tokens stood before."""
+"""The token index: positions after earlier occurrences of the last tokens."""
 
 import random
 
@@ -8,48 +8,48 @@ from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
 
 
 def index_of(*sequences: list[int]) -> TokenIndex:
-    occurrences = TokenIndex()
+    index = TokenIndex()
     for sequence in sequences:
-        occurrences.extend(sequence)
-        occurrences.close()
-    return occurrences
+        index.extend(sequence)
+        index.close()
+    return index
 
 
-def following(occurrences: TokenIndex, tail: list[int], longest: int = 8) -> list[list[int]]:
-    return [[occurrences.tokens[place] for place in places] for places in occurrences.find_matches(tail, longest)]
+def followers(index: TokenIndex, tail: list[int], longest: int = 8) -> list[list[int]]:
+    return [[index.tokens[position] for position in positions] for positions in index.find_matches(tail, longest)]
 
 
-def test_places_are_listed_for_every_length_of_match() -> None:
-    occurrences = index_of([1, 2, 3], [9, 2, 4], [1, 2, 5])
-    assert following(occurrences, [1, 2]) == [[3, 4, 5], [3, 5]]
-    assert following(occurrences, [7, 1, 2]) == [[3, 4, 5], [3, 5]]
-    assert following(occurrences, [1, 2], longest=1) == [[3, 4, 5]]
+def test_positions_are_listed_for_every_length_of_match() -> None:
+    index = index_of([1, 2, 3], [9, 2, 4], [1, 2, 5])
+    assert followers(index, [1, 2]) == [[3, 4, 5], [3, 5]]
+    assert followers(index, [7, 1, 2]) == [[3, 4, 5], [3, 5]]
+    assert followers(index, [1, 2], longest=1) == [[3, 4, 5]]
 
 
-def test_nothing_is_found_for_nothing() -> None:
+def test_an_unknown_or_missing_token_has_no_match() -> None:
     assert index_of([1, 2]).find_matches([], 8) == []
     assert index_of([1, 2]).find_matches([7], 8) == []
     assert TokenIndex().find_matches([1], 8) == []
 
 
-def test_no_match_runs_across_an_end() -> None:
-    occurrences = index_of([1, 2], [3, 4])
-    assert occurrences.find_matches([2], 8) == []
-    assert following(occurrences, [2, 3]) == [[4]]
+def test_no_match_crosses_the_end_of_a_sequence() -> None:
+    index = index_of([1, 2], [3, 4])
+    assert index.find_matches([2], 8) == []
+    assert followers(index, [2, 3]) == [[4]]
 
 
-def test_a_match_longer_than_the_text_before_it_stops_at_its_start() -> None:
-    assert following(index_of([1, 2]), [2, 1, 1], longest=3) == [[2]]
+def test_a_match_stops_at_the_start_of_its_text() -> None:
+    assert followers(index_of([1, 2]), [2, 1, 1], longest=3) == [[2]]
 
 
-def test_an_end_is_a_place_where_that_is_asked_for() -> None:
-    occurrences = TokenIndex()
-    occurrences.extend([1, 2])
-    occurrences.close(is_position=True)
-    assert following(occurrences, [2]) == [[END]]
+def test_an_end_is_a_position_if_requested() -> None:
+    index = TokenIndex()
+    index.extend([1, 2])
+    index.close(is_position=True)
+    assert followers(index, [2]) == [[END]]
 
 
-def test_a_text_that_grows_is_found_as_if_it_had_been_whole() -> None:
+def test_an_extended_text_is_indexed_like_a_whole_one() -> None:
     chance = random.Random(0)
     text = [chance.randrange(6) for _ in range(60)]
     grown, whole = TokenIndex(), TokenIndex()
@@ -61,11 +61,11 @@ def test_a_text_that_grows_is_found_as_if_it_had_been_whole() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_places_are_those_that_a_plain_search_finds(seed: int) -> None:
+def test_positions_equal_those_of_a_naive_search(seed: int) -> None:
     chance = random.Random(seed)
     texts = [[chance.randrange(4) for _ in range(chance.randrange(12))] for _ in range(6)]
     tail = [chance.randrange(4) for _ in range(6)]
-    found = following(index_of(*texts), tail, 4)
+    found = followers(index_of(*texts), tail, 4)
     for length in range(1, 5):
         wanted = tail[-length:]
         plain = [
@@ -74,32 +74,32 @@ def test_places_are_those_that_a_plain_search_finds(seed: int) -> None:
         assert (found[length - 1] if length <= len(found) else []) == plain
 
 
-def test_only_the_newest_places_of_a_token_are_looked_at_if_so_asked() -> None:
-    occurrences = index_of([1, 2, 1, 3, 1, 4])
-    assert [occurrences.tokens[place] for place in occurrences.find_matches([1], 1, newest=2)[0]] == [3, 4]
+def test_newest_limits_the_positions_considered() -> None:
+    index = index_of([1, 2, 1, 3, 1, 4])
+    assert [index.tokens[position] for position in index.find_matches([1], 1, newest=2)[0]] == [3, 4]
 
 
 def test_continuations_are_grouped_in_order_and_end_with_their_text() -> None:
-    occurrences = index_of([1, 2, 3], [1, 5], [1, 2])
-    places = occurrences.find_matches([1], 1)[0]
-    assert list(occurrences.continuations(places, 0)) == [2, 5]
-    assert list(occurrences.continuations(places, 1)) == [3]
-    assert occurrences.continuations(places[:1], 2) == {}
+    index = index_of([1, 2, 3], [1, 5], [1, 2])
+    positions = index.find_matches([1], 1)[0]
+    assert list(index.continuations(positions, 0)) == [2, 5]
+    assert list(index.continuations(positions, 1)) == [3]
+    assert index.continuations(positions[:1], 2) == {}
 
 
-def test_the_open_text_ends_where_it_ends_so_far() -> None:
-    occurrences = TokenIndex()
-    occurrences.extend([1, 2])
-    places = occurrences.find_matches([1], 1)[0]
-    assert occurrences.continuations(places, 0) == {2: places}
-    assert occurrences.continuations(places, 1) == {}
-    occurrences.extend([3])
-    assert occurrences.continuations(places, 1) == {3: places}
+def test_continuations_end_at_the_current_end_of_the_open_text() -> None:
+    index = TokenIndex()
+    index.extend([1, 2])
+    positions = index.find_matches([1], 1)[0]
+    assert index.continuations(positions, 0) == {2: positions}
+    assert index.continuations(positions, 1) == {}
+    index.extend([3])
+    assert index.continuations(positions, 1) == {3: positions}
 
 
-def test_a_token_is_versatile_that_followed_many_different_ones() -> None:
-    occurrences = index_of([1, 5, 2, 5, 3, 5, 4], [7, 6, 7, 6, 7, 6, 7, 6])
-    assert occurrences.kneser_ney_unigrams(1) == [(5, 1.0)]
-    assert dict(occurrences.kneser_ney_unigrams(99))[5] > dict(occurrences.kneser_ney_unigrams(99))[6]
-    assert sum(share for _, share in occurrences.kneser_ney_unigrams(99)) == pytest.approx(1)
+def test_kneser_ney_ranks_tokens_by_their_distinct_predecessors() -> None:
+    index = index_of([1, 5, 2, 5, 3, 5, 4], [7, 6, 7, 6, 7, 6, 7, 6])
+    assert index.kneser_ney_unigrams(1) == [(5, 1.0)]
+    assert dict(index.kneser_ney_unigrams(99))[5] > dict(index.kneser_ney_unigrams(99))[6]
+    assert sum(share for _, share in index.kneser_ney_unigrams(99)) == pytest.approx(1)
     assert TokenIndex().kneser_ney_unigrams(3) == []

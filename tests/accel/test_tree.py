@@ -1,4 +1,4 @@
-"""Geometry: depths, ancestors, windows and chunks by position, padding."""
+"""Tree geometry: depths, ancestor masks, sliding windows and chunks by position, padding."""
 
 import random
 
@@ -21,7 +21,7 @@ def ancestors(parents: list[int], row: int) -> set[int]:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 40, 130])
-def test_a_row_sees_itself_its_ancestors_and_every_pending_token(rows: int) -> None:
+def test_a_row_attends_to_itself_its_ancestors_and_all_pending_tokens(rows: int) -> None:
     chance = random.Random(rows)
     parents = [chance.randint(ROOT, row - 1) for row in range(rows)]
     tree = build_tree(3, parents)
@@ -35,7 +35,7 @@ def test_a_row_sees_itself_its_ancestors_and_every_pending_token(rows: int) -> N
 
 
 def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:
-    """The definition, one pair at a time: positions of the columns that a row sees."""
+    """Return the columns that a row attends to, by the definition, one pair at a time."""
     here = length - padding + int(tree.depths[row])
     columns = [slot - padding for slot in range(offset, length)]
     visible = [position >= 0 for position in columns] + tree.ancestor_mask[row].tolist()
@@ -53,7 +53,7 @@ def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int,
     "span", [AttentionSpan(), AttentionSpan(window=4), AttentionSpan(chunk=5), AttentionSpan(window=1)]
 )
 @pytest.mark.parametrize(("offset", "padding"), [(0, 0), (0, 3), (6, 0), (6, 2), (2, 4)])
-def test_masks_count_windows_and_chunks_in_positions(span: AttentionSpan, offset: int, padding: int) -> None:
+def test_masks_measure_windows_and_chunks_in_positions(span: AttentionSpan, offset: int, padding: int) -> None:
     tree = build_tree(2, [ROOT, 0, ROOT, 2, 1])
     sees = attention_mask(tree, span, length=11, offset=offset, padding=padding)
     assert sees.shape == (7, 11 - offset + 7)
@@ -62,18 +62,18 @@ def test_masks_count_windows_and_chunks_in_positions(span: AttentionSpan, offset
         assert set(sees[row].nonzero().flatten().tolist()) == expected
 
 
-def test_padding_that_is_read_now_is_seen_by_itself_alone() -> None:
+def test_left_padding_in_the_forward_pass_attends_to_itself_alone() -> None:
     sees = attention_mask(build_tree(5, [ROOT]), AttentionSpan(), length=0, padding=3)
     assert [row.nonzero()[:, 0].tolist() for row in sees] == [[0], [1], [2], [3], [3, 4], [3, 4, 5]]
 
 
-def test_the_additive_mask_is_zero_where_a_row_may_look() -> None:
+def test_the_additive_mask_is_zero_where_attention_is_allowed() -> None:
     sees = torch.tensor([[True, False]])
     assert additive_mask(sees, torch.float32).tolist() == [[0.0, torch.finfo(torch.float32).min]]
     assert additive_mask(sees, torch.bfloat16).dtype == torch.bfloat16
 
 
-def test_rows_that_only_fill_a_forward_see_nothing_and_are_seen_by_nobody() -> None:
+def test_padding_rows_attend_to_nothing_and_no_row_attends_to_them() -> None:
     tree = build_tree(2, (ROOT, 0), padding_rows=3)
     assert tree.depths.tolist() == [0, 1, 2, 3, 1, 1, 1]
     bare = attention_mask(build_tree(2, (ROOT, 0)), AttentionSpan(window=5), length=9, offset=4, padding=1)

@@ -1,4 +1,4 @@
-"""The n-gram trie: every known continuation as one tree, the most frequent rows first."""
+"""The n-gram trie: all known continuations as one tree, the most frequent rows first."""
 
 import random
 from typing import Any
@@ -17,7 +17,7 @@ def drafted(trie: Trie, query: list[int], *references: tuple[int, ...], budget: 
 
 
 def paths(draft: Draft) -> list[tuple[int, ...]]:
-    """What every row spells from the root down."""
+    """Return the tokens from the root down to each row."""
     found: list[tuple[int, ...]] = []
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         found.append((*(() if parent == ROOT else found[parent]), token))
@@ -28,16 +28,16 @@ def small(**options: Any) -> Trie:
     return Trie(n=4, prefix=2, **options)
 
 
-def occurrences(texts: list[tuple[int, ...]], path: tuple[int, ...]) -> int:
-    """How often ``path`` stands in the texts."""
+def count_in_texts(texts: list[tuple[int, ...]], path: tuple[int, ...]) -> int:
+    """Return how often ``path`` occurs in the texts."""
     return sum(text[at : at + len(path)] == path for text in texts for at in range(len(text)))
 
 
-def test_rows_go_by_frequency_then_depth_then_first_seen() -> None:
+def test_rows_are_sorted_by_frequency_then_depth_then_first_occurrence() -> None:
     assert paths(drafted(small(), [1, 2], TEXT)) == [(3,), (4,), (3, 1), (4, 1), (3, 5)]
 
 
-def test_the_draft_of_three_rows_is_the_head_of_the_tree() -> None:
+def test_a_draft_of_three_rows_is_the_beginning_of_the_tree() -> None:
     draft = drafted(small(num_draft=3), [1, 2], TEXT)
     assert (draft.tokens, draft.parents) == ((3, 4, 1), (ROOT, ROOT, 0))
 
@@ -46,7 +46,7 @@ def test_an_unknown_prefix_backs_off_to_a_shorter_one() -> None:
     assert paths(drafted(small(), [9, 2], TEXT)) == paths(drafted(small(), [1, 2], TEXT))
 
 
-def test_a_token_that_nothing_follows_drafts_nothing() -> None:
+def test_a_token_without_continuation_gives_an_empty_draft() -> None:
     assert len(drafted(small(), [5], TEXT)) == 0
     assert len(drafted(small(), [9], TEXT)) == 0
 
@@ -55,19 +55,19 @@ def test_a_token_that_nothing_follows_drafts_nothing() -> None:
     ("path", "frequency"),
     [((1, 2), 5), ((1, 2, 3), 3), ((1, 2, 4), 2), ((1, 2, 3, 1), 1), ((1, 2, 3, 5), 1), ((1, 2, 4, 1), 1)],
 )
-def test_windows_count_as_the_paper_inserts_them(path: tuple[int, ...], frequency: int) -> None:
-    """Against Algorithm 1, word by word: every window of n tokens, every cut j of its prefix, every node passed."""
+def test_window_counts_are_those_of_algorithm_1(path: tuple[int, ...], frequency: int) -> None:
+    """Compare with Algorithm 1, taken literally: each window of n tokens, each cut j of its prefix, each node."""
     n, prefix = 4, 2
     inserted = [TEXT[start + j : start + n] for start in range(len(TEXT) - n + 1) for j in range(prefix)]
     assert sum(node[: len(path)] == path for node in inserted) == frequency
     trie = small(counting="window")
     trie.begin([], [TEXT])
     starts = [at for at in range(len(TEXT)) if TEXT[at : at + len(path)] == path]
-    assert sum(trie._windows(1 + at, len(path)) for at in starts) == frequency  # one END stands before the text
+    assert sum(trie._windows(1 + at, len(path)) for at in starts) == frequency  # one END precedes the text
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_window_drafts_rank_rows_as_an_explicit_trie_does(seed: int) -> None:
+def test_window_counts_rank_rows_as_an_explicit_trie(seed: int) -> None:
     chance = random.Random(seed)
     texts = [tuple(chance.randrange(4) for _ in range(chance.randrange(30))) for _ in range(4)]
     n, prefix = 6, 3
@@ -89,29 +89,29 @@ def test_window_drafts_rank_rows_as_an_explicit_trie_does(seed: int) -> None:
     assert min(counts) > 0
 
 
-def test_a_place_that_no_full_window_covers_counts_only_as_an_occurrence() -> None:
+def test_a_position_in_no_full_window_counts_only_as_an_occurrence() -> None:
     assert len(drafted(Trie(counting="window", include_output=False), [1], (1, 2, 3))) == 0
     assert paths(drafted(Trie(include_output=False), [1], (1, 2, 3))) == [(2,), (2, 3)]
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("counting", ["occurrences", "window"])
-def test_every_path_stands_after_the_query_and_is_no_more_frequent_than_its_start(seed: int, counting: Any) -> None:
+def test_every_path_follows_the_query_and_is_at_most_as_frequent_as_its_prefix(seed: int, counting: Any) -> None:
     chance = random.Random(seed)
     texts = [tuple(chance.randrange(5) for _ in range(chance.randrange(40))) for _ in range(5)]
     query = tuple(chance.randrange(5) for _ in range(3))
     draft = drafted(Trie(8, 3, counting=counting, include_output=False), list(query), *texts)
     matched = max(
-        (m for m in (1, 2, 3) if all(occurrences(texts, query[-m:] + path) for path in paths(draft))), default=0
+        (m for m in (1, 2, 3) if all(count_in_texts(texts, query[-m:] + path) for path in paths(draft))), default=0
     )
     assert matched or len(draft) == 0
     for path in paths(draft):
-        assert occurrences(texts, query[-matched:] + path) <= occurrences(texts, query[-matched:] + path[:-1])
+        assert count_in_texts(texts, query[-matched:] + path) <= count_in_texts(texts, query[-matched:] + path[:-1])
         assert path[:-1] == () or path[:-1] in paths(draft)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_a_limit_all_continuations_down_to_the_depth_are_drafted(seed: int) -> None:
+def test_without_a_limit_all_continuations_up_to_the_depth_are_drafted(seed: int) -> None:
     chance = random.Random(seed)
     text = tuple(chance.randrange(5) for _ in range(60))
     draft = drafted(Trie(7, 2, num_draft=10_000, include_output=False), [text[7], text[8]], text)
@@ -129,11 +129,11 @@ def test_num_draft_and_budget_are_upper_bounds(num_draft: int) -> None:
     assert len(drafted(small(), [1, 2], TEXT, budget=0)) == 0
 
 
-def test_documents_never_run_into_each_other() -> None:
+def test_drafts_never_cross_from_one_document_into_the_next() -> None:
     assert len(drafted(Trie(), [2], (1, 2), (3, 4))) == 0
 
 
-def test_the_last_tokens_of_a_document_are_anchors_too() -> None:
+def test_the_last_tokens_of_a_document_are_matched() -> None:
     text = tuple(range(100, 190))
     for at in range(80, 89):
         assert paths(drafted(Trie(), [text[at]], text))[0] == (text[at + 1],)
@@ -146,14 +146,14 @@ def test_seven_disjoint_chains_fill_a_budget_of_64_rows() -> None:
     assert max(draft.depths) == 10
 
 
-def test_rows_go_as_deep_as_the_window_reaches_or_as_asked() -> None:
+def test_the_maximum_depth_is_that_of_the_window_or_the_given_one() -> None:
     text = tuple(range(100, 190))
     assert max(drafted(Trie(n=13, prefix=3), [100], text).depths) == 10
     assert max(drafted(Trie(n=13, prefix=3, depth=25), [100], text).depths) == 25
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
-def test_adding_the_output_equals_building_anew(include_prompt: bool) -> None:
+def test_extending_by_the_output_equals_rebuilding(include_prompt: bool) -> None:
     chance = random.Random(7)
     prompt, reference, output = ([chance.randrange(6) for _ in range(length)] for length in (20, 30, 40))
     grown = Trie(include_prompt=include_prompt)
@@ -165,21 +165,21 @@ def test_adding_the_output_equals_building_anew(include_prompt: bool) -> None:
         assert grown.propose(context, 32) == rebuilt.propose(context, 32)
 
 
-def test_the_output_is_drafted_from_only_where_it_is_included() -> None:
+def test_the_output_is_used_only_if_included() -> None:
     for include_output, rows in ((True, 3), (False, 0)):
         trie = Trie(include_output=include_output)
         trie.begin([9], [])
         assert len(trie.propose([9, 1, 2, 3, 1], 32)) == rows
 
 
-def test_the_prompt_is_drafted_from_only_where_it_is_included() -> None:
+def test_the_prompt_is_used_only_if_included() -> None:
     for include_prompt, tokens in ((True, (8, 1)), (False, ())):
         trie = Trie(include_prompt=include_prompt)
         trie.begin([7, 8], [])
         assert trie.propose([7, 8, 1, 7], 2).tokens == tokens
 
 
-def test_a_frequent_continuation_is_likelier_and_a_longer_match_too() -> None:
+def test_frequent_continuations_and_longer_matches_have_higher_chances() -> None:
     draft = drafted(small(), [1, 2], TEXT)
     assert draft.chances[0] > draft.chances[1]
     assert draft.chances[0] > drafted(small(), [9, 2], TEXT).chances[0]
