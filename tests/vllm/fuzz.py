@@ -28,9 +28,9 @@ SPECULATION = {
     "model": "tests.vllm.checked_proposer.CheckedProposer",
     "num_speculative_tokens": 12,
 }
-VOCABULARY = 49_152
+VOCAB_SIZE = 49_152
 TIMEOUT = 120.0
-PRINTED = 1_000
+PRINTED = 200
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS = [
@@ -86,11 +86,11 @@ PARAMETERS = (
 def sampling(chance: Random) -> dict[str, Any]:
     """Return one or two sampling parameters of valid types, alone or in unusual combinations."""
     penalty = chance.choice([-2.0, 0.0, 2.0, 1e-30, 1e30])
-    ids = chance.choice([[], [0], [7], [VOCABULARY - 1], [VOCABULARY], [2**31], [2**63], [-1], list(range(VOCABULARY))])
+    ids = chance.choice([[], [0], [7], [VOCAB_SIZE - 1], [VOCAB_SIZE], [2**31], [2**63], [-1], list(range(VOCAB_SIZE))])
     choices: list[dict[str, Any]] = [
-        {"top_k": chance.choice([1, 2, 50, VOCABULARY, VOCABULARY + 1, 2**31 - 1])},
+        {"top_k": chance.choice([1, 2, 50, VOCAB_SIZE, VOCAB_SIZE + 1, 2**31 - 1]), "temperature": 1.0},
         {"top_k": 5, "temperature": chance.choice([1e-9, 0.01, 1.0, 2.0, 1e9, 1e38])},
-        {"top_p": chance.choice([1e-12, 0.1, 0.9999999, 1.0])},
+        {"top_p": chance.choice([1e-12, 0.1, 0.9999999, 1.0]), "temperature": 1.0},
         {"temperature": 1.0, "seed": chance.choice([0, -1, 2**63 - 1, -(2**63)]), "n": chance.choice([0, 1, 3, 2**31])},
         {"presence_penalty": penalty, "frequency_penalty": -penalty, "temperature": chance.choice([0, 1])},
         {"repetition_penalty": chance.choice([1e-30, 0.5, 2.0, 1e30])},
@@ -102,7 +102,7 @@ def sampling(chance: Random) -> dict[str, Any]:
         {"logprob_token_ids": ids},
         {"structured_outputs": chance.choice(GRAMMARS)},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": chance.choice(SCHEMAS)}}},
-        {"logit_bias": chance.choice([{}, {"7": 5.0}, {str(VOCABULARY): 1}, {"a": 1}, {"7": NAN}])},
+        {"logit_bias": chance.choice([{}, {"7": 5.0}, {str(VOCAB_SIZE): 1}, {"a": 1}, {"7": NAN}])},
     ]
     return {key: value for each in chance.sample(choices, chance.choice([1, 1, 2])) for key, value in each.items()}
 
@@ -129,10 +129,10 @@ GRAMMARS: list[Any] = [
 def sources(chance: Random) -> dict[str, Any]:
     """Return the ``vllm_xargs`` of a request, valid, malformed or too large, with ids at the vocabulary's limits."""
     bad = chance.choice(
-        [VOCABULARY, VOCABULARY + 1, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, -2, -(2**63)]
+        [VOCAB_SIZE, VOCAB_SIZE + 1, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, -2, -(2**63)]
     )
     pool: list[Any] = [
-        *([7, bad] * 5, [bad], [7, VOCABULARY - 1] * 5, [-1, -1, -1], [-1], [0] * 65_536, [7] * 65_537, [7, -1] * 300),
+        *([7, bad] * 5, [bad], [7, VOCAB_SIZE - 1] * 5, [-1, -1, -1], [-1], [0] * 65_536, [7] * 65_537, [7, -1] * 300),
         *(["a"] * 256, ["a"] * 257, "a b " * 20_000, "ab" * 400_000, ["\ud800"], ["a", "\udc00b"], ["", ""]),
         *([7.0], [7, "a"], [7, None], [[7], [8]], chance.choice(JUNK), chance.choice(TEXTS)),
     ]
@@ -151,9 +151,9 @@ def make_request(seed: int, number: int) -> tuple[str, dict[str, Any]]:
     if is_chat := chance.random() < 0.3:
         body["messages"] = [{"role": "user", "content": "Count: 1, 2, 1, 2, 1, 2"}]
     else:
-        body["prompt"] = chance.choice([[7] * 20, [7, 8, 9] * 5, "Count: 1, 2, 1, 2, 1, 2"])
+        body["prompt"] = chance.choice([[5, 6, 8, 9, 10], [7] * 20, "Count: 1, 2, 1, 2, 1, 2"])
     if chance.random() < 0.4:
-        body["allowed_token_ids"] = [7]  # the answer is 7 7 7, so drafts that follow a 7 are verified
+        body["allowed_token_ids"] = [7]  # the answer is 7 7 7, so what follows a 7 in a reference is drafted
     kinds: list[Callable[[Random], dict[str, Any]]] = [
         sampling,
         lambda chance: {"vllm_xargs": sources(chance)},
@@ -162,7 +162,7 @@ def make_request(seed: int, number: int) -> tuple[str, dict[str, Any]]:
     for kind in chance.sample(kinds, chance.choice([1, 1, 2, 3])):
         body.update(kind(chance))
     if chance.random() < 0.03:
-        body["prompt"] = chance.choice([*JUNK, [VOCABULARY], [-1], [7] * 5_000, [[7], [8, VOCABULARY]]])
+        body["prompt"] = chance.choice([*JUNK, [VOCAB_SIZE], [-1], [7] * 5_000, [[7], [8, VOCAB_SIZE]]])
     return "/v1/chat/completions" if is_chat else "/v1/completions", body
 
 
@@ -207,7 +207,7 @@ def find_failure(server: Server, numbers: range, seed: int, statuses: Counter[in
             status, answer = post(server, path, body)
             statuses[status] += 1
             if status >= 500:
-                typer.echo(f"request {number} is answered with {status}: {answer[:200]!r}: {shown(path, body)}")
+                typer.echo(f"request {number} is answered with {status}: {answer[:PRINTED]!r}: {shown(path, body)}")
             if (found := ordinary_answer(server)) != expected:
                 raise RuntimeError(f"the next ordinary answer is {found!r}, not {expected!r}")
         except (OSError, HTTPException, RuntimeError) as error:
@@ -216,9 +216,15 @@ def find_failure(server: Server, numbers: range, seed: int, statuses: Counter[in
 
 
 def shown(path: str, body: dict[str, Any]) -> str:
-    """Return a request as a line of limited length."""
-    text = json.dumps({key: value for key, value in body.items() if key not in ("model", "messages")})
-    return f"{path} {text if len(text) < PRINTED else f'{text[:PRINTED]}... ({len(text)} characters)'}"
+    """Return a request as a line, with long values shortened."""
+    return f"{path} {_shortened(body)}"
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)}: {_shortened(each)}' for key, each in value.items())}}}"
+    text = json.dumps(value)
+    return text if len(text) < PRINTED else f"{text[:PRINTED]}... ({len(text)} characters)"
 
 
 def main(requests: int = 1000, seed: int = 0, first: int = 0) -> None:

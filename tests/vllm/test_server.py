@@ -23,7 +23,7 @@ from antiphon.accel.remote.errors import ModelNotFoundError, RequestRejectedErro
 from antiphon.integrations.vllm import references_for
 from antiphon.pipelines import resolve_model
 from tests.chi_square import p_value
-from tests.vllm.fuzz import SPECULATION, VOCABULARY, find_failure, post
+from tests.vllm.fuzz import SPECULATION, VOCAB_SIZE, find_failure, post
 from tests.vllm.server import Server, serve
 
 pytestmark = [
@@ -234,13 +234,11 @@ def test_invalid_references_are_answered_with_400(server: Server) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"references": [7, VOCABULARY] * 8},
-            f"token id {VOCABULARY}, but the model's vocabulary size is {VOCABULARY}",
-        ),
-        ({"prediction": [7, 2**63] * 8}, f"token id {2**63}, but the model's vocabulary size is {VOCABULARY}"),
-        ({"prediction": [7, 2**70] * 8}, "token id an integer of 71 bits"),
-        ({"antiphon": [VOCABULARY], "references": [7]}, "'antiphon' is a reserved key"),
+        ({"prediction": [7, VOCAB_SIZE] * 8}, f"{VOCAB_SIZE}; the model's vocabulary size is {VOCAB_SIZE}"),
+        ({"references": [7, VOCAB_SIZE] * 8}, f"{VOCAB_SIZE}; the model's vocabulary size is {VOCAB_SIZE}"),
+        ({"prediction": [7, 2**63] * 8}, f"{2**63}; the model's vocabulary size is {VOCAB_SIZE}"),
+        ({"prediction": [7, 2**70] * 8}, "an integer of 71 bits; the model's vocabulary size"),
+        ({"antiphon": [VOCAB_SIZE], "references": [7]}, "'antiphon' is a reserved key"),
         ({"references": ["\ud800"]}, "references holds a lone surrogate"),
     ],
 )
@@ -248,11 +246,11 @@ def test_token_ids_that_would_end_the_engine_are_answered_with_400(
     server: Server, arguments: dict[str, Any], message: str
 ) -> None:
     """Every answer is 7 7 7, so a draft after a 7 is verified."""
-    body = {"model": "smollm2", "prompt": [7] * 8, "max_tokens": 4, "temperature": 0, "allowed_token_ids": [7]}
+    body = {"model": "smollm2", "prompt": [5, 6, 8, 9], "max_tokens": 4, "temperature": 0, "allowed_token_ids": [7]}
     status, answer = post(server, "/v1/completions", body | {"vllm_xargs": arguments})
     assert (status, json.loads(answer)["error"]["param"]) == (400, "vllm_xargs")
     assert message in json.loads(answer)["error"]["message"]
-    status, _ = post(server, "/v1/completions", body | {"vllm_xargs": {"references": [7, VOCABULARY - 1] * 8}})
+    status, _ = post(server, "/v1/completions", body | {"vllm_xargs": {"prediction": [7, VOCAB_SIZE - 1] * 8}})
     assert status == 200, "the largest token id of the vocabulary is valid, and the engine is alive"
 
 

@@ -15,10 +15,10 @@ from antiphon.integrations.vllm.proposer import Proposer
 NO_SOURCES = Sources()
 
 MAX_TOKENS = 8192
-VOCABULARY = 1_000_000
+VOCAB_SIZE = 1_000_000
 
 
-def make_proposer(num_draft_tokens: int = 12, *, vocab_size: int = VOCABULARY, **options: Any) -> Proposer:
+def make_proposer(num_draft_tokens: int = 12, *, vocab_size: int = VOCAB_SIZE, **options: Any) -> Proposer:
     """Return a proposer that patches nothing, since this engine calls `Proposer.prepare_step` itself."""
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=num_draft_tokens),

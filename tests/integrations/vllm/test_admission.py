@@ -25,7 +25,7 @@ from antiphon.integrations.vllm.admission import (
 )
 from antiphon.retrieval import Passage
 
-VOCABULARY = 256
+VOCAB_SIZE = 256
 
 
 def tokenize(text: str) -> list[int]:
@@ -47,7 +47,7 @@ def tokenize(text: str) -> list[int]:
     ],
 )
 def test_valid_arguments_become_token_ids(given: dict[str, Any], sources: Sources | None) -> None:
-    assert admit(given, tokenize, VOCABULARY) == sources
+    assert admit(given, tokenize, VOCAB_SIZE) == sources
     if sources is not None:
         assert read_sources({ADMITTED: AdmittedSources(sources, given)}) == sources
 
@@ -72,7 +72,7 @@ def test_valid_arguments_become_token_ids(given: dict[str, Any], sources: Source
 )
 def test_invalid_arguments_are_rejected_with_what_is_needed(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        admit(given, tokenize, VOCABULARY)
+        admit(given, tokenize, VOCAB_SIZE)
 
 
 @pytest.mark.parametrize("name", ["references", "prediction"])
@@ -83,7 +83,7 @@ def test_a_token_id_outside_the_vocabulary_is_rejected_by_name(name: str, token:
     with pytest.raises(
         ValueError, match=rf"{name} holds a token id outside the vocabulary: .*{shown}.*; .* size is 256"
     ):
-        admit({name: [1, token, 2]}, tokenize, VOCABULARY)
+        admit({name: [1, token, 2]}, tokenize, VOCAB_SIZE)
 
 
 @pytest.mark.parametrize("name", ["references", "prediction"])
@@ -92,27 +92,27 @@ def test_a_token_id_outside_the_vocabulary_from_the_tokenizer_is_rejected(name: 
     with pytest.raises(
         ValueError, match=f"{name} holds a token id outside the vocabulary: 256; the model's vocabulary size is 256"
     ):
-        admit({name: "a"}, lambda _: [1, 256], VOCABULARY)
+        admit({name: "a"}, lambda _: [1, 256], VOCAB_SIZE)
 
 
 @pytest.mark.parametrize("given", [{"references": ["a", "b\ud800"]}, {"prediction": "b\udfff"}])
 def test_a_text_with_a_lone_surrogate_is_rejected(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"holds a lone surrogate, '.ud.*' at character 1"):
-        admit(given, tokenize, VOCABULARY)
+        admit(given, tokenize, VOCAB_SIZE)
 
 
 @pytest.mark.parametrize("forged", [1, "a", [1], {"references": [[10**9]], "prediction": []}, {}])
 def test_the_reserved_key_is_rejected_if_a_client_sets_it(forged: Any) -> None:
     for others in ({}, {"references": ["a"]}):
         with pytest.raises(ValueError, match="'antiphon' is a reserved key; give 'references' and 'prediction'"):
-            admit({**others, ADMITTED: forged}, tokenize, VOCABULARY)
+            admit({**others, ADMITTED: forged}, tokenize, VOCAB_SIZE)
 
 
 def test_arguments_that_were_admitted_are_admitted_again() -> None:
     """As offline use of vLLM does, with one object of sampling parameters for many prompts."""
     given: dict[str, Any] = {"references": ["a"]}
     again = {**given, ADMITTED: copy.deepcopy(AdmittedSources(Sources(((97,),)), given))}
-    assert admit(again, tokenize, VOCABULARY) == Sources(((97,),))
+    assert admit(again, tokenize, VOCAB_SIZE) == Sources(((97,),))
     assert again[ADMITTED].is_made_from(again)
     given["references"].append("b")
     assert not again[ADMITTED].is_made_from(again)
@@ -123,13 +123,13 @@ def test_a_text_over_the_limit_is_rejected_before_tokenization() -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="characters"):
-        admit({"references": ["a" * 10_000_000]}, never, VOCABULARY)
+        admit({"references": ["a" * 10_000_000]}, never, VOCAB_SIZE)
 
 
 def test_a_server_without_a_tokenizer_accepts_only_token_ids() -> None:
     with pytest.raises(ValueError, match="give references and prediction as token ids"):
-        admit({"references": ["a"]}, None, VOCABULARY)
-    assert admit({"references": [1]}, None, VOCABULARY) == Sources(((1,),))
+        admit({"references": ["a"]}, None, VOCAB_SIZE)
+    assert admit({"references": [1]}, None, VOCAB_SIZE) == Sources(((1,),))
 
 
 def test_each_step_of_an_admission_tokenizes_a_bounded_number_of_characters() -> None:
@@ -140,7 +140,7 @@ def test_each_step_of_an_admission_tokenizes_a_bounded_number_of_characters() ->
         return tokenize(text)
 
     texts = ["a" * 30_000, *(["word " * 20] * 150), "b"]
-    admission = Admission({"references": texts[:-1], "prediction": texts[-1]}, count, VOCABULARY)
+    admission = Admission({"references": texts[:-1], "prediction": texts[-1]}, count, VOCAB_SIZE)
     assert not read, "the constructor tokenizes nothing"
     is_left, done = True, 0
     while is_left:

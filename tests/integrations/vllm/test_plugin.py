@@ -15,9 +15,9 @@ import torch
 from antiphon.integrations.vllm import plugin
 from antiphon.integrations.vllm.admission import ADMITTED, SLICE_CHARACTERS
 
-VOCABULARY = 300
+VOCAB_SIZE = 300
 SPECULATION = SimpleNamespace(method="custom_class", model="antiphon.integrations.vllm.Proposer")
-MODEL = SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
+MODEL = SimpleNamespace(get_vocab_size=lambda: VOCAB_SIZE)
 
 
 class ValidationError(Exception):
@@ -114,7 +114,7 @@ def test_verification_adds_token_ids_once(fake_vllm: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"references": [5, VOCABULARY]}, "a token id outside the vocabulary: 300; the model's vocabulary size is 300"),
+        ({"references": [5, VOCAB_SIZE]}, "a token id outside the vocabulary: 300; the model's vocabulary size is 300"),
         ({"prediction": [2**64]}, "an integer of 65 bits"),
         ({ADMITTED: {"references": [[10**9]], "prediction": []}}, "'antiphon' is a reserved key"),
         ({ADMITTED: "a", "references": ["a"]}, "'antiphon' is a reserved key"),
@@ -134,7 +134,7 @@ def test_verification_rejects_what_would_fail_in_the_engine(
 
 def test_engines_with_another_drafter_are_left_alone(fake_vllm: SimpleNamespace) -> None:
     plugin.register()
-    arguments = {"references": [VOCABULARY], ADMITTED: 1}
+    arguments = {"references": [VOCAB_SIZE], ADMITTED: 1}
     for other in (
         None,
         SimpleNamespace(method="ngram"),
