@@ -1,52 +1,134 @@
-"""A file is written whole or not at all, and whoever needs it is told when it is not."""
+"""Files are written atomically, and folders are temporary until they are renamed."""
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
+import stat
 import sys
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from antiphon.accel.files import write
+from antiphon.accel.files import (
+    is_disk_full,
+    remove_stale_folders,
+    sync_file,
+    sync_folder,
+    temporary_folder,
+    write_cache_file,
+    write_file,
+)
 
 
-def test_a_file_holds_what_was_given_or_written_and_nothing_stays_beside_it(tmp_path: Path) -> None:
+def test_a_file_has_the_given_content_and_no_temporary_file_remains(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "file.bin"
-    write(file, b"one")
-    write(file, lambda out: out.write(b"another"), is_needed=True)
+    write_cache_file(file, b"one")
+    write_file(file, lambda out: out.write(b"another"))
     assert file.read_bytes() == b"another"
     assert [path.name for path in file.parent.iterdir()] == ["file.bin"]
 
 
-def test_what_fails_half_way_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: Path) -> None:
     def fail(out: BinaryIO) -> None:
         out.write(b"half of")
         raise OSError("the disk is full")
 
     file = tmp_path / "file.bin"
-    write(file, b"whole")
-    write(file, fail)
+    write_file(file, b"whole")
+    write_cache_file(file, fail)
     with pytest.raises(OSError, match="the disk is full"):
-        write(file, fail, is_needed=True)
+        write_file(file, fail)
     assert file.read_bytes() == b"whole"
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_cache_that_cannot_be_written_is_done_without_and_a_needed_file_is_not(tmp_path: Path) -> None:
+def test_only_a_cache_file_ignores_that_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "no-folder").write_text("a file", encoding="utf-8")
-    write(tmp_path / "no-folder" / "file", b"")
+    write_cache_file(tmp_path / "no-folder" / "file", b"")
     with pytest.raises(OSError, match="no-folder"):
-        write(tmp_path / "no-folder" / "file", b"", is_needed=True)
+        write_file(tmp_path / "no-folder" / "file", b"")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
-def test_a_private_file_is_its_owners_alone_and_any_other_follows_the_umask(tmp_path: Path) -> None:
+def test_a_file_is_private_by_default_has_the_given_mode_or_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        write(tmp_path / "private", b"")
-        write(tmp_path / "shared", b"", is_private=False)
+        write_file(tmp_path / "private", b"")
+        write_file(tmp_path / "group", b"", mode=0o664)
+        write_file(tmp_path / "shared", b"", mode=None)
     finally:
         os.umask(before)
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "shared")] == [0o600, 0o644]
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "group", "shared")]
+    assert modes == [0o600, 0o664, 0o644]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open folders")
+def test_the_file_is_flushed_before_the_rename_and_the_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bool]] = []
+    flush = os.fsync
+
+    def watch(descriptor: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        seen.append((kind, (tmp_path / "file").exists()))
+        flush(descriptor)
+
+    monkeypatch.setattr("os.fsync", watch)
+    write_file(tmp_path / "file", b"content")
+    assert seen == [("file", False), ("folder", True)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open folders")
+@pytest.mark.parametrize(("number", "is_raised"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_flush_folders_is_no_error_and_a_broken_disk_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_raised: bool
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "file").write_bytes(b"content")
+    sync_file(tmp_path / "file")
+    monkeypatch.setattr("os.fsync", refuse)
+    if is_raised:
+        with pytest.raises(OSError, match="error"):
+            sync_folder(tmp_path)
+    else:
+        sync_folder(tmp_path)
+
+
+def test_a_temporary_folder_is_removed_unless_it_was_renamed(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path, ".new-") as folder:
+        (folder / "file").write_bytes(b"half")
+    assert list(tmp_path.iterdir()) == []
+    with temporary_folder(tmp_path, ".new-") as folder:
+        (folder / "file").write_bytes(b"whole")
+        folder.rename(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+    assert (tmp_path / "folder" / "file").read_bytes() == b"whole"
+
+
+def test_only_old_folders_with_the_prefix_are_removed(tmp_path: Path) -> None:
+    for name in (".new-old", ".new-young", "other"):
+        (tmp_path / name).mkdir()
+    os.utime(tmp_path / ".new-old", (0, 0))
+    os.utime(tmp_path / "other", (0, 0))
+    remove_stale_folders(tmp_path, ".new-", older_than=3600)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".new-young", "other"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EFBIG, "File too large"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (RuntimeError(f"I/O error: No space left on device (os error {errno.ENOSPC})"), True),
+        (sqlite3.OperationalError("syntax error"), False),
+    ],
+)
+def test_a_full_disk_is_recognised_from_the_system_and_from_libraries_in_rust(error: Exception, is_full: bool) -> None:
+    assert is_disk_full(error) is is_full

@@ -25,7 +25,7 @@ from antiphon.integrations.langchain import (
 )
 from antiphon.integrations.langchain.documents import document_of, passage_of
 from antiphon.integrations.llama_index import AntiphonRetriever as LlamaRetriever
-from antiphon.retrieval import HashEmbedder, IndexMismatch, MaxSim, Passage, Retriever, index_passages
+from antiphon.retrieval import HashEmbedder, IndexMismatch, MaxSimReranker, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
 
 QUESTION = "How many eggs does a queen lay?"
@@ -142,7 +142,7 @@ def test_threads_may_add_delete_and_search_at_once() -> None:
 
 
 def test_the_reranker_orders_copies_as_antiphon_does(retriever: Retriever, passages: list[Passage]) -> None:
-    assert isinstance(retriever.reranker, MaxSim)
+    assert isinstance(retriever.reranker, MaxSimReranker)
     documents = [Document(passage.text, metadata={"number": number}) for number, passage in enumerate(passages)]
     reranker = AntiphonReranker(reranker=retriever.reranker, top_n=2)
     ranked = reranker.compress_documents(documents, QUESTION)

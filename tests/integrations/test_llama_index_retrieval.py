@@ -31,7 +31,7 @@ from antiphon.integrations.llama_index import (
 )
 from antiphon.integrations.llama_index.nodes import node_of, passage_of
 from antiphon.integrations.llama_index.persisted import SENTENCE
-from antiphon.retrieval import HashEmbedder, MaxSim, Passage, Retriever
+from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever
 from tests.conftest import TEXTS
 
 QUESTION = "How many eggs does a queen lay?"
@@ -171,7 +171,7 @@ async def test_the_retriever_finds_what_antiphon_finds(retriever: Retriever) -> 
 def test_the_reranker_orders_nodes_as_antiphon_does_and_leaves_theirs_alone(
     retriever: Retriever, passages: list[Passage]
 ) -> None:
-    assert isinstance(retriever.reranker, MaxSim)
+    assert isinstance(retriever.reranker, MaxSimReranker)
     given = [NodeWithScore(node=node_of(passage).node, score=0.25) for passage in passages]
     rerank = AntiphonRerank(reranker=retriever.reranker, top_n=2)
     found = rerank.postprocess_nodes(given, query_str=QUESTION)

@@ -61,7 +61,7 @@ def test_a_store_of_another_framework_gives_the_passages_of_a_folder(name: str, 
         ]
         scores = [passage.score or 0.0 for passage in found]
         assert scores == sorted(scores, reverse=True)
-    with pytest.raises(TypeError, match="The index is VectorStorePassages, which is searched only; change it where"):
+    with pytest.raises(TypeError, match="The index is VectorStorePassages, which is read-only; change it where"):
         retriever.add(PASSAGES)
 
 
@@ -76,9 +76,9 @@ def test_a_store_that_is_not_searched_by_vector_is_refused_at_once() -> None:
 @pytest.mark.parametrize("name", ["langchain", "llama-index"])
 def test_a_filter_reaches_the_store(name: str) -> None:
     index = INDEXES[name]()
-    found = index.nearest(EMBEDDER.embed_queries(["all about cats"])[0], 18, {"lang": "de"})
+    found = index.vector_search(EMBEDDER.embed_queries(["all about cats"])[0], 18, {"lang": "de"})
     assert {passage.id for passage in found} == {p.id for p in PASSAGES if p.metadata["lang"] == "de"}
-    assert index.matching("cats", 3) == []
+    assert index.keyword_search("cats", 3) == []
     assert np.all(np.diff([passage.score or 0.0 for passage in found]) <= 0)
 
 
@@ -86,8 +86,8 @@ def test_a_store_that_wants_another_filter_says_so_and_ranks_end_above_zero() ->
     index = INDEXES["langchain in memory"]()
     vector = EMBEDDER.embed_queries(["all about cats"])[0]
     with pytest.raises(ValueError, match=r"InMemoryVectorStore does not take the filter \{'lang': 'de'\}"):
-        index.nearest(vector, 4, {"lang": "de"})
-    assert [passage.score for passage in index.nearest(vector, 4)] == [1.0, 0.75, 0.5, 0.25]
+        index.vector_search(vector, 4, {"lang": "de"})
+    assert [passage.score for passage in index.vector_search(vector, 4)] == [1.0, 0.75, 0.5, 0.25]
 
 
 def test_a_store_that_keeps_no_texts_is_refused() -> None:

@@ -13,7 +13,7 @@ from llama_index.core.schema import TextNode
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations import langchain, llama_index
-from antiphon.retrieval import HashEmbedder, MaxSim, Retriever
+from antiphon.retrieval import HashEmbedder, MaxSimReranker, Retriever
 
 QUESTION = "What do bees do?"
 
@@ -82,7 +82,7 @@ def test_a_vector_store_is_the_same_from_a_pickle_and_a_copy_is_its_own() -> Non
 
 def holders(retriever: Retriever) -> list[Any]:
     """Everything that holds an index or a reranker, which have locks."""
-    reranker = MaxSim(HashEmbedder())
+    reranker = MaxSimReranker(HashEmbedder())
     return [
         langchain.AntiphonRetriever(retriever=retriever),
         langchain.AntiphonReranker(reranker=reranker),

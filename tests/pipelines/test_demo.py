@@ -13,14 +13,14 @@ from antiphon.accel.engines.torch.loading import has_bfloat16_units
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents
-from antiphon.pipelines.models.embedded import EMBEDDED
-from antiphon.retrieval import Retriever, build_index, resolve
+from antiphon.pipelines.models.bundled import BUNDLED
+from antiphon.retrieval import Retriever, build_index, load_embedder
 
 
 @pytest.fixture(scope="module")
 def some_documents() -> list[Path]:
     try:
-        resolve("minilm")
+        load_embedder("minilm")
     except ImportError as error:
         pytest.skip(f"the embedded embedder is not installed: {error}")
     return [path for path in demo_documents() if path.name == "glossary.txt"]
@@ -42,7 +42,7 @@ def test_the_demo_answers_cites_and_compares(
     assert "small language model" in shown
     assert "antiphon demo --model some/hub-model" in shown
     assert "Python performs garbage collection via reference counting" in shown
-    assert shown.count("Stands verbatim in") == shown.count("tokens per step") == len(questions)
+    assert shown.count("Quoted verbatim from") == shown.count("tokens per step") == len(questions)
     assert "[1] glossary.txt, characters " in shown
     assert "The text is identical. Drafting took" in shown
     assert "cut off" not in shown
@@ -56,7 +56,7 @@ def test_the_reader_answers_by_quoting(
     assert demo.run_demo("reader", paths=some_documents, folder=index, questions=questions, engine="torch")
     shown = capsys.readouterr().out
     assert "was taught to quote" in shown
-    assert shown.count("Stands verbatim in") == shown.count("tokens per step") == len(questions)
+    assert shown.count("Quoted verbatim from") == shown.count("tokens per step") == len(questions)
     assert "cut off" not in shown
 
 
@@ -86,7 +86,7 @@ def test_the_questions_of_the_demo_are_answered_right(
 
 
 def test_every_embedded_model_is_introduced_by_name() -> None:
-    assert all(demo.NOTES[model].startswith(f"{model} is ") for model in EMBEDDED)
+    assert all(demo.NOTES[model].startswith(f"{model} is ") for model in BUNDLED)
 
 
 def test_a_difference_from_plain_decoding_is_shown(

@@ -19,16 +19,16 @@ from antiphon.pipelines.relevance import (
     Head,
     LineRelevance,
     Scale,
-    readings_of,
-    relevance_to,
-    shipped_relevance,
+    encoder_inputs,
+    relevance_scorer,
+    bundled_relevance,
     short_question,
 )
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
-from antiphon.retrieval.device import precision
-from antiphon.retrieval.embed import TokenVectors
-from antiphon.retrieval.encoder_engine import Engine
-from antiphon.retrieval.encoder_graph import obstacle_of
+from antiphon.retrieval.embedders.protocol import TokenVectors
+from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.retrieval.encoder_runtime.engine_selection import Engine
+from antiphon.retrieval.encoder_runtime.openvino_encoder import openvino_obstacle
 
 ENGINES_COMPARED: tuple[Engine, ...] = ("torch", "openvino")
 QUESTION = "How long does honey keep?"
@@ -62,12 +62,12 @@ def encoder() -> Counting:
 
 def test_the_shipped_encoder_tells_what_answers_and_reads_headings() -> None:
     keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
-    bare, melting, headed = relevance_to(QUESTION)([(BARE, keeps), (BARE, wax), (HEADED, keeps)])
+    bare, melting, headed = relevance_scorer(QUESTION)([(BARE, keeps), (BARE, wax), (HEADED, keeps)])
     assert bare > melting + 2
     assert headed > bare
-    assert relevance_to("At what temperature does wax melt?")([(BARE, wax)])[0] > 0
-    assert relevance_to("Who wrote Hamlet?")([(BARE, wax)])[0] < -2
-    assert relevance_to(QUESTION)([]) == []
+    assert relevance_scorer("At what temperature does wax melt?")([(BARE, wax)])[0] > 0
+    assert relevance_scorer("Who wrote Hamlet?")([(BARE, wax)])[0] < -2
+    assert relevance_scorer(QUESTION)([]) == []
 
 
 def test_a_line_is_compared_as_a_whole_and_word_for_word(encoder: Counting) -> None:
@@ -93,7 +93,7 @@ def test_a_passage_is_read_once_whoever_asks(encoder: Counting) -> None:
 def test_a_passage_longer_than_the_encoder_reads_is_read_in_parts_each_under_its_heading(encoder: Counting) -> None:
     texts = [f"Line {number} says something else about bees." for number in range(4)]
     passage = Passage.at("bees.md", 0, " ".join(texts), {"title": "Bees > Honey"})
-    readings = [*readings_of(passage, encoder)]
+    readings = [*encoder_inputs(passage, encoder)]
     assert [[line for line, _, _ in reading.spans] for reading in readings] == [[text] for text in texts]
     assert all(reading.text.startswith("Honey\n") for reading in readings)
     found = LineRelevance(encoder, SCALE).to(texts[2])([(passage, text) for text in texts])
@@ -104,7 +104,7 @@ def test_a_passage_longer_than_the_encoder_reads_is_read_in_parts_each_under_its
 def test_a_line_longer_than_the_encoder_reads_is_read_as_far_as_that_goes(encoder: Counting) -> None:
     passage = Passage.at("bees.md", 0, "Bees " + "and bees " * 20 + "dance.")
     encoder.token_vectors = HashEmbedder(64).token_vectors  # type: ignore[method-assign]
-    [reading] = readings_of(passage, encoder)
+    [reading] = encoder_inputs(passage, encoder)
     [line] = [line for line, _, _ in reading.spans]
     assert LineRelevance(encoder, SCALE).to("bees")([(passage, line)])[0] > 0
 
@@ -119,7 +119,7 @@ def test_a_passage_is_read_behind_the_question_too_and_its_lines_have_a_look_of_
 
 
 def test_lines_that_are_left_out_are_not_read(encoder: Counting) -> None:
-    [reading] = readings_of(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
+    [reading] = encoder_inputs(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
     assert reading.text == "How? [SEP]\nWax melts at 64 degrees."
     assert CrossRelevance(encoder, SCALE, HEAD).to("How?")([(BARE, "No line of it.")]) == [SCALE.bias]
 
@@ -140,7 +140,7 @@ def test_marks_of_the_model_in_a_question_or_a_passage_are_words_like_others() -
     encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
     assert short_question("Is [SEP] a mark?", encoder) == "Is a mark?"
     marked = Passage.at("a.md", 0, "It is [SEP] in [MASK] there. Wax melts.")
-    [reading] = readings_of(marked, encoder, "What melts?")
+    [reading] = encoder_inputs(marked, encoder, "What melts?")
     [read] = encoder.token_vectors([reading.text])
     assert [end for _, _, end in reading.spans][-1] == len(read.ids)
 
@@ -149,10 +149,10 @@ def test_what_counts_is_the_mean_of_both_encoders_of_which_the_second_sees_what_
     canteen = Passage.at("handbook.md", 0, "Lunch costs 5.80 euros for staff and 8.40 euros for guests.")
     said = [(canteen, canteen.text)]
     question = "What does the swimming pool cost for guests?"
-    alone, behind = (relevance.to(question)(said)[0] for relevance in shipped_relevance())
-    assert relevance_to(question)(said) == [pytest.approx((alone + behind) / 2)]
+    alone, behind = (relevance.to(question)(said)[0] for relevance in bundled_relevance())
+    assert relevance_scorer(question)(said) == [pytest.approx((alone + behind) / 2)]
     assert behind < alone - 2
-    assert relevance_to("What does lunch cost for guests?")(said)[0] > 2
+    assert relevance_scorer("What does lunch cost for guests?")(said)[0] > 2
 
 
 def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,10 +163,10 @@ def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest
 
 
 def test_without_the_package_of_the_encoder_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.retrieval.minilm.find_spec", lambda name: None)
-    module.shipped_relevance.cache_clear()
+    monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
+    module.bundled_relevance.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
-        relevance_to(QUESTION)
+        relevance_scorer(QUESTION)
 
 
 def test_a_folder_without_a_scale_is_refused(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
 
 
 def test_openvino_and_torch_weigh_alike() -> None:
-    if (obstacle := obstacle_of("cpu", precision("cpu"))) is not None:
+    if (obstacle := openvino_obstacle("cpu", pick_dtype("cpu"))) is not None:
         pytest.skip(obstacle)
     lines = [(HEADED, quote.sentence) for quote in quotable_lines([HEADED])[0]]
     one, other = (

@@ -14,9 +14,9 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag, SessionStore, database
-from antiphon.pipelines.references import OPENING
+from antiphon.pipelines.references import PROMPT_TAIL
 from antiphon.retrieval import HashEmbedder, Retriever
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_index.flat import Vectors
 from tests.accel.oracles import expect_plain_logits
 from tests.pipelines.listening import Listening
 
@@ -280,7 +280,7 @@ def test_an_earlier_answer_is_drafted_from_and_changes_no_word(
     assert stream.answer.text == plain.text
     expect_plain_logits(typist.model, text, recorder.records)
     said = typist.tokenizer.encode(empty.text + "<eos>", add_special_tokens=False)
-    assert recorder.references[1:] == [[*recorder.prompt[-OPENING:], *said]]  # after those of the passages
+    assert recorder.references[1:] == [[*recorder.prompt[-PROMPT_TAIL:], *said]]  # after those of the passages
 
 
 def test_an_answer_that_was_cancelled_is_not_kept(retriever: Retriever, tiny: LanguageModel, tmp_path: Path) -> None:

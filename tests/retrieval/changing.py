@@ -16,7 +16,7 @@ def build(folder: Path) -> None:
 def add(folder: Path) -> None:
     numbers = range(1000, 1300)  # so many that it is trained anew
     vectors = np.array([vector(number) for number in numbers])
-    update_index(folder, Given(DIM), put=[passage(number) for number in numbers], vectors=vectors)
+    update_index(folder, Given(DIM), upsert=[passage(number) for number in numbers], vectors=vectors)
 
 
 def remove(folder: Path) -> None:

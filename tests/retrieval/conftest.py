@@ -8,7 +8,7 @@ import torch
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+VOCAB_SIZE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def save_toy_bert(folder: Path, labels: int = 0) -> Path:
     from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
 
     config = BertConfig(
-        vocab_size=len(VOCABULARY),
+        vocab_size=len(VOCAB_SIZE),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -42,7 +42,7 @@ def save_toy_bert(folder: Path, labels: int = 0) -> Path:
         model.save_pretrained(folder)
     else:
         BertModel(config).save_pretrained(folder)
-    BertTokenizer(vocab={token: place for place, token in enumerate(VOCABULARY)}).save_pretrained(folder)
+    BertTokenizer(vocab={token: place for place, token in enumerate(VOCAB_SIZE)}).save_pretrained(folder)
     return folder
 
 

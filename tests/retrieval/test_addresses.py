@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import EngineUnavailable, HashEmbedder
-from antiphon.retrieval.engines.address import shown_address
-from antiphon.retrieval.engines.milvus import MilvusIndex
-from antiphon.retrieval.engines.postgres import PgvectorIndex
-from antiphon.retrieval.engines.qdrant import QdrantIndex
+from antiphon.retrieval import DatabaseUnavailable, HashEmbedder
+from antiphon.retrieval.vector_databases.connection import shown_address
+from antiphon.retrieval.vector_databases.milvus import MilvusIndex
+from antiphon.retrieval.vector_databases.postgres import PgvectorIndex
+from antiphon.retrieval.vector_databases.qdrant import QdrantIndex
 
 SECRET = "s3cr3t"
 EMBEDDER = HashEmbedder(64)
@@ -70,7 +70,7 @@ def test_a_mistyped_address_is_refused_without_being_repeated(
 
 @pytest.mark.parametrize(("engine", "address"), cases(UNREACHABLE))
 def test_a_server_that_does_not_answer_is_named_by_host_and_port_alone(engine: str, address: str) -> None:
-    with pytest.raises(EngineUnavailable, match=r"at (http://)?127\.0\.0\.1:1 does not answer") as told:
+    with pytest.raises(DatabaseUnavailable, match=r"at (http://)?127\.0\.0\.1:1 does not answer") as told:
         ENGINES[engine](address, EMBEDDER, timeout=2)
     assert SECRET not in "".join(traceback.format_exception(told.value))
 

@@ -10,13 +10,21 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from antiphon.retrieval import FaissIndex, FlatIndex, IndexCorrupt, IndexMismatch, Setting, choose, vector_index
-from antiphon.retrieval.description import Description
-from antiphon.retrieval.factory import empty_index
-from antiphon.retrieval.recall import ground_truth
-from antiphon.retrieval.rotation import principal_rotation
-from antiphon.retrieval.vector_files import LocalVectors, description_of, open_vectors, read_vectors, write_vectors
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval import (
+    FaissIndex,
+    FlatIndex,
+    IndexCorrupt,
+    IndexMismatch,
+    IndexSetting,
+    build_vector_index,
+    choose_setting,
+)
+from antiphon.retrieval.vector_index.build import LocalVectorIndex, describe_index
+from antiphon.retrieval.vector_index.description import IndexDescription
+from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_vectors
+from antiphon.retrieval.vector_index.flat import Vectors
+from antiphon.retrieval.vector_index.recall import ground_truth
+from antiphon.retrieval.vector_index.training import pca_rotation, untrained_index
 from tests.retrieval.test_vectors import BAD
 
 DIM = 64
@@ -46,9 +54,9 @@ VECTORS, QUERIES = clustered(2000), clustered(40, seed=1)
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, LocalVectors]:
+def made() -> dict[str, LocalVectorIndex]:
     """Every setting, trained once."""
-    return {name: vector_index(VECTORS, name) for name in FLOORS}
+    return {name: build_vector_index(VECTORS, name) for name in FLOORS}
 
 
 @pytest.fixture(params=FLOORS)
@@ -56,25 +64,25 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def saved(index: LocalVectors, name: str, folder: Path) -> Description:
+def saved(index: LocalVectorIndex, name: str, folder: Path) -> IndexDescription:
     write_vectors(folder, index)
-    return description_of(index, choose(name, len(index), index.dim))
+    return describe_index(index, choose_setting(name, len(index), index.dim))
 
 
-def opened(folder: Path, description: Description) -> LocalVectors:
+def opened(folder: Path, description: IndexDescription) -> LocalVectorIndex:
     return open_vectors(folder, read_vectors(folder), description)
 
 
-def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectors], name: str) -> None:
+def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectorIndex], name: str) -> None:
     truth = ground_truth(VECTORS, 0, queries=QUERIES)
-    description = description_of(made[name], choose(name, *VECTORS.shape))
+    description = describe_index(made[name], choose_setting(name, *VECTORS.shape))
     assert truth.recall(made[name].search, 100) >= FLOORS[name]
     assert description.recall_100 >= FLOORS[name]
     assert abs(truth.recall(made[name].search, 100) - description.recall_100) < 0.05
     assert (len(made[name]), made[name].dim) == VECTORS.shape
 
 
-def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVectors], name: str) -> None:
+def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVectorIndex], name: str) -> None:
     for k in (1, 7, 1000, 5000):
         for hits in made[name].search(QUERIES[:5], k):
             assert 0 < len(hits.rows) <= min(k, len(VECTORS))
@@ -85,7 +93,7 @@ def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVecto
             assert hits.scores.dtype == np.float32
 
 
-def test_saved_and_opened_it_finds_the_same(made: dict[str, LocalVectors], name: str, tmp_path: Path) -> None:
+def test_saved_and_opened_it_finds_the_same(made: dict[str, LocalVectorIndex], name: str, tmp_path: Path) -> None:
     again = opened(tmp_path, saved(made[name], name, tmp_path))
     before, after = made[name].search(QUERIES, 50), again.search(QUERIES, 50)
     assert (len(again), again.dim) == VECTORS.shape
@@ -96,13 +104,13 @@ def test_saved_and_opened_it_finds_the_same(made: dict[str, LocalVectors], name:
         assert all(np.array_equal(one.rows, other.rows) for one, other in zip(before, after, strict=True))
 
 
-def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectors]) -> None:
-    again = vector_index(VECTORS, "compact").search(QUERIES, 100)
+def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectorIndex]) -> None:
+    again = build_vector_index(VECTORS, "compact").search(QUERIES, 100)
     for one, other in zip(made["compact"].search(QUERIES, 100), again, strict=True):
         assert np.array_equal(one.rows, other.rows)
 
 
-def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: dict[str, LocalVectors]) -> None:
+def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: dict[str, LocalVectorIndex]) -> None:
     few, many = made["compact"].search(QUERIES, 5), made["compact"].search(QUERIES, 100)
     for query, hits, more in zip(QUERIES, few, many, strict=True):
         assert np.allclose(hits.scores, VECTORS[hits.rows] @ query, atol=1e-5)
@@ -110,56 +118,59 @@ def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: d
 
 
 def test_more_second_looks_find_more_and_none_finds_less() -> None:
-    compact = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
+    compact = replace(choose_setting("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
     truth = ground_truth(VECTORS, 0, queries=QUERIES)
     found = [
-        truth.recall(vector_index(VECTORS, replace(compact, rescored=times)).search, 100) for times in (0, 1, 3, 20)
+        truth.recall(build_vector_index(VECTORS, replace(compact, rescored=times)).search, 100)
+        for times in (0, 1, 3, 20)
     ]
     assert found[0] <= found[1] < found[2] < found[3]
     assert found[3] > 0.999, "in the end it is the exact search"
 
 
 def test_where_probes_alone_do_not_reach_the_target_more_of_the_best_are_scored_again() -> None:
-    rough = replace(choose("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", rescored=1)
-    made = [description_of(vector_index(VECTORS, rough, target=target), rough) for target in (0.4, 0.99)]
+    rough = replace(choose_setting("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", rescored=1)
+    made = [describe_index(build_vector_index(VECTORS, rough, target=target), rough) for target in (0.4, 0.99)]
     assert [each.rescored for each in made] == [1, 4], "none, and both of the doublings"
     assert made[0].recall_100 < made[1].recall_100
     assert len({each.bytes_per_vector for each in made}) == 1
 
 
-def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectors]) -> None:
-    description = description_of(made["compact"], choose("compact", *VECTORS.shape))
+def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVectorIndex]) -> None:
+    description = describe_index(made["compact"], choose_setting("compact", *VECTORS.shape))
     curve = dict(description.curve)
     assert description.probes == max(curve)
     assert curve.pop(max(curve)) >= 0.97, "corpus vectors as questions: .02 above .95"
     assert all(recall < 0.97 for recall in curve.values())
     assert "the fewest that reach a recall@100 of 0.97" in description.probes_why
-    asked = description_of(vector_index(VECTORS, "compact", queries=QUERIES), choose("compact", *VECTORS.shape))
+    asked = describe_index(
+        build_vector_index(VECTORS, "compact", queries=QUERIES), choose_setting("compact", *VECTORS.shape)
+    )
     assert "recall@100 of 0.95" in asked.probes_why
 
 
-def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made: dict[str, LocalVectors]) -> None:
-    low = description_of(vector_index(VECTORS, "compact", target=0.7), choose("compact", *VECTORS.shape))
-    assert (low.probes or 0) < (description_of(made["compact"], choose("compact", *VECTORS.shape)).probes or 0)
+def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made: dict[str, LocalVectorIndex]) -> None:
+    low = describe_index(build_vector_index(VECTORS, "compact", target=0.7), choose_setting("compact", *VECTORS.shape))
+    assert (low.probes or 0) < (describe_index(made["compact"], choose_setting("compact", *VECTORS.shape)).probes or 0)
     assert 0.7 <= low.recall_100 < 0.95
     for target in (0, 1.01):
         with pytest.raises(ValueError, match=f"target is {target}; a recall is above 0 and at most 1"):
-            vector_index(VECTORS, "compact", target=target)
+            build_vector_index(VECTORS, "compact", target=target)
     with pytest.raises(ValueError, match=r"\(n, 64\) is needed"):
-        vector_index(VECTORS, "compact", queries=QUERIES[:, :5])
+        build_vector_index(VECTORS, "compact", queries=QUERIES[:, :5])
 
 
-def test_a_target_that_codes_cannot_reach_takes_no_more_probes_than_help(made: dict[str, LocalVectors]) -> None:
-    description = description_of(made["IVF16,PQ16"], choose("IVF16,PQ16", *VECTORS.shape))
+def test_a_target_that_codes_cannot_reach_takes_no_more_probes_than_help(made: dict[str, LocalVectorIndex]) -> None:
+    description = describe_index(made["IVF16,PQ16"], choose_setting("IVF16,PQ16", *VECTORS.shape))
     assert "as near as its codes allow" in description.probes_why
     assert max(probes for probes, _ in description.curve) == 16
     assert dict(description.curve)[description.probes or 0] >= max(recall for _, recall in description.curve) - 0.005
 
 
-def test_threads_may_search_with_different_probes(made: dict[str, LocalVectors]) -> None:
+def test_threads_may_search_with_different_probes(made: dict[str, LocalVectorIndex]) -> None:
     index = made["compact"]
     assert isinstance(index, FaissIndex)
-    one = index.described(replace(index.description, probes=1))
+    one = index.with_description(replace(index.description, probes=1))
     expected = {1: one.search(QUERIES, 20), 0: index.search(QUERIES, 20)}
     assert any(
         len(few.rows) < 20 or few.rows[-1] != all_.rows[-1] for few, all_ in zip(*expected.values(), strict=True)
@@ -178,23 +189,25 @@ def test_threads_may_search_with_different_probes(made: dict[str, LocalVectors])
         thread.join()
     assert not any(wrong)
     assert len(wrong) == 4 * 10 * len(QUERIES)
-    lists = [len(hits.rows) for hits in index.described(replace(index.description, probes=1)).search(QUERIES, 1000)]
+    lists = [
+        len(hits.rows) for hits in index.with_description(replace(index.description, probes=1)).search(QUERIES, 1000)
+    ]
     assert max(lists) < len(VECTORS), "one list holds not all, and what is missing is not filled up"
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
     vectors, error, message = BAD[case]
-    index = vector_index(np.ascontiguousarray(VECTORS[:20, :4]), "compact")
+    index = build_vector_index(np.ascontiguousarray(VECTORS[:20, :4]), "compact")
     with pytest.raises(error, match=message):
         index.search(vectors, 1)  # type: ignore[arg-type]
     if case != "another dimension":
         with pytest.raises(error):
-            vector_index(vectors, "compact")  # type: ignore[arg-type]
+            build_vector_index(vectors, "compact")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
-def test_k_is_a_whole_number_from_one(made: dict[str, LocalVectors], k: object) -> None:
+def test_k_is_a_whole_number_from_one(made: dict[str, LocalVectorIndex], k: object) -> None:
     with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
         made["compact"].search(QUERIES, k)  # type: ignore[arg-type]
 
@@ -224,12 +237,12 @@ def test_k_is_a_whole_number_from_one(made: dict[str, LocalVectors], k: object) 
 )
 def test_what_faiss_would_refuse_late_is_refused_first(setting: str, count: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        vector_index(VECTORS[:count], setting)
+        build_vector_index(VECTORS[:count], setting)
 
 
 @pytest.mark.parametrize(("setting", "count"), [("compact", 16), ("paper", 256), ("OPQ8_16,IVF2,PQ8", 256)])
 def test_as_few_as_are_allowed_train_in_silence(setting: str, count: int, capfd: pytest.CaptureFixture[str]) -> None:
-    index = vector_index(VECTORS[:count], setting)
+    index = build_vector_index(VECTORS[:count], setting)
     assert len(index.search(QUERIES, 3)[0].rows) > 0
     assert "WARNING" not in "".join(capfd.readouterr())
 
@@ -239,10 +252,10 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error() -> None:
         with pytest.raises(
             RuntimeError, match="A GPU is asked for, but FAISS finds none here: it needs a GPU, and pip"
         ):
-            vector_index(VECTORS[:100], setting, gpu=True)
+            build_vector_index(VECTORS[:100], setting, gpu=True)
 
 
-def test_files_that_disagree_are_refused(made: dict[str, LocalVectors], tmp_path: Path) -> None:
+def test_files_that_disagree_are_refused(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     with pytest.raises(IndexCorrupt, match=r"ann\.faiss has 2000 vectors of 64 numbers, not \(1999, 64\)"):
         open_vectors(tmp_path, VECTORS[:-1], description)
@@ -254,7 +267,7 @@ def test_files_that_disagree_are_refused(made: dict[str, LocalVectors], tmp_path
         read_vectors(tmp_path)
 
 
-def test_many_vectors_are_mapped_and_few_are_read(made: dict[str, LocalVectors], tmp_path: Path) -> None:
+def test_many_vectors_are_mapped_and_few_are_read(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     assert not isinstance(read_vectors(tmp_path), np.memmap)
     mapped = read_vectors(tmp_path, in_memory=VECTORS.size - 1)
@@ -272,14 +285,14 @@ def test_a_rotation_keeps_inner_products_and_the_mean(dims: int, seed: int) -> N
     weights = draw.standard_normal((50, dims))
     weights[:, 0] = 3  # one axis is the same for all: only what is not centred sees it
     vectors = (weights @ draw.standard_normal((dims, 12))).astype(np.float32)
-    rotation = principal_rotation(vectors, dims, seed=seed)
+    rotation = pca_rotation(vectors, dims, seed=seed)
     assert np.allclose(rotation @ rotation.T, np.eye(dims), atol=1e-4)
     turned = vectors @ rotation.T
     assert np.allclose(turned @ turned.T, vectors @ vectors.T, rtol=1e-3, atol=1e-3)
 
 
 def test_an_empty_index_is_made_before_anything_is_trained() -> None:
-    index = empty_index(Setting("x", "IVF4,PQ8x4fsr", rotated=16), 100, DIM)
+    index = untrained_index(IndexSetting("x", "IVF4,PQ8x4fsr", rotated=16), 100, DIM)
     assert (index.d, index.ntotal, index.is_trained) == (DIM, 0, False)
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Passage, chunk_document
-from antiphon.retrieval.blocks import Kind, blocks, code_lines, table_rows
-from antiphon.retrieval.markup import numbered_headings
+from antiphon.retrieval.formats.markup import numbered_headings
+from antiphon.retrieval.segmentation import BlockKind, blocks, code_lines, table_rows
 
 count = HashEmbedder().count_tokens
 LINES = st.sampled_from(["", "Text.", "```", "```sh", "~~~", "    ```", "| a | b |", "|---|---|", "> ```", "|", "\r"])
@@ -26,15 +26,21 @@ def test_blocks_hold_all_of_a_text_in_order(text: str, start: int) -> None:
 def test_fenced_code_and_tables_are_told_from_prose() -> None:
     text = "To build:\n\n```sh\nmake\n\nmake test\n```\nThen:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nDone.\n"
     found = [(each.kind, text[each.start : each.end]) for each in blocks(text)]
-    assert [kind for kind, _ in found] == [Kind.TEXT, Kind.CODE, Kind.TEXT, Kind.TABLE, Kind.TEXT]
+    assert [kind for kind, _ in found] == [
+        BlockKind.TEXT,
+        BlockKind.CODE,
+        BlockKind.TEXT,
+        BlockKind.TABLE,
+        BlockKind.TEXT,
+    ]
     assert code_lines(found[1][1]) == ["make", "make test"]
     assert table_rows(found[3][1]) == ("a | b", ["1 | 2"])
 
 
 def test_a_fence_ends_only_at_one_of_its_own_kind_and_length() -> None:
     text = "````md\n```\ncode\n```\n| no | row |\n````\nEnd."
-    assert [each.kind for each in blocks(text)] == [Kind.CODE, Kind.TEXT]
-    assert [each.kind for each in blocks("```\ncode without an end\n| a |\n")] == [Kind.CODE]
+    assert [each.kind for each in blocks(text)] == [BlockKind.CODE, BlockKind.TEXT]
+    assert [each.kind for each in blocks("```\ncode without an end\n| a |\n")] == [BlockKind.CODE]
 
 
 def test_rows_without_names_of_columns_are_all_rows() -> None:

@@ -20,18 +20,18 @@ from antiphon.retrieval import (
     HashEmbedder,
     IndexCorrupt,
     IndexMismatch,
-    MaxSim,
+    IndexSetting,
+    MaxSimReranker,
     Passage,
     Retriever,
-    Setting,
-    choose,
+    build_vector_index,
+    choose_setting,
     index_passages,
-    read_store,
+    read_index,
     update_index,
-    vector_index,
 )
-from antiphon.retrieval.recall import ground_truth
-from antiphon.retrieval.vectors import FlatIndex, Vectors
+from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors
+from antiphon.retrieval.vector_index.recall import ground_truth
 from tests.retrieval.test_ann import FLOORS, QUERIES, VECTORS
 
 DIM = 64
@@ -90,7 +90,7 @@ def change(index: Collection, content: Content, kind: str, numbers: list[int], v
     if kind == "put":
         new = [passage(number, version) for number in numbers]
         vectors = np.array([vector(number, version) for number in numbers], np.float32).reshape(-1, DIM)
-        index.put(new, vectors)
+        index.upsert(new, vectors)
         content.update({each.id: (each, one) for each, one in zip(new, vectors, strict=True)})
         return
     gone = [f"p{number}" for number in numbers] if kind == "remove" else list(content)[version:]
@@ -108,7 +108,7 @@ def check(index: Collection, content: Content, setting: str) -> None:
             if where is None or {**one.metadata, "source": one.source}.items() >= where.items()
         ]
         exact = sorted((float(v @ query) for _, v in wanted), reverse=True)[:6]
-        found = index.nearest(query, 6, where)
+        found = index.vector_search(query, 6, where)
         assert len({hit.id for hit in found}) == len(found)
         for hit in found:
             known, its_vector = content[hit.id]
@@ -137,8 +137,8 @@ def test_puts_and_removals_in_any_order_leave_what_a_dictionary_would_hold(
     again = Retriever.open(folder, embedder=EMBEDDER)
     assert isinstance(again.index, Collection)
     check(again.index, content, setting)
-    assert [one.id for one in read_store(folder).passages] == list(
-        dict.fromkeys(one.id for one in read_store(folder).passages)
+    assert [one.id for one in read_index(folder).passages] == list(
+        dict.fromkeys(one.id for one in read_index(folder).passages)
     )
     if content:
         assert again.search("passage 7", 3)
@@ -147,18 +147,18 @@ def test_puts_and_removals_in_any_order_leave_what_a_dictionary_would_hold(
 
 def test_what_was_learned_is_kept_until_there_would_be_more_lists(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built / "compact", tmp_path / "index")
-    lists = read_store(tmp_path / "index").description.lists
+    lists = read_index(tmp_path / "index").description.lists
     index = Retriever.open(tmp_path / "index", embedder=EMBEDDER).index
     assert isinstance(index, Collection)
     index.remove([f"p{number}" for number in range(COUNT - 5)])
-    store = read_store(tmp_path / "index")
+    store = read_index(tmp_path / "index")
     assert (len(store.passages), store.description.lists, store.description.vectors) == (5, lists, 5)
     numbers = range(1000, 2300)
-    index.put([passage(number) for number in numbers], np.array([vector(number) for number in numbers]))
-    store = read_store(tmp_path / "index")
+    index.upsert([passage(number) for number in numbers], np.array([vector(number) for number in numbers]))
+    store = read_index(tmp_path / "index")
     assert (store.description.lists or 0) > (lists or 0)
-    assert len(index.nearest(vector(1234), 1000)) > 500
-    assert index.nearest(vector(1234), 1)[0].id == "p1234"
+    assert len(index.vector_search(vector(1234), 1000)) > 500
+    assert index.vector_search(vector(1234), 1)[0].id == "p1234"
 
 
 def test_only_new_texts_are_embedded_and_words_and_counts_follow(tmp_path: Path) -> None:
@@ -173,37 +173,37 @@ def test_only_new_texts_are_embedded_and_words_and_counts_follow(tmp_path: Path)
     index_passages(ALL[:30], tmp_path / "index", watching)
     del embedded[:]
     moved = replace(ALL[4], id="moved")
-    update_index(tmp_path / "index", watching, put=[passage(50), moved, passage(3, 1)], remove=["p1", "p9"])
+    update_index(tmp_path / "index", watching, upsert=[passage(50), moved, passage(3, 1)], remove=["p1", "p9"])
     assert sorted(embedded) == sorted([passage(50).text, passage(3, 1).text])
-    store = read_store(tmp_path / "index")
+    store = read_index(tmp_path / "index")
     index_passages(list(store.passages), tmp_path / "anew", watching)
-    anew = read_store(tmp_path / "anew")
+    anew = read_index(tmp_path / "anew")
     assert store.token_counts is not None
     assert anew.token_counts is not None
     assert np.array_equal(store.token_counts, anew.token_counts)
-    retriever = Retriever.open(tmp_path / "index", embedder=watching, reranker=MaxSim(watching))
-    assert [hit.id for hit in retriever.index.matching("50", 3)] == ["p50"]
-    assert retriever.index.matching("9", 3) == []
+    retriever = Retriever.open(tmp_path / "index", embedder=watching, reranker=MaxSimReranker(watching))
+    assert [hit.id for hit in retriever.index.keyword_search("50", 3)] == ["p50"]
+    assert retriever.index.keyword_search("9", 3) == []
 
 
 def test_a_change_of_what_another_process_has_changed_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     class Slow(HashEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
-            update_index(tmp_path, EMBEDDER, put=[passage(99)])
+            update_index(tmp_path, EMBEDDER, upsert=[passage(99)])
             return super().embed_documents(texts)
 
     index_passages(ALL[:5], tmp_path, EMBEDDER)
     with pytest.raises(BlockingIOError, match=r"Another process has changed the index in .* meanwhile; try again"):
-        update_index(tmp_path, Slow(DIM), put=[passage(77)])
-    assert [one.id for one in read_store(tmp_path).passages] == ["p0", "p1", "p2", "p3", "p4", "p99"]
+        update_index(tmp_path, Slow(DIM), upsert=[passage(77)])
+    assert [one.id for one in read_index(tmp_path).passages] == ["p0", "p1", "p2", "p3", "p4", "p99"]
     with pytest.raises(IndexMismatch, match="hash:words:64, which is not hash:words:128"):
-        update_index(tmp_path, HashEmbedder(128), put=[passage(77)])
+        update_index(tmp_path, HashEmbedder(128), upsert=[passage(77)])
 
 
 @pytest.mark.parametrize("setting", FLOORS)
 def test_many_allowed_rows_are_found_inside_the_index_and_no_other(setting: str) -> None:
-    chosen = choose(setting, *VECTORS.shape)
-    index = vector_index(VECTORS, replace(chosen, exact_rows=0))  # so that 700 rows are many
+    chosen = choose_setting(setting, *VECTORS.shape)
+    index = build_vector_index(VECTORS, replace(chosen, exact_rows=0))  # so that 700 rows are many
     allowed = np.arange(len(VECTORS)) % 3 == 1
     truth = ground_truth(VECTORS[allowed], 0, queries=QUERIES)
     hits = index.search(QUERIES, 100, allowed)
@@ -215,7 +215,7 @@ def test_many_allowed_rows_are_found_inside_the_index_and_no_other(setting: str)
     few[[3, 500]] = True
     assert all(set(hit.rows.tolist()) <= {3, 500} for hit in index.search(QUERIES, 100, few))
     if isinstance(index, FaissIndex):
-        scanning = index.described(replace(index.description, exact_rows=chosen.exact_rows))
+        scanning = index.with_description(replace(index.description, exact_rows=chosen.exact_rows))
         ours, exact = (each.search(QUERIES, 9, allowed) for each in (scanning, FlatIndex(VECTORS)))
         for one, other in zip(ours, exact, strict=True):
             assert np.array_equal(one.rows, other.rows), "few allowed rows are searched exactly"
@@ -266,42 +266,42 @@ def test_killed_while_it_trains_adds_or_saves_the_old_or_the_new_index_loads(
     counts = {"build": 600, "add": COUNT + 300, "remove": COUNT - 200}
     found = []
     for number in range(deaths):
-        store = read_store(tmp_path / str(number))
+        store = read_index(tmp_path / str(number))
         index = Retriever.open(tmp_path / str(number), embedder=EMBEDDER).index
         last = store.passages[len(store.passages) - 1]
-        assert index.nearest(vector(int(last.id[1:])), 1)[0].id == last.id
+        assert index.vector_search(vector(int(last.id[1:])), 1)[0].id == last.id
         found.append(len(store.passages))
     assert set(found) <= {COUNT, counts[kind]}
     assert found[:2] == [counts[kind]] * 2, "whoever is left alone changes it"
     assert COUNT in found
     for number in range(deaths):
-        update_index(tmp_path / str(number), Given(DIM), put=[passage(5000)])
+        update_index(tmp_path / str(number), Given(DIM), upsert=[passage(5000)])
         assert not list((tmp_path / str(number)).glob(".tmp-*")), "what the killed left behind is cleared away"
 
 
 @pytest.mark.parametrize("setting", ["flat", "compact", "paper"])
 def test_a_flipped_bit_in_any_file_is_refused_with_its_name(built: Path, tmp_path: Path, setting: str) -> None:
     shutil.copytree(built / setting, tmp_path / "index")
-    files = sorted(read_store(tmp_path / "index").files.iterdir())
+    files = sorted(read_index(tmp_path / "index").files.iterdir())
     assert len(files) == (4 if setting == "flat" else 5)
     for path in files:
         content = path.read_bytes()
         for place in (0, len(content) // 3, len(content) // 2, len(content) - 1):
             path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
             with pytest.raises(IndexCorrupt, match=path.name):
-                read_store(tmp_path / "index")
+                read_index(tmp_path / "index")
         path.write_bytes(content)
-    assert len(read_store(tmp_path / "index").passages) == COUNT
+    assert len(read_index(tmp_path / "index").passages) == COUNT
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF4,SQ8"])
 def test_a_setting_of_ones_own_outlives_a_change(tmp_path: Path, factory: str) -> None:
-    own = Setting("mine", factory, probes=None if factory == "Flat" else 3, why="I want it so")
+    own = IndexSetting("mine", factory, probes=None if factory == "Flat" else 3, why="I want it so")
     index_passages(ALL, tmp_path, Given(DIM), setting=own)
-    before = read_store(tmp_path).description
-    update_index(tmp_path, Given(DIM), put=[passage(COUNT)], remove=["p0", "p1"])
-    assert read_store(tmp_path).description == replace(before, vectors=COUNT - 1)
-    assert Retriever.open(tmp_path, embedder=Given(DIM)).index.nearest(vector(COUNT), 1)[0].id == f"p{COUNT}"
+    before = read_index(tmp_path).description
+    update_index(tmp_path, Given(DIM), upsert=[passage(COUNT)], remove=["p0", "p1"])
+    assert read_index(tmp_path).description == replace(before, vectors=COUNT - 1)
+    assert Retriever.open(tmp_path, embedder=Given(DIM)).index.vector_search(vector(COUNT), 1)[0].id == f"p{COUNT}"
 
 
 class Tokenless:
@@ -321,8 +321,8 @@ def test_token_counts_are_not_lost_to_an_embedder_without_tokens(tmp_path: Path)
     index_passages(ALL, tmp_path, Given(DIM), setting="flat")
     with pytest.raises(IndexMismatch, match="counts tokens for late interaction, and Tokenless has none"):
         update_index(tmp_path, Tokenless(), remove=["p0"])
-    assert len(read_store(tmp_path).passages) == COUNT
-    assert read_store(tmp_path).token_counts is not None
+    assert len(read_index(tmp_path).passages) == COUNT
+    assert read_index(tmp_path).token_counts is not None
     index_passages(ALL, tmp_path, Tokenless(), setting="flat")
     update_index(tmp_path, Tokenless(), remove=["p0"])
-    assert len(read_store(tmp_path).passages) == COUNT - 1
+    assert len(read_index(tmp_path).passages) == COUNT - 1

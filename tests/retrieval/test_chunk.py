@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.retrieval import Document, HashEmbedder, Heading, chunk_document
-from antiphon.retrieval.sentences import sentences
+from antiphon.retrieval.segmentation import sentences
 
 count = HashEmbedder().count_tokens
 

@@ -19,12 +19,12 @@ from antiphon.retrieval import (
     MiniLMEmbedder,
     SentenceTransformerEmbedder,
     TokenEmbedder,
-    resolve,
+    load_embedder,
 )
-from antiphon.retrieval.device import precision
-from antiphon.retrieval.minilm import _folder, checked_bytes, load_minilm
+from antiphon.retrieval.embedders.minilm import _folder, load_minilm, read_verified
+from antiphon.retrieval.encoder_runtime.device import pick_dtype
 
-CLOSE = 1e-5 if precision("cpu").itemsize == 4 else 2e-2
+CLOSE = 1e-5 if pick_dtype("cpu").itemsize == 4 else 2e-2
 """Vectors of one text in two batches: as near as the precision that this machine computes in."""
 
 TEXTS = [
@@ -122,7 +122,7 @@ def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> N
         assert one.tolist() == tokens.ids.tolist()
         assert tokens.vectors.shape == (len(one), embedder.dim)
         assert np.allclose(np.linalg.norm(tokens.vectors, axis=1), 1, atol=1e-5)
-        assert all(0 <= token < embedder.vocabulary for token in one)
+        assert all(0 <= token < embedder.vocabulary_size for token in one)
         if text:
             assert len(one) == embedder.count_tokens(text)
 
@@ -155,7 +155,7 @@ def test_minilm_gives_what_sentence_transformers_gives(minilm: MiniLMEmbedder) -
 def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(minilm: MiniLMEmbedder) -> None:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(_folder()), device="cpu", model_kwargs={"dtype": precision("cpu")})
+    model = SentenceTransformer(str(_folder()), device="cpu", model_kwargs={"dtype": pick_dtype("cpu")})
     states = model.encode(TEXTS, output_value="token_embeddings")
     for tokens, rows in zip(minilm.token_vectors(TEXTS), states, strict=True):
         inner = rows.float().numpy()[1:-1]
@@ -239,7 +239,7 @@ def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
     monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
     asked: list[str] = []
     monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda url, **_: asked.append(url))
-    embedder = resolve("nobody/toy", "cpu")
+    embedder = load_embedder("nobody/toy", "cpu")
     assert asked == []
     assert (embedder.name, embedder.fingerprint) == ("nobody/toy", f"nobody/toy@{commit}:cls:48")
     folder = SentenceTransformerEmbedder(toy_folder, device="cpu")
@@ -250,7 +250,7 @@ def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
 
 
 def test_auto_is_minilm_on_a_cpu() -> None:
-    assert resolve("auto", "cpu").name == "minilm"
+    assert load_embedder("auto", "cpu").name == "minilm"
 
 
 @pytest.mark.parametrize("name", ["bert", "", "no/such/model/here", "MiniLM"])
@@ -258,7 +258,7 @@ def test_an_unknown_name_names_the_known_ones(name: str) -> None:
     with pytest.raises(
         ValueError, match=f"No embedder is named '{name}'; known are auto, minilm, bge-m3, hash, a fold"
     ):
-        resolve(name)
+        load_embedder(name)
 
 
 @pytest.mark.parametrize("dim", [0, 7, 12, 1024])
@@ -271,14 +271,14 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match="device is cuda, but torch finds no CUDA GPU here"):
-        resolve("minilm", "cuda")
+        load_embedder("minilm", "cuda")
 
 
 def test_other_weights_than_minilms_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"other")
-    with pytest.raises(ValueError, match=r"model\.safetensors is not the file that is expected"):
-        checked_bytes(path, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
+    with pytest.raises(ValueError, match=r"model\.safetensors is not the expected file"):
+        read_verified(path, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
 
 
 def run_offline(script: str) -> str:
@@ -291,7 +291,7 @@ def run_offline(script: str) -> str:
 def test_a_missing_package_is_one_sentence_with_the_command() -> None:
     script = """
 import sys; sys.path = [path for path in sys.path if "site-packages" not in path]
-from antiphon.retrieval.minilm import _folder
+from antiphon.retrieval.embedders.minilm import _folder
 try:
     _folder()
 except ImportError as error:
@@ -307,4 +307,4 @@ def test_a_model_that_cannot_be_had_is_an_error_that_names_it(tmp_path: Path, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = "The embedder 'BAAI/bge-m3' cannot be loaded from the hub or its cache; check the name"
     with pytest.raises(ValueError, match=f"^{message}"):
-        resolve("bge-m3", "cpu")
+        load_embedder("bge-m3", "cpu")

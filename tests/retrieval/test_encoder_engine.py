@@ -12,12 +12,17 @@ import pytest
 import torch
 
 from antiphon.retrieval import CrossEncoderReranker, MiniLMEmbedder, Passage, SentenceTransformerEmbedder
-from antiphon.retrieval import encoder_graph as graphs
-from antiphon.retrieval.encoder_engine import CLOSE, PROBES, apart, choose_engine
+from antiphon.retrieval.encoder_runtime import openvino_encoder
+from antiphon.retrieval.encoder_runtime.engine_selection import (
+    CLOSE,
+    PROBES,
+    choose_encoder_engine,
+    max_cosine_distance,
+)
 
 pytest.importorskip("openvino")
 pytestmark = pytest.mark.skipif(
-    graphs.obstacle_of("cpu", torch.float32) is not None, reason="OpenVINO's encoders are for x86 CPUs"
+    openvino_encoder.openvino_obstacle("cpu", torch.float32) is not None, reason="OpenVINO's encoders are for x86 CPUs"
 )
 
 TEXTS = ["The cat sleeps on the warm stove.", "a", "", "Photosynthesis turns light into sugar. " * 9, "漢字 🙂"]
@@ -41,10 +46,10 @@ def test_the_embedded_model_says_what_torch_says(minilm: MiniLMEmbedder) -> None
     theirs = MiniLMEmbedder("cpu", engine="torch")
     assert theirs.engine.name == "torch"
     assert theirs.fingerprint == minilm.fingerprint
-    assert apart(theirs.embed_documents(TEXTS), minilm.embed_documents(TEXTS)) <= CLOSE
+    assert max_cosine_distance(theirs.embed_documents(TEXTS), minilm.embed_documents(TEXTS)) <= CLOSE
     for one, other in zip(theirs.token_vectors(TEXTS), minilm.token_vectors(TEXTS), strict=True):
         assert one.vectors.shape == other.vectors.shape
-        assert not len(one.ids) or apart(one.vectors, other.vectors) <= 10 * CLOSE
+        assert not len(one.ids) or max_cosine_distance(one.vectors, other.vectors) <= 10 * CLOSE
 
 
 def test_a_model_of_sentence_transformers_keeps_its_pooling_and_its_prompts(
@@ -53,8 +58,8 @@ def test_a_model_of_sentence_transformers_keeps_its_pooling_and_its_prompts(
     theirs = SentenceTransformerEmbedder(toy_folder, device="cpu", engine="torch")
     assert (toy.engine.name, theirs.engine.name) == ("openvino", "torch")
     assert re.fullmatch(r"its vectors are \S+ from torch's in float32, in cosine", toy.engine.reason)
-    assert apart(theirs.embed_documents(TEXTS), toy.embed_documents(TEXTS)) <= CLOSE
-    assert apart(theirs.embed_queries(TEXTS), toy.embed_queries(TEXTS)) <= CLOSE
+    assert max_cosine_distance(theirs.embed_documents(TEXTS), toy.embed_documents(TEXTS)) <= CLOSE
+    assert max_cosine_distance(theirs.embed_queries(TEXTS), toy.embed_queries(TEXTS)) <= CLOSE
     assert (toy.fingerprint, toy.max_tokens, toy.dim) == (theirs.fingerprint, theirs.max_tokens, theirs.dim)
 
 
@@ -87,7 +92,7 @@ def test_texts_of_many_threads_do_not_mix(toy: SentenceTransformerEmbedder) -> N
 def chosen(model: Any, vectors: Any, wanted: Any = "auto", device: str = "cpu") -> Any:
     """The choice for these vectors, which no other test has asked for."""
     key = getattr(vectors, "__name__", "")
-    return choose_engine(
+    return choose_encoder_engine(
         wanted, model, "last_hidden_state", key=key, device=device, dtype=torch.float32, vectors=vectors
     )
 
@@ -103,7 +108,7 @@ def first_states(model: Any) -> Any:
 def test_a_graph_that_says_something_else_is_never_taken(toy_model: Any) -> None:
     def lying(model: Any) -> Any:
         states = first_states(model)
-        return states + 0.05 * np.abs(states).max() * isinstance(model, graphs.GraphEncoder)
+        return states + 0.05 * np.abs(states).max() * isinstance(model, openvino_encoder.OpenVINOEncoder)
 
     model, choice = chosen(toy_model, lying)
     assert model is toy_model
@@ -117,7 +122,7 @@ def test_a_graph_that_says_something_else_is_never_taken(toy_model: Any) -> None
 def test_numbers_that_are_none_are_no_agreement(toy_model: Any) -> None:
     def broken(model: Any) -> Any:
         states = first_states(model)
-        return states * np.nan if isinstance(model, graphs.GraphEncoder) else states
+        return states * np.nan if isinstance(model, openvino_encoder.OpenVINOEncoder) else states
 
     assert chosen(toy_model, broken)[1].name == "torch"
 
@@ -133,7 +138,7 @@ def test_what_cannot_be_converted_stays_on_torch_and_says_why(toy_model: Any, mo
     same, choice = chosen(model, first_states)
     assert same is model
     assert choice.reason == (
-        "OpenVINO was not taken: the model cannot be converted (RuntimeError: this one reads no tensors)"
+        "OpenVINO was not chosen: the model cannot be converted (RuntimeError: this one reads no tensors)"
     )
 
 
@@ -150,7 +155,7 @@ def test_where_it_cannot_run_it_is_not_tried(
     monkeypatch.setattr("platform.machine", lambda: machine)
     model, choice = chosen(toy_model, None, device=device)
     assert model is toy_model
-    assert (choice.name, choice.reason) == ("torch", f"OpenVINO was not taken: {reason}")
+    assert (choice.name, choice.reason) == ("torch", f"OpenVINO was not chosen: {reason}")
 
 
 def test_an_engine_that_there_is_none_of_is_refused(toy_folder: Path) -> None:
@@ -168,21 +173,23 @@ def test_the_graph_is_kept_and_one_that_is_damaged_is_made_anew(
         made.append(given)
         return converted(*given)
 
-    converted = graphs._converted
-    monkeypatch.setattr(graphs, "_converted", noting)
+    converted = openvino_encoder._convert
+    monkeypatch.setattr(openvino_encoder, "_convert", noting)
     expected = first_states(toy_model)
 
     def states() -> Any:
-        return first_states(graphs.GraphEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32))
+        return first_states(
+            openvino_encoder.OpenVINOEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32)
+        )
 
-    assert apart(expected, states()) < 1e-6
-    assert apart(expected, states()) < 1e-6
+    assert max_cosine_distance(expected, states()) < 1e-6
+    assert max_cosine_distance(expected, states()) < 1e-6
     assert len(made) == 1
     weights = next(tmp_path.rglob("graph.bin"))
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 255
     weights.write_bytes(content)
-    assert apart(expected, states()) < 1e-6
+    assert max_cosine_distance(expected, states()) < 1e-6
     assert len(made) == 2
 
 
@@ -191,12 +198,16 @@ def test_where_nothing_can_be_kept_the_graph_is_made_for_this_process(
 ) -> None:
     (tmp_path / "antiphon").write_text("a file where the folder should be", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    encoder = graphs.GraphEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32)
-    assert apart(first_states(toy_model), first_states(encoder)) < 1e-6
+    encoder = openvino_encoder.OpenVINOEncoder(toy_model, "last_hidden_state", key="toy", dtype=torch.float32)
+    assert max_cosine_distance(first_states(toy_model), first_states(encoder)) < 1e-6
 
 
 def test_other_weights_settings_or_outputs_have_another_graph(toy_model: Any) -> None:
-    folders = [graphs.graph_folder(toy_model, output, key) for output in graphs.OUTPUTS for key in ("one", "other")]
+    folders = [
+        openvino_encoder.cache_folder_of(toy_model, output, key)
+        for output in openvino_encoder.OUTPUTS
+        for key in ("one", "other")
+    ]
     toy_model.config.num_attention_heads = 4
-    folders.append(graphs.graph_folder(toy_model, "logits", "one"))
+    folders.append(openvino_encoder.cache_folder_of(toy_model, "logits", "one"))
     assert len(set(folders)) == 5

@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import HashEmbedder, Passage, Skipped, build_index, index_passages, load_documents, read_store
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval import (
+    HashEmbedder,
+    Passage,
+    SkippedFile,
+    build_index,
+    index_passages,
+    load_documents,
+    read_index,
+)
+from antiphon.retrieval.vector_index.flat import Vectors
 from tests.retrieval.test_load import pdf
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and names of POSIX")
@@ -80,8 +88,8 @@ def test_a_name_that_is_not_utf_8_is_skipped_before_anything_is_embedded(docs: P
     except OSError:
         pytest.skip("this file system has no such names")
     report = build_index([docs], docs.parent / "index", embedder="hash")
-    assert report.skipped == (Skipped(str(path), "its name is not UTF-8; rename it"),)
-    assert [passage.text for passage in read_store(docs.parent / "index").passages] == ["good"]
+    assert report.skipped == (SkippedFile(str(path), "its name is not UTF-8; rename it"),)
+    assert [passage.text for passage in read_index(docs.parent / "index").passages] == ["good"]
     with pytest.raises(ValueError, match="its name is not UTF-8"):
         load_documents([str(path)])
 

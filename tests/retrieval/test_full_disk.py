@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import HashEmbedder, IndexNotFound, Passage, index_passages, read_store, update_index
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval import HashEmbedder, IndexNotFound, Passage, index_passages, read_index, update_index
+from antiphon.retrieval.vector_index.flat import Vectors
 
 SENTENCE = r"There is no room for the index in .*: the disk is full, or a limit .* What was there is as it was; make"
 STEPS = 6
@@ -77,22 +77,22 @@ def test_wherever_the_disk_is_full_the_old_index_stays_and_one_sentence_is_said(
             left = sorted(path for path in index.rglob("*") if path.name != ".lock")
             assert left == [path for path in files if path.name != ".lock"]
             if before:
-                assert list(read_store(index).passages) == passages(before)
+                assert list(read_index(index).passages) == passages(before)
             else:
                 with pytest.raises(IndexNotFound):
-                    read_store(index)
+                    read_index(index)
         (small_disk / "filling").unlink()
     assert full >= STEPS - 2, "most steps leave too little"
     index_passages(passages(300, 1), index, HashEmbedder(), setting=setting)
-    assert len(read_store(index).passages) == 300
+    assert len(read_index(index).passages) == 300
 
 
 def test_a_change_on_a_full_disk_changes_nothing(small_disk: Path) -> None:
     index_passages(passages(40), small_disk / "index", HashEmbedder())
     fill(small_disk, 30_000)
     with pytest.raises(OSError, match=SENTENCE):
-        update_index(small_disk / "index", HashEmbedder(), put=passages(100, 2))
-    assert list(read_store(small_disk / "index").passages) == passages(40)
+        update_index(small_disk / "index", HashEmbedder(), upsert=passages(100, 2))
+    assert list(read_index(small_disk / "index").passages) == passages(40)
 
 
 def test_too_little_room_is_said_before_anything_is_embedded(small_disk: Path) -> None:
@@ -146,4 +146,4 @@ def test_a_limit_on_the_size_of_files_is_said_like_a_full_disk(
 ) -> None:
     [(folder, told)] = [each for each in limited.items() if each[0].name == f"{setting}-{limit}"]
     assert re.match(SENTENCE, told)
-    assert list(read_store(folder).passages) == passages(10)
+    assert list(read_index(folder).passages) == passages(10)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.retrieval import Passage, convex, reciprocal_rank
-from antiphon.retrieval.fuse import Fusion
+from antiphon.retrieval import Passage, convex_combination, reciprocal_rank_fusion
+from antiphon.retrieval.fusion import Fusion
 
 
 def ranking(**scores: float) -> list[Passage]:
@@ -17,18 +17,24 @@ def fused(passages: list[Passage]) -> dict[str, float | None]:
 def test_scores_are_scaled_and_weighed_whatever_their_units() -> None:
     dense = ranking(a=0.9, b=0.8, c=0.5)
     lexical = ranking(c=30.0, b=20.0, d=10.0)
-    assert fused(convex(dense, lexical)) == pytest.approx({"a": 0.75, "b": 0.75 * 0.75 + 0.125, "c": 0.25, "d": 0.0})
-    assert fused(convex(dense, lexical, weight=0.0)) == pytest.approx({"c": 1.0, "b": 0.5, "a": 0.0, "d": 0.0})
-    assert [passage.id for passage in convex(dense, lexical, weight=1.0)] == ["a", "b", "c", "d"]
+    assert fused(convex_combination(dense, lexical)) == pytest.approx(
+        {"a": 0.75, "b": 0.75 * 0.75 + 0.125, "c": 0.25, "d": 0.0}
+    )
+    assert fused(convex_combination(dense, lexical, weight=0.0)) == pytest.approx(
+        {"c": 1.0, "b": 0.5, "a": 0.0, "d": 0.0}
+    )
+    assert [passage.id for passage in convex_combination(dense, lexical, weight=1.0)] == ["a", "b", "c", "d"]
 
 
 def test_ranks_are_summed_without_a_look_at_scores() -> None:
     dense, lexical = ranking(a=3.0, b=2.0), ranking(b=0.1, c=0.05)
-    assert fused(reciprocal_rank(dense, lexical)) == pytest.approx({"b": 1 / 12 + 1 / 11, "a": 1 / 11, "c": 1 / 12})
-    assert list(fused(reciprocal_rank(dense, lexical, k=0))) == ["b", "a", "c"]
+    assert fused(reciprocal_rank_fusion(dense, lexical)) == pytest.approx(
+        {"b": 1 / 12 + 1 / 11, "a": 1 / 11, "c": 1 / 12}
+    )
+    assert list(fused(reciprocal_rank_fusion(dense, lexical, k=0))) == ["b", "a", "c"]
 
 
-@pytest.mark.parametrize("fusion", [convex, reciprocal_rank])
+@pytest.mark.parametrize("fusion", [convex_combination, reciprocal_rank_fusion])
 def test_one_ranking_alone_keeps_its_order(fusion: Fusion) -> None:
     alone = ranking(a=0.4, b=0.3, c=0.1)
     assert [passage.id for passage in fusion(alone, [])] == ["a", "b", "c"]
@@ -38,7 +44,7 @@ def test_one_ranking_alone_keeps_its_order(fusion: Fusion) -> None:
 
 
 def test_impossible_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weight is 1\.5; the share of the dense score is from 0 to 1"):
-        convex([], [], weight=1.5)
+    with pytest.raises(ValueError, match=r"weight is 1\.5; the weight of the dense score is from 0 to 1"):
+        convex_combination([], [], weight=1.5)
     with pytest.raises(ValueError, match="k is -1"):
-        reciprocal_rank([], [], k=-1)
+        reciprocal_rank_fusion([], [], k=-1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import IndexCorrupt, IndexMismatch, IndexNotFound
-from antiphon.retrieval.generation import read_generation, write_generation
+from antiphon.retrieval.index_folder.generations import read_generation, write_generation
 
 
 def put(folder: Path, text: str) -> Path:

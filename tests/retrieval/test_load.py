@@ -163,8 +163,8 @@ BAD = {
     "blank.html": (b"<html><script>x</script></html>", "it is empty"),
     "scan.pdf": (pdf(""), "it holds no text (scanned pages need OCR first)"),
     "secret.pdf": (pdf("text", password="x"), "it is encrypted with a password"),
-    "torn.pdf": (pdf("text")[:200], "it is no readable PDF"),
-    "fake.pdf": (b"no pdf at all", "it is no readable PDF"),
+    "torn.pdf": (pdf("text")[:200], "it is not a readable PDF"),
+    "fake.pdf": (b"no pdf at all", "it is not a readable PDF"),
 }
 
 

@@ -12,19 +12,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from antiphon.retrieval import (
-    M3Embedder,
-    MaxSim,
+    BgeM3Embedder,
+    MaxSimReranker,
     Passage,
     Retriever,
     SentenceTransformerEmbedder,
     index_passages,
     lexical_score,
 )
-from antiphon.retrieval.device import precision
-from antiphon.retrieval.embed import TokenEmbedder
+from antiphon.retrieval.embedders.protocol import TokenEmbedder
+from antiphon.retrieval.encoder_runtime.device import pick_dtype
 
 HIDDEN = 16
-CLOSE = 1e-5 if precision("cpu").itemsize == 4 else 2e-2
+CLOSE = 1e-5 if pick_dtype("cpu").itemsize == 4 else 2e-2
 TEXTS = ["the cat sat on the mat", "a dog", "cat cat zebra"]
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", *("▁" + word for word in ["the", "cat", "sat", "on", "mat", "a", "dog"])]
 
@@ -61,14 +61,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def embedder(folder: Path) -> M3Embedder:
-    return M3Embedder(folder / "model", device="cpu")
+def embedder(folder: Path) -> BgeM3Embedder:
+    return BgeM3Embedder(folder / "model", device="cpu")
 
 
 def plain(folder: Path, text: str, head: str) -> tuple[list[int], torch.Tensor]:
     """The ids of a text, and a head over the last layer of a plain forward in the embedder's precision."""
     ids = [0, *(PIECES.index("▁" + word) if "▁" + word in PIECES else 3 for word in text.split()), 2]
-    model = AutoModel.from_pretrained(folder / "xlm", dtype=precision("cpu")).eval()
+    model = AutoModel.from_pretrained(folder / "xlm", dtype=pick_dtype("cpu")).eval()
     weights = torch.load(folder / "model" / f"{head}_linear.pt", weights_only=True)
     with torch.inference_mode():
         states = model(input_ids=torch.tensor([ids])).last_hidden_state[0].float()
@@ -76,17 +76,17 @@ def plain(folder: Path, text: str, head: str) -> tuple[list[int], torch.Tensor]:
 
 
 def test_it_is_a_token_embedder_whose_dense_vectors_are_sentence_transformers_own(
-    folder: Path, embedder: M3Embedder
+    folder: Path, embedder: BgeM3Embedder
 ) -> None:
     plainly = SentenceTransformerEmbedder(folder / "model", device="cpu")
     assert isinstance(embedder, TokenEmbedder)
     assert np.allclose(embedder.embed_documents(TEXTS), plainly.embed_documents(TEXTS))
     assert np.allclose(embedder.embed_queries(TEXTS), plainly.embed_queries(TEXTS))
     assert (embedder.fingerprint, embedder.dim, embedder.name) == (plainly.fingerprint, HIDDEN, plainly.name)
-    assert (embedder.vocabulary, embedder.max_tokens) == (len(PIECES), 30)
+    assert (embedder.vocabulary_size, embedder.max_tokens) == (len(PIECES), 30)
 
 
-def test_token_vectors_are_the_colbert_head_over_words_alone(folder: Path, embedder: M3Embedder) -> None:
+def test_token_vectors_are_the_colbert_head_over_words_alone(folder: Path, embedder: BgeM3Embedder) -> None:
     for text, tokens in zip(TEXTS, embedder.token_vectors(TEXTS), strict=True):
         ids, expected = plain(folder, text, "colbert")
         unit = torch.nn.functional.normalize(expected[1:-1], dim=-1).numpy()
@@ -98,7 +98,7 @@ def test_token_vectors_are_the_colbert_head_over_words_alone(folder: Path, embed
 
 
 def test_lexical_weights_are_the_largest_of_each_word_and_none_of_special_ones(
-    folder: Path, embedder: M3Embedder
+    folder: Path, embedder: BgeM3Embedder
 ) -> None:
     found = embedder.lexical_weights(TEXTS)
     assert any(found), "else this test would show nothing"
@@ -114,18 +114,18 @@ def test_lexical_weights_are_the_largest_of_each_word_and_none_of_special_ones(
 
 
 def test_an_index_of_the_dense_vectors_is_reranked_by_its_token_vectors(
-    folder: Path, embedder: M3Embedder, tmp_path: Path
+    folder: Path, embedder: BgeM3Embedder, tmp_path: Path
 ) -> None:
     passages = [Passage.at("a.txt", number, text) for number, text in enumerate(TEXTS)]
     index_passages(passages, tmp_path, SentenceTransformerEmbedder(folder / "model", device="cpu"))
     retriever = Retriever.open(tmp_path, embedder=embedder)
-    assert isinstance(retriever.reranker, MaxSim)
+    assert isinstance(retriever.reranker, MaxSimReranker)
     assert len(retriever.search("the cat", 3)) == 3
 
 
 def test_a_folder_without_heads_is_refused(toy_folder: Path) -> None:
     with pytest.raises(ValueError, match=r"The head of the embedder .* cannot be loaded"):
-        M3Embedder(toy_folder, device="cpu")
+        BgeM3Embedder(toy_folder, device="cpu")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sparse", "torn"), ("colbert", "foreign"), ("sparse", "text")])
@@ -141,11 +141,11 @@ def test_a_head_that_is_none_is_refused_by_the_name_of_its_file(
     else:
         torch.save({"something": torch.zeros(3)}, path)
     with pytest.raises(ValueError, match=rf"{name}_linear\.pt holds no linear head"):
-        M3Embedder(tmp_path / "model", device="cpu")
+        BgeM3Embedder(tmp_path / "model", device="cpu")
 
 
 def test_a_head_of_another_models_width_is_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "model", tmp_path / "model")
     torch.save(torch.nn.Linear(HIDDEN * 2, 1).state_dict(), tmp_path / "model" / "sparse_linear.pt")
     with pytest.raises(ValueError, match=r"sparse_linear\.pt holds a weight of \(1, 32\).*states have 16 numbers"):
-        M3Embedder(tmp_path / "model", device="cpu")
+        BgeM3Embedder(tmp_path / "model", device="cpu")

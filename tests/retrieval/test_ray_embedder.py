@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.retrieval import RayEmbedder, resolve
+from antiphon.retrieval import RayEmbedder, load_embedder
 
 SCRIPT = """
 import sys
@@ -38,7 +38,7 @@ def test_workers_make_the_vectors_of_the_embedder_and_its_index(tmp_path: Path) 
 
 def test_few_texts_and_questions_are_embedded_here() -> None:
     pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
-    spread, plain = RayEmbedder("hash", batch=8), resolve("hash")
+    spread, plain = RayEmbedder("hash", batch=8), load_embedder("hash")
     assert (spread.name, spread.dim, spread.fingerprint) == (plain.name, plain.dim, plain.fingerprint)
     assert spread.count_tokens("one two") == 2
     for embed in ("embed_documents", "embed_queries"):

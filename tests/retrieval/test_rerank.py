@@ -10,17 +10,17 @@ import pytest
 from antiphon.retrieval import (
     CrossEncoderReranker,
     HashEmbedder,
-    MaxSim,
+    MaxSimReranker,
     MiniLMEmbedder,
     Passage,
     Reranker,
     TokenVectors,
-    resolve_reranker,
+    load_reranker,
 )
-from antiphon.retrieval.device import precision
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.encoder_runtime.device import pick_dtype
+from antiphon.retrieval.vector_index.flat import Vectors
 
-CLOSE = 2e-3 if precision("cpu").itemsize == 4 else 2e-2
+CLOSE = 2e-3 if pick_dtype("cpu").itemsize == 4 else 2e-2
 """Scores of one passage in two batches: as near as the precision that this machine computes in."""
 
 
@@ -30,8 +30,8 @@ def passages(*texts: str, scores: tuple[float, ...] = ()) -> list[Passage]:
 
 
 RERANKERS: dict[str, Callable[[pytest.FixtureRequest], Reranker]] = {
-    "maxsim of words": lambda request: MaxSim(HashEmbedder()),
-    "maxsim": lambda request: MaxSim(request.getfixturevalue("minilm")),
+    "maxsim of words": lambda request: MaxSimReranker(HashEmbedder()),
+    "maxsim": lambda request: MaxSimReranker(request.getfixturevalue("minilm")),
     "cross-encoder": lambda request: CrossEncoderReranker(
         request.getfixturevalue("toy_cross_encoders")[1], device="cpu", max_length=48
     ),
@@ -65,7 +65,7 @@ def test_a_cross_encoder_scores_a_passage_the_same_in_any_company(toy_cross_enco
 def test_maxsim_does_not_depend_on_the_scale_of_the_scores_that_it_gets() -> None:
     given = passages("a cat", "the moon is far", "cat and dog", scores=(0.5, 0.45, 0.3))
     larger = passages("a cat", "the moon is far", "cat and dog", scores=(50.0, 45.0, 30.0))
-    small, large = (MaxSim(HashEmbedder()).rerank("cat", each) for each in (given, larger))
+    small, large = (MaxSimReranker(HashEmbedder()).rerank("cat", each) for each in (given, larger))
     assert [p.text for p in small] == [p.text for p in large]
     assert [p.score for p in small] == pytest.approx([p.score for p in large])
 
@@ -90,28 +90,30 @@ def test_maxsim_finds_the_answer_inside_a_passage_about_much_else(minilm: MiniLM
     dense = (minilm.embed_documents(texts) @ minilm.embed_queries([question])[0]).tolist()
     before = sorted(passages(*texts, scores=tuple(dense)), key=lambda passage: -(passage.score or 0))
     assert before[0].text == texts[1]
-    counts = np.zeros(minilm.vocabulary, np.int64)
+    counts = np.zeros(minilm.vocabulary_size, np.int64)
     for ids in minilm.token_ids(texts):
         counts[np.unique(ids)] += 1
-    assert MaxSim(minilm, counts, len(texts)).rerank(question, before)[0].text == texts[0]
+    assert MaxSimReranker(minilm, counts, len(texts)).rerank(question, before)[0].text == texts[0]
 
 
 def test_rare_tokens_weigh_more() -> None:
     """Both passages hold one of the two words asked for; the one with the word that few passages have wins."""
     embedder = HashEmbedder()
-    counts = np.zeros(embedder.vocabulary, np.int64)
+    counts = np.zeros(embedder.vocabulary_size, np.int64)
     counts[embedder.token_ids(["common"])[0]] = 99
     counts[embedder.token_ids(["rare"])[0]] = 1
-    found = MaxSim(embedder, counts, 100, weight=1).rerank("common rare", passages("common thing", "rare thing"))
+    found = MaxSimReranker(embedder, counts, 100, weight=1).rerank(
+        "common rare", passages("common thing", "rare thing")
+    )
     assert [passage.text for passage in found] == ["rare thing", "common thing"]
 
 
 def test_the_weight_mixes_the_score_before_and_the_match() -> None:
     given = passages("cat", "dog", scores=(0.2, 0.8))  # of two, one is a standard deviation up and the other one down
-    found = {p.text: p.score for p in MaxSim(HashEmbedder(), weight=0.25).rerank("cat", given)}
+    found = {p.text: p.score for p in MaxSimReranker(HashEmbedder(), weight=0.25).rerank("cat", given)}
     assert found == pytest.approx({"cat": -1 + 0.25, "dog": 1 - 0.25})
-    assert MaxSim(HashEmbedder(), weight=0).rerank("cat", given)[0].text == "dog"
-    assert MaxSim(HashEmbedder(), weight=2).rerank("cat", given)[0].text == "cat"
+    assert MaxSimReranker(HashEmbedder(), weight=0).rerank("cat", given)[0].text == "dog"
+    assert MaxSimReranker(HashEmbedder(), weight=2).rerank("cat", given)[0].text == "cat"
 
 
 class Counting(HashEmbedder):
@@ -128,7 +130,7 @@ class Counting(HashEmbedder):
 
 def test_a_passage_is_read_once_while_it_is_remembered() -> None:
     embedder = Counting()
-    reranker = MaxSim(embedder, remembered=2)
+    reranker = MaxSimReranker(embedder, cache_size=2)
     for texts in (["a", "b"], ["b", "a"], ["c"], ["a"], ["b"]):
         reranker.rerank("question", passages(*texts))
     assert [text for text in embedder.read if text != "question"] == ["a", "b", "c", "b"]
@@ -166,14 +168,14 @@ class Plain:
 
 
 def test_names_resolve_to_what_suits_the_embedder(words: HashEmbedder, toy_cross_encoders: dict[int, Path]) -> None:
-    assert isinstance(resolve_reranker("auto", words), MaxSim)
-    assert isinstance(resolve_reranker("maxsim", words), MaxSim)
-    assert resolve_reranker("auto", Plain()) is None
-    assert resolve_reranker("none", words) is None
-    assert resolve_reranker(None, words) is None
-    assert isinstance(resolve_reranker(str(toy_cross_encoders[1]), words, device="cpu"), CrossEncoderReranker)
-    own = MaxSim(words)
-    assert resolve_reranker(own, words) is own
+    assert isinstance(load_reranker("auto", words), MaxSimReranker)
+    assert isinstance(load_reranker("maxsim", words), MaxSimReranker)
+    assert load_reranker("auto", Plain()) is None
+    assert load_reranker("none", words) is None
+    assert load_reranker(None, words) is None
+    assert isinstance(load_reranker(str(toy_cross_encoders[1]), words, device="cpu"), CrossEncoderReranker)
+    own = MaxSimReranker(words)
+    assert load_reranker(own, words) is own
 
 
 @pytest.mark.parametrize(
@@ -182,10 +184,10 @@ def test_names_resolve_to_what_suits_the_embedder(words: HashEmbedder, toy_cross
 )
 def test_a_name_that_does_not_fit_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        resolve_reranker(name, Plain())
+        load_reranker(name, Plain())
 
 
 @pytest.mark.parametrize(("depth", "weight"), [(0, 0.5), (20, -0.1)])
 def test_numbers_out_of_range_are_refused(words: HashEmbedder, depth: int, weight: float) -> None:
     with pytest.raises(ValueError, match=f"depth is {depth} and weight {weight}; depth is from 1, weight from 0."):
-        MaxSim(words, depth=depth, weight=weight)
+        MaxSimReranker(words, depth=depth, weight=weight)

@@ -13,16 +13,16 @@ from antiphon.retrieval import (
     IndexCorrupt,
     IndexMismatch,
     IndexNotFound,
-    MaxSim,
+    MaxSimReranker,
     MiniLMEmbedder,
     Passage,
     Retriever,
     build_index,
     index_passages,
     read_document,
-    read_store,
+    read_index,
 )
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_index.flat import Vectors
 
 TEXTS = {
     "cats.txt": "Cats sleep sixteen hours a day.\n\nA cat purrs when it is content, and sometimes when it is in pain.",
@@ -72,7 +72,7 @@ def test_a_question_finds_its_passage_and_its_place_in_the_file(docs: Path, mini
         document = read_document(best.source)
         assert document.text[best.start : best.end] == best.text
     assert (report.files, report.embedder, report.skipped, report.reused) == (4, "minilm", (), 0)
-    assert report.passages == len(read_store(docs.parent / "index").passages)
+    assert report.passages == len(read_index(docs.parent / "index").passages)
     assert retriever.search("How old is the Sun?")[0].metadata["title"] == "The Sun > Age"
 
 
@@ -96,7 +96,7 @@ def test_all_is_as_it_was_after_the_folder_moved(docs: Path, words: HashEmbedder
 def test_scores_fall_and_k_counts(docs: Path, words: HashEmbedder, reranker: str | None) -> None:
     build_index([docs], docs.parent / "index", embedder=words)
     retriever = Retriever.open(docs.parent / "index", reranker=reranker)
-    total = len(read_store(docs.parent / "index").passages)
+    total = len(read_index(docs.parent / "index").passages)
     for k in (1, 2, total, total + 1, 1000):
         scores = [passage.score for passage in retriever.search("the sun", k) if passage.score is not None]
         assert len(scores) == min(k, total)
@@ -105,9 +105,9 @@ def test_scores_fall_and_k_counts(docs: Path, words: HashEmbedder, reranker: str
 
 def test_more_passages_than_the_reranker_is_deep_are_all_returned(docs: Path, words: HashEmbedder) -> None:
     build_index([docs], docs.parent / "index", embedder=words)
-    retriever = Retriever.open(docs.parent / "index", reranker=MaxSim(words, depth=1))
+    retriever = Retriever.open(docs.parent / "index", reranker=MaxSimReranker(words, depth=1))
     assert len(retriever.search("the sun", 3)) == 3
-    deep = Retriever.open(docs.parent / "index", reranker=MaxSim(words, depth=100))
+    deep = Retriever.open(docs.parent / "index", reranker=MaxSimReranker(words, depth=100))
     assert len(deep.search("the sun", 1)) == 1
 
 
@@ -142,7 +142,7 @@ def test_only_new_texts_are_embedded_again(docs: Path) -> None:
     assert second.embedded == ["A new file."]
     assert again.reused == again.passages - 1
     assert len(first.embedded) == report.passages
-    store = read_store(out)
+    store = read_index(out)
     fresh = HashEmbedder().embed_documents([passage.text_with_headings for passage in store.passages])
     assert np.array_equal(store.vectors, fresh)
     assert not any(passage.source.endswith("cats.txt") for passage in store.passages)
@@ -162,7 +162,7 @@ def test_vectors_of_another_embedder_are_not_reused(docs: Path, words: HashEmbed
     out = docs.parent / "index"
     build_index([docs], out, embedder=words)
     assert build_index([docs], out, embedder=HashEmbedder(64)).reused == 0
-    assert read_store(out).vectors.shape[1] == 64
+    assert read_index(out).vectors.shape[1] == 64
 
 
 def test_a_build_that_fails_leaves_the_old_index(docs: Path) -> None:
@@ -211,7 +211,7 @@ def test_an_embedder_without_a_known_name_is_asked_for(docs: Path) -> None:
         name = "my own"
 
     build_index([docs], docs.parent / "index", embedder=Own())
-    with pytest.raises(IndexMismatch, match="made with the embedder my own, which cannot be had by that name here"):
+    with pytest.raises(IndexMismatch, match="made with the embedder my own, which cannot be loaded by that name here"):
         Retriever.open(docs.parent / "index")
     assert Retriever.open(docs.parent / "index", embedder=Own()).search("cat")
 
@@ -262,7 +262,7 @@ def test_passages_of_any_origin_can_be_indexed_and_keep_all_they_say(tmp_path: P
         Passage.at("other", 0, "Nothing\0 at all, in two\r\nlines."),
     ]
     assert index_passages(given, tmp_path / "index", words) == 0
-    store = read_store(tmp_path / "index")
+    store = read_index(tmp_path / "index")
     assert list(store.passages) == given
     assert [store.passages[1], store.passages[0]] == given[::-1]
     assert store.token_counts is not None
@@ -326,7 +326,7 @@ def many(count: int = 300) -> list[Passage]:
 def test_an_index_of_any_setting_is_opened_as_it_was_built(tmp_path: Path, setting: str) -> None:
     embedder = Watching()
     index_passages(many(), tmp_path / "index", embedder, setting=setting)
-    store = read_store(tmp_path / "index")
+    store = read_index(tmp_path / "index")
     assert (store.description.setting, store.description.vectors) == (setting, 300)
     ask = "Which number is the moon of the stone? 37"
     retrievers = [Retriever.open(tmp_path / "index", embedder=embedder, reranker=None) for _ in range(2)]
@@ -341,7 +341,7 @@ def test_an_index_of_any_setting_is_opened_as_it_was_built(tmp_path: Path, setti
 @pytest.mark.parametrize("name", ["ann.faiss", "vectors.f16.npy"])
 def test_a_flipped_bit_of_a_trained_index_is_refused(tmp_path: Path, name: str) -> None:
     index_passages(many(), tmp_path / "index", HashEmbedder(), setting="compact")
-    path = read_store(tmp_path / "index").files / name
+    path = read_index(tmp_path / "index").files / name
     content = bytearray(path.read_bytes())
     for place in (0, len(content) // 2, len(content) - 1):
         content[place] ^= 16
@@ -359,7 +359,7 @@ def test_vectors_of_a_trained_index_are_reused(tmp_path: Path) -> None:
     new = Passage.at("new.txt", 0, "A new one.")
     assert index_passages([*many(), new], tmp_path / "index", second, setting="flat") == 300
     assert second.embedded == ["A new one."]
-    vectors = read_store(tmp_path / "index").vectors
+    vectors = read_index(tmp_path / "index").vectors
     assert np.allclose(vectors[:300], HashEmbedder().embed_documents([each.text for each in many()]), atol=1e-3)
 
 
@@ -374,14 +374,14 @@ def test_a_setting_that_cannot_be_had_is_said_before_anything_is_embedded(tmp_pa
 
 def test_the_description_says_what_was_chosen_why_and_how_well(tmp_path: Path) -> None:
     index_passages(many(), tmp_path / "index", HashEmbedder(), setting="compact")
-    description = read_store(tmp_path / "index").description
+    description = read_index(tmp_path / "index").description
     text = "\n".join(description.lines())
     assert "300 vectors of 256 numbers" in text
     assert "setting compact: IVF4,PQ128x4fsr, because it was asked for" in text
-    assert f"{description.probes} of 4 lists are looked into: the fewest that reach" in text
+    assert f"{description.probes} of 4 lists are searched: the fewest that reach" in text
     assert f"recall@10 {description.recall_10:.3f}, recall@100 {description.recall_100:.3f} against exact" in text
     assert description.disk_bytes_per_vector == 512
     index_passages(many(), tmp_path / "index", HashEmbedder())
-    text = "\n".join(read_store(tmp_path / "index").description.lines())
+    text = "\n".join(read_index(tmp_path / "index").description.lines())
     assert "setting auto: exact search, because 300 vectors of 256 are 0.1 million numbers" in text
     assert text.endswith("recall@10 1, recall@100 1: it is exact")

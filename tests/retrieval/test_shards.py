@@ -10,12 +10,12 @@ from antiphon.retrieval import (
     IndexMismatch,
     Passage,
     Retriever,
-    Shards,
+    ShardedIndex,
     index_passages,
     merge_indexes,
-    read_store,
+    read_index,
 )
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_index.flat import Vectors
 from tests.retrieval.test_changes import ALL, DIM, EMBEDDER, Given, passage, vector
 
 
@@ -35,16 +35,19 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_shards_find_what_the_whole_finds(parts: list[Path], tmp_path: Path) -> None:
     index_passages(ALL, tmp_path, Given(DIM))
     whole = Retriever.open(tmp_path, embedder=EMBEDDER).index
-    shards = Shards([Retriever.open(part, embedder=EMBEDDER).index for part in parts])
+    shards = ShardedIndex([Retriever.open(part, embedder=EMBEDDER).index for part in parts])
     for number in (0, 3, 77):
         for where in (None, {"lang": "de"}):
-            found, expected = shards.nearest(vector(number), 9, where), whole.nearest(vector(number), 9, where)
+            found, expected = (
+                shards.vector_search(vector(number), 9, where),
+                whole.vector_search(vector(number), 9, where),
+            )
             assert [hit.id for hit in found] == [hit.id for hit in expected]
             assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=2e-3)
-    assert [hit.id for hit in shards.matching("77", 3)] == ["p77"]
-    assert len({hit.id for hit in shards.matching("passage version", 50)}) == 50
+    assert [hit.id for hit in shards.keyword_search("77", 3)] == ["p77"]
+    assert len({hit.id for hit in shards.keyword_search("passage version", 50)}) == 50
     with pytest.raises(ValueError, match="There is no part to search"):
-        Shards([])
+        ShardedIndex([])
 
 
 def test_merged_folders_hold_all_passages_and_their_vectors_and_embed_nothing(
@@ -57,12 +60,12 @@ def test_merged_folders_hold_all_passages_and_their_vectors_and_embed_nothing(
     newer = tmp_path / "newer"
     index_passages([passage(4, 2)], newer, Given(DIM))
     assert merge_indexes([*parts, newer], tmp_path / "out", embedder=Idle(DIM), setting="compact") == len(ALL)
-    store = read_store(tmp_path / "out")
+    store = read_index(tmp_path / "out")
     assert {each.id for each in store.passages} == {each.id for each in ALL}
     assert store.description.setting == "compact"
     index = Retriever.open(tmp_path / "out", embedder=EMBEDDER).index
-    assert index.nearest(vector(4, 2), 1)[0].text == passage(4, 2).text
-    assert index.nearest(vector(100), 1)[0].id == "p100"
+    assert index.vector_search(vector(4, 2), 1)[0].text == passage(4, 2).text
+    assert index.vector_search(vector(100), 1)[0].id == "p100"
 
 
 def test_parts_of_different_embedders_are_not_merged(parts: list[Path], tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.retrieval import FlatIndex, VectorIndex, vector_index
-from antiphon.retrieval import vectors as room
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval import FlatIndex, VectorIndex, build_vector_index
+from antiphon.retrieval.vector_index import flat
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 INDEXES: dict[str, Callable[[Vectors], VectorIndex]] = {
     "numpy": FlatIndex,
     "faiss": partial(FlatIndex, faiss=True),
-    "chosen": vector_index,
+    "chosen": build_vector_index,
 }
 every_index = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
 
@@ -61,7 +61,7 @@ def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[
 
 def test_what_faiss_fills_up_with_is_no_hit() -> None:
     lowest = float(np.finfo(np.float32).min)
-    hits = room.without_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
+    hits = flat.drop_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
     assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
 
 
@@ -105,7 +105,7 @@ def test_k_is_a_whole_number_from_one(index: Callable[[Vectors], VectorIndex], k
 
 
 def test_numpy_searches_up_to_its_limit_and_faiss_above() -> None:
-    vectors = random_vectors(room.NUMPY_LIMIT + 1, 2)
+    vectors = random_vectors(flat.NUMPY_LIMIT + 1, 2)
     with pytest.raises(ValueError, match="50001 vectors are too many for numpy"):
         FlatIndex(vectors, faiss=False)
     assert FlatIndex(vectors[:-1])._faiss is None
@@ -118,12 +118,12 @@ def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path:
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
-from antiphon.retrieval.vector_files import checked_setting, vector_index
-assert len(vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
-checked_setting("auto", 50_000, 1)
+from antiphon.retrieval.vector_index.build import build_vector_index, check_setting
+assert len(build_vector_index(np.ones((50_000, 1), np.float32)).search(np.ones((1, 1), np.float32), 2)[0].rows) == 2
+check_setting("auto", 50_000, 1)
 for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compact", 100, 8)):
     try:
-        checked_setting(setting, count, dim)
+        check_setting(setting, count, dim)
     except ImportError as error:
         print(error)
 """
@@ -145,7 +145,7 @@ def test_two_packages_of_faiss_are_named_with_the_commands_that_repair_it(tmp_pa
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
-from antiphon.retrieval._faiss import import_faiss
+from antiphon.retrieval.vector_index.faiss_library import import_faiss
 try:
     import_faiss()
 except ImportError as error:

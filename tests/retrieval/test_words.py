@@ -28,16 +28,16 @@ def test_words_are_found_by_their_stems_in_texts_and_titles(tmp_path: Path) -> N
     retriever = words_index(
         tmp_path, "Queens lay eggs.", "It hibernates.", "shutil.copytree(src, dst)", titles=("", "The laying hen", "")
     )
-    found = retriever.index.matching("Who LAYS an egg?", 5)
+    found = retriever.index.keyword_search("Who LAYS an egg?", 5)
     assert [passage.source for passage in found] == ["0.txt", "1.txt"]
     assert all(passage.score is not None and passage.score > 0 for passage in found)
-    assert [passage.source for passage in retriever.index.matching("copytree", 5)] == ["2.txt"]
-    assert len(retriever.index.matching("lay hibernates copytree", 2)) == 2
+    assert [passage.source for passage in retriever.index.keyword_search("copytree", 5)] == ["2.txt"]
+    assert len(retriever.index.keyword_search("lay hibernates copytree", 2)) == 2
 
 
 @pytest.mark.parametrize("question", ['"', "' OR 1=1 --", "NEAR(a b)", "*", "a AND", "?!", "title:x", "日本語", "\x00"])
 def test_any_question_is_words_and_never_syntax(tmp_path: Path, question: str) -> None:
-    assert words_index(tmp_path, "Queens lay eggs.").index.matching(question, 5) == []
+    assert words_index(tmp_path, "Queens lay eggs.").index.keyword_search(question, 5) == []
 
 
 def test_a_word_that_only_one_passage_has_brings_it_forward(tmp_path: Path) -> None:

@@ -9,9 +9,17 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from antiphon.retrieval import HashEmbedder, Passage, Retriever, convex, index_passages, merge_indexes, update_index
+from antiphon.retrieval import (
+    HashEmbedder,
+    Passage,
+    Retriever,
+    convex_combination,
+    index_passages,
+    merge_indexes,
+    update_index,
+)
 from antiphon.retrieval.local_index import LocalIndex
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 COUNT = 150
 
@@ -48,7 +56,7 @@ def counted_rows(*, of_queries: bool = False) -> Iterator[list[int]]:
         sys.setprofile(before)
 
 
-@pytest.mark.parametrize("fusion", [convex, None])
+@pytest.mark.parametrize("fusion", [convex_combination, None])
 def test_a_search_reads_the_passages_that_it_returns_in_one_statement(tmp_path: Path, fusion: object) -> None:
     index_passages(passages(), tmp_path, HashEmbedder())
     retriever = Retriever.open(tmp_path, reranker=None, fusion=fusion)  # type: ignore[arg-type]
@@ -90,7 +98,7 @@ def test_a_change_and_a_merge_normalize_each_vector_once(tmp_path: Path) -> None
     embedder = OwnNorm(64)
     index_passages(passages(), tmp_path / "index", embedder)
     with counted_rows() as rows:
-        update_index(tmp_path / "index", embedder, put=passages(20, COUNT))
+        update_index(tmp_path / "index", embedder, upsert=passages(20, COUNT))
     assert sum(rows) == COUNT + 20
     with counted_rows() as rows:
         merge_indexes([tmp_path / "index"], tmp_path / "merged", embedder=embedder)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.retrieval import HashEmbedder, Passage, build_index, index_passages, read_store, update_index
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval import HashEmbedder, Passage, build_index, index_passages, read_index, update_index
+from antiphon.retrieval.vector_index.flat import Vectors
 
 SLOW = """
 import sys
@@ -67,7 +67,7 @@ def test_the_second_of_two_runs_is_told_before_it_reads_or_embeds(docs: Path, tm
                 index_passages([Passage.at("s", 0, "text")], out, Unused())
         first.communicate("\n")
         assert first.returncode == 0
-    assert [passage.text for passage in read_store(out).passages] == ["Bees make honey."]
+    assert [passage.text for passage in read_index(out).passages] == ["Bees make honey."]
     assert build_index([docs], out, embedder="hash").reused == 1
 
 
@@ -87,7 +87,7 @@ def test_threads_of_one_process_are_told_as_well(docs: Path, tmp_path: Path) -> 
         build_index([docs], tmp_path / "index", embedder=Unused())
     go_on.set()
     thread.join()
-    assert len(read_store(tmp_path / "index").passages) == 1
+    assert len(read_index(tmp_path / "index").passages) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
@@ -119,7 +119,7 @@ def test_a_new_index_is_its_owners_alone(tmp_path: Path, setting: str) -> None:
     try:
         given = [Passage.at("s", number, f"Passage {number}.") for number in range(60)]
         index_passages(given[:50], tmp_path / "index", HashEmbedder(), setting=setting)
-        update_index(tmp_path / "index", HashEmbedder(), put=given[50:])
+        update_index(tmp_path / "index", HashEmbedder(), upsert=given[50:])
     finally:
         os.umask(before)
     found = permissions(tmp_path / "index")

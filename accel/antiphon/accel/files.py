@@ -1,43 +1,126 @@
-"""Files that are written whole or not at all. Knows nothing of what stands in them."""
+"""Atomic writes of files and folders: a reader sees the old content or the new one, never a part.
+
+Every part of the package writes through this module. It imports the standard library only.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 Content = bytes | Callable[[BinaryIO], object]
-"""What a file is to hold: bytes, or a function that writes them into the file that it is given."""
+"""The content of a file: bytes, or a function that writes them to the open file that it is given."""
+
+PRIVATE = 0o600
+"""The permissions of a file that only its owner can read."""
+
+TEMPORARY = ".tmp-"
+"""The prefix of a temporary file that `write_file` has not renamed yet."""
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+"""Error numbers of a full disk, a file size limit and an exhausted quota."""
+
+_CANNOT_SYNC = frozenset({errno.EINVAL, getattr(errno, "ENOTSUP", errno.EINVAL)})
 
 
-def write(path: Path, content: Content, *, is_needed: bool = False, is_private: bool = True) -> None:
-    """Write the file whole or not at all: beside, flushed to the disk, and renamed into its place; folders are made.
+def write_file(path: Path, content: Content, *, mode: int | None = PRIVATE) -> None:
+    """Write a file atomically and durably: to a temporary file in the same folder, fsync, rename, fsync the folder.
 
-    By default the file is a cache: one that cannot be written, or is full, is done without. With ``is_needed`` whoever
-    asked is told. A file that is private can be read by its owner alone, any other by whom the umask lets.
+    Args:
+        path: The file to create or replace. Missing folders are created.
+        content: The bytes of the file, or a function that writes them.
+        mode: The permissions of the file. If None, the umask decides.
 
     Raises:
-        OSError: the file is needed and cannot be written.
+        OSError: The file cannot be written. The old content, if any, is unchanged.
     """
-    if is_needed:
-        _write(path, content, 0o600 if is_private else 0o666)
-        return
-    with suppress(OSError):
-        _write(path, content, 0o600 if is_private else 0o666)
-
-
-def _write(path: Path, content: Content, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else PRIVATE)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content) if isinstance(content, bytes) else content(file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_cache_file(path: Path, content: Content) -> None:
+    """Write a file that only its owner can read, as `write_file` does, but ignore errors: a cache is optional."""
+    with suppress(OSError):
+        write_file(path, content)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file to the disk, for example one that another library has written."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk, so that renames inside it survive a power failure, if the file system can do so."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Create an empty folder that only its owner can read, and remove it on exit unless the caller has renamed it.
+
+    Args:
+        parent: The folder to create it in, so that a rename stays on one file system. Created if it is missing.
+        prefix: The start of its name, by which `remove_stale_folders` finds what a killed process left.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale_folders(parent: Path, prefix: str, *, older_than: float) -> None:
+    """Remove the temporary folders that killed processes have left.
+
+    Args:
+        parent: The folder that contains them.
+        prefix: The start of their names.
+        older_than: Seconds since their last change. A younger folder may still be in use.
+    """
+    for folder in parent.glob(f"{prefix}*"):
+        with suppress(OSError):  # another process may have removed it
+            if time.time() - folder.stat().st_mtime > older_than:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error means that the disk, a quota or a file size limit is exhausted.
+
+    Libraries written in Rust (safetensors, tokenizers) raise their own classes and quote the system's error number.
+    """
+    if isinstance(error, OSError):
+        return error.errno in DISK_FULL
+    return any(f"(os error {number})" in str(error) for number in DISK_FULL)

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from antiphon.retrieval import VectorIndex, vector_index
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval import VectorIndex, build_vector_index
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 Thing = TypeVar("Thing")
 
@@ -105,4 +105,4 @@ class Table(Generic[Thing]):
         return self._index
 
     def _made(self, ids: list[str]) -> VectorIndex:
-        return vector_index(np.stack([self._vectors[each] for each in ids]))
+        return build_vector_index(np.stack([self._vectors[each] for each in ids]))

@@ -1,4 +1,4 @@
-"""Quotes: sentences of passages in the form in which the reader says them. Knows nothing of questions or of models."""
+"""Quotes: sentences of passages in the format of the bundled extractive model, ``[number] sentence``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.retrieval import Passage
-from antiphon.retrieval.blocks import Kind, blocks, code_lines, table_rows
-from antiphon.retrieval.load import is_markdown
-from antiphon.retrieval.markup import markdown_signposts
-from antiphon.retrieval.sentences import sentences
+from antiphon.retrieval.formats import is_markdown
+from antiphon.retrieval.formats.markup import markdown_signposts
+from antiphon.retrieval.segmentation import BlockKind, blocks, code_lines, sentences, table_rows
 
-_PROMPT = re.compile(r">>>|\.\.\. |#|\$ ")  # of Python or of a shell; a comment, or a heading in Markdown
+_LISTING_START = re.compile(r">>>|\.\.\. |#|\$ ")  # prompts of Python or a shell, comments, Markdown headings
 _CODE = re.compile(r"^[\w.]+ = |[{}]$|(=|\w\().*;$|^\|.+\||^[-=+|\s]{4,}$|\n( {4}|\t)")
 _CLOSING = ")]\"'”’"
 _LINE = re.compile(r"\[(\d+)\] (.+)")
 _WORD = re.compile(r"[^\W\d_]{2}")
-_ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
+_LIST_MARKER = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A sentence as it stands in passage ``number`` of those that the model reads, counted from 1."""
+    """A sentence of passage ``number`` of the prompt, counted from 1."""
 
     number: int
     sentence: str
@@ -34,27 +33,27 @@ class Quote:
 
 
 def quotes_of(text: str) -> tuple[Quote, ...]:
-    """The quotes of an answer, one a line; a line of another form is none."""
+    """Return the quotes of an answer, one per line; lines of another format are skipped."""
     lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
     return tuple(Quote(int(line[1]), line[2]) for line in lines if line)
 
 
 def quotable_lines(passages: Sequence[Passage]) -> list[tuple[Quote, ...]]:
-    """For each passage its sentences, each as the line that an answer could have; see `lines_of`."""
+    """Return the quotable lines of each passage; see `lines_of`."""
     return [tuple(line for line in lines if isinstance(line, Quote)) for lines in lines_of(passages)]
 
 
 def lines_of(passages: Sequence[Passage]) -> list[list[Quote | str]]:
-    """For each passage its text line by line: what can be quoted as a quote, all else as a text.
+    """Return the lines of each passage: quotable ones as quotes, others as text.
 
-    A line is a sentence, an item of a list, a row of a table or a line of fenced code; what cannot be quoted are
-    signposts of Markdown, names of columns, listings without a fence, and code without a word.
+    A line is a sentence, a list item, a table row or a line of fenced code. Not quotable are Markdown headings and
+    markers, column names, listings without a fence, and code without a word.
     """
     return [
         [
             Quote(number, line.text) if line.is_quotable else line.text
             for block in blocks(passage.text)
-            for line in _reading(passage)[block.kind](passage.text[block.start : block.end])
+            for line in _line_parsers(passage)[block.kind](passage.text[block.start : block.end])
         ]
         for number, passage in enumerate(passages, start=1)
     ]
@@ -89,27 +88,27 @@ def _read_table(text: str) -> list[_Line]:
     return above + [_Line(" ".join(row.split()), bool(_WORD.search(row))) for row in rows]
 
 
-_Reading = Mapping[Kind, Callable[[str], list[_Line]]]
-_PLAIN: _Reading = {Kind.TEXT: _read_text, Kind.CODE: _read_code, Kind.TABLE: _read_table}
-_MARKDOWN: _Reading = {**_PLAIN, Kind.TEXT: _read_markdown}
+_LineParsers = Mapping[BlockKind, Callable[[str], list[_Line]]]
+_PLAIN: _LineParsers = {BlockKind.TEXT: _read_text, BlockKind.CODE: _read_code, BlockKind.TABLE: _read_table}
+_MARKDOWN: _LineParsers = {**_PLAIN, BlockKind.TEXT: _read_markdown}
 
 
-def _reading(passage: Passage) -> _Reading:
+def _line_parsers(passage: Passage) -> _LineParsers:
     return _MARKDOWN if is_markdown(passage.source) else _PLAIN
 
 
 def quoted_form(sentence: str) -> str:
-    """The sentence on one line, without the mark of a list item before it."""
+    """Return the sentence on one line, without a list marker."""
     line = " ".join(sentence.split())
-    mark = _ITEM.match(line)
-    return line[mark.end() :] if mark else line
+    marker = _LIST_MARKER.match(line)
+    return line[marker.end() :] if marker else line
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence of a passage is words and no line of a listing; in doubt it is words."""
+    """Return whether a sentence is prose and not a line of a listing; in doubt it is prose."""
     line = quoted_form(sentence)
     ends = line.rstrip(_CLOSING).endswith((".", "!", "?", ":"))
-    return not _PROMPT.match(line) and (ends or not _CODE.search(sentence.strip()))
+    return not _LISTING_START.match(line) and (ends or not _CODE.search(sentence.strip()))
 
 
 def _sentences(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation: a question, the passages that answer it, and a language model that says so."""
+"""Retrieval-augmented generation: `Rag.run` retrieves passages, builds the prompt, generates and cites."""
 
 from __future__ import annotations
 
@@ -10,47 +10,79 @@ from functools import partial
 from typing import Any, Protocol
 
 from antiphon.accel import Completion, PrefixCache, TextModel
-from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
+from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
-from antiphon.pipelines.each import AskedPassages, Chosen, Measures, WeighingModel, asks_each, choose_passages
-from antiphon.pipelines.passage_memory import PassageMemory
+from antiphon.pipelines.citations import cite
+from antiphon.pipelines.passage_cache import PassageCache
+from antiphon.pipelines.passage_selection import (
+    BatchStreamingModel,
+    LineScorers,
+    PassagePrompt,
+    SelectedPrompt,
+    select_passages,
+    selects_passages,
+)
 from antiphon.pipelines.prompt import Prompt, PromptFormat, check_text, prompt_format
 from antiphon.pipelines.references import answer_references, passage_references
-from antiphon.pipelines.relevance import relevance_to, shipped_relevance
+from antiphon.pipelines.relevance import bundled_relevance, relevance_scorer
 from antiphon.pipelines.sessions import SessionStore
-from antiphon.pipelines.similarity import similarity_to
+from antiphon.pipelines.similarity import similarity_scorer
 from antiphon.retrieval import Passage
 
 MAX_NEW_TOKENS = 256
 
+FittedPrompt = tuple[tuple[Passage, ...], Prompt, TokenizedPrompt | CountedPrompt]
+"""The passages that fit the context window, their prompt, and its tokens."""
+
 
 class Searcher(Protocol):
-    """Finds passages for a question: `antiphon.retrieval.Retriever`, or anything with its ``search``."""
+    """Retrieves passages for a question: `antiphon.retrieval.Retriever`, or any object with its ``search``."""
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
-        """The ``k`` best passages, best first."""
+        """Return the ``k`` best passages, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What a conversation adds to a question.
+
+    Attributes:
+        query: the text that passages and sessions are searched for.
+        build_prompt: makes the prompt of the retrieved passages and the earlier turns.
+        references: further texts to draft from.
+        prefix: the KV cache of the earlier turns.
+        on_end: called with the answer when it ends.
+    """
+
+    query: str
+    build_prompt: Callable[[tuple[Passage, ...]], FittedPrompt]
+    references: Sequence[str]
+    prefix: PrefixCache
+    on_end: Callable[[Answer], None]
 
 
 class Rag:
-    """Answers questions from documents: what the search finds is the prompt's evidence and the drafter's references.
+    """Answers questions from documents; the retrieved passages are in the prompt and are drafted from.
 
-    ``k`` passages are found. The reader is asked about each by itself: its answer begins with the line that answers
-    best and that it finds likeliest, and goes on with a second one that is nearly as good, or is a refusal where none
-    is enough. The passages of these lines are then the first of the answer's, and their prompt the one that is counted,
-    without the forward that weighed lines. Any other model has them all in one prompt; where they do not fit the
-    context window beside the answer's ``max_new_tokens``, the last ones are left out. ``prompt`` makes the prompt, of
-    all passages at once; by default its form follows the model: the one that its configuration names
-    (``prompt_format``), else messages where its tokenizer has a chat template, plain text where it has none.
+    For the bundled extractive model passages are selected (see `passage_selection`): its answer starts with the best
+    lines, or is a refusal. The passages of these lines come first in the answer, and token counts are those of their
+    prompt. Any other model gets one prompt of all passages that fit its context window together with
+    ``max_new_tokens``.
 
-    With ``sessions`` every answer is kept, and the answers to similar questions become references as well: the same
-    words (in half precision but for ties), in fewer steps.
-
-    With ``remembered_tokens`` what the reader has read of passages is kept, so many tokens of it (see `PassageMemory`):
-    the next question that finds them is answered sooner.
+    Args:
+        retriever: retrieves passages.
+        language_model: generates the answer.
+        k: passages per question.
+        prompt: makes the prompt of a question and its passages; by default the format that the model's configuration
+            names (``prompt_format``), else messages if its tokenizer has a chat template, else plain text.
+        sessions: stores every answer; answers to similar questions become references, too. The output stays the same
+            (in half precision except at ties) and takes fewer steps.
+        passage_cache_tokens: tokens whose KV cache is kept of recently read passages, so that later questions about
+            them are answered sooner (see `PassageCache`); 0: none.
 
     Raises:
-        ValueError: ``k`` or ``remembered_tokens`` is out of range, or the model's form of prompt is not known.
-        ImportError: the model is a reader, and the package of the encoder that weighs lines is not installed.
+        ValueError: ``k`` or ``passage_cache_tokens`` is out of range, or the model's prompt format is unknown.
+        ImportError: passages are selected for this model, and the package of the sentence encoder is not installed.
     """
 
     def __init__(
@@ -61,46 +93,93 @@ class Rag:
         k: int = 5,
         prompt: PromptFormat | None = None,
         sessions: SessionStore | None = None,
-        remembered_tokens: int = 0,
+        passage_cache_tokens: int = 0,
     ) -> None:
         if k < 1:
             raise ValueError(f"k is {k}; an answer needs at least 1 passage.")
         self.retriever = retriever
         self.language_model = language_model
         self.k = k
-        self._own_prompt = prompt
         self.prompt = prompt or prompt_format(language_model)
         self.sessions = sessions
-        self.memory = PassageMemory(remembered_tokens) if remembered_tokens else None
-        if prompt is None and asks_each(language_model):
-            shipped_relevance()  # loaded now, so that the first question does not wait for it
+        self.passage_cache = PassageCache(passage_cache_tokens) if passage_cache_tokens else None
+        self._has_custom_prompt = prompt is not None
+        if prompt is None and selects_passages(language_model):
+            bundled_relevance()  # loaded now, so that the first question does not wait for it
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
-        """The whole answer; see `stream`, whose pieces it joins."""
-        return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
+        """Return the complete answer to a question. See `run` for arguments and errors."""
+        return self.run(question, k=k, sessions=sessions, **generation).to_end().answer
 
     def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
-        """The answer piece by piece; its passages are known at once.
+        """Return the answer as a stream; its passages are known at once. See `run` for arguments and errors."""
+        return self.run(question, k=k, sessions=sessions, **generation)
 
-        With ``sessions=False`` the store of sessions is neither read nor written. ``generation`` goes to
-        `LanguageModel.stream`: ``max_new_tokens``, ``temperature``, ``stop``, ``seed``, ``drafter`` and so on.
+    def run(
+        self,
+        question: str,
+        *,
+        k: int | None = None,
+        sessions: bool = True,
+        context: TurnContext | None = None,
+        **generation: Any,
+    ) -> AnswerStream:
+        """Answer a question from documents.
+
+        Args:
+            question: the question.
+            k: passages to retrieve; by default those of the constructor.
+            sessions: read and write the store of sessions, if there is one.
+            context: the conversation that the question belongs to.
+            **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
 
         Raises:
             ValueError: nothing was found, not even one passage fits the context window, or an option is out of range.
             TypeError: there is no such option.
         """
-        found = self.find(question, k)
-        generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        if self._own_prompt is None and asks_each(self.language_model):
-            return self._each(self.language_model, question, found, sessions, generation)
-        fitted = fit(partial(self.prompt, question), found, self.language_model, generation["max_new_tokens"])
-        return self.begin(question, *fitted, sessions=sessions, **generation)
+        model, query = self.language_model, context.query if context else question
+        store = self.sessions if sessions else None
+        max_new_tokens = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        # 1. Retrieve the k passages that match the query best.
+        passages = found = self.retrieve(query, k)
+        # 2. Build the prompt: of the selected passages, or of as many as fit the context window.
+        prefix = context.prefix if context else None
+        tokenized: PromptInput
+        if context is None and not self._has_custom_prompt and selects_passages(model):
+            selected = self._select(model, question, found, **generation)
+            prompt, tokenized = selected.passage_prompt.prompt, selected.passage_prompt.tokenized
+            passages = _first(selected.passage_prompt.passages, found)
+            prefix, generation = selected.prefix, dict(selected.options)
+        else:
+            build = context.build_prompt if context else partial(self._build_prompt, question, max_new_tokens)
+            passages, prompt, tokenized = build(found)
+        # 3. Generate, drafting from the passages, the earlier turns and the answers to similar questions.
+        references = [*(prompt.answers or passage_references(passages)), *(context.references if context else ())]
+        references += answer_references(_similar_answers(store, query), tokenized, model.tokenizer)
+        generation["stop"] = (*_as_tuple(generation.get("stop", ())), *prompt.stop)
+        stream = model.stream(tokenized, references=references, prefix=prefix, **generation)
 
-    def find(self, question: str, k: int | None = None) -> tuple[Passage, ...]:
-        """The passages for a question, best first.
+        # 4. Cite, when the text has ended: the spans that are quoted verbatim from a passage.
+        def to_answer(completion: Completion) -> Answer:
+            text, cost = completion.text, (completion.usage, completion.steps)
+            citations = cite(text, passages)
+            return Answer(question, text, citations, passages, *cost, completion.finish_reason, completion.origins)
+
+        on_end = [
+            *([context.on_end] if context else []),
+            *([partial(_keep, store, query)] if store is not None else []),
+        ]
+        return AnswerStream(question, passages, prompt, stream, to_answer, on_end)
+
+    def retrieve(self, question: str, k: int | None = None) -> tuple[Passage, ...]:
+        """Return the passages for a question, best first.
+
+        Args:
+            question: the question.
+            k: the number of passages; by default that of the constructor.
 
         Raises:
-            ValueError: nothing was found, or the question is no text.
+            ValueError: nothing was found, or the question is not valid text.
         """
         check_text(question)
         found = self.retriever.search(question, self.k if k is None else k)
@@ -108,101 +187,50 @@ class Rag:
             raise ValueError(f"The search found no passage for {question!r}; an answer needs at least one.")
         return tuple(found)
 
-    def _each(
-        self,
-        model: WeighingModel,
-        question: str,
-        found: tuple[Passage, ...],
-        sessions: bool,
-        generation: dict[str, Any],
-    ) -> AnswerStream:
-        """The answer from the passages that were chosen, which are then the first of the passages."""
-        store = self.sessions if sessions else None
-        chosen = self._choose(model, question, found, store, **generation)
-        then = [partial(_keep, store, question)] if store is not None else []
-        pieces = chosen.answer(model, **chosen.options)
-        return AnswerStream(question, _first(chosen.asked.passages, found), chosen.asked.prompt, pieces, then)
+    def _build_prompt(self, question: str, max_new_tokens: int, passages: tuple[Passage, ...]) -> FittedPrompt:
+        return fit_passages(partial(self.prompt, question), passages, self.language_model, max_new_tokens)
 
-    def _choose(
-        self,
-        model: WeighingModel,
-        question: str,
-        found: tuple[Passage, ...],
-        store: SessionStore | None = None,
-        **generation: Any,
-    ) -> Chosen:
-        """The passages that answer, and how their answer begins; see `choose_passages`."""
-        earlier = _earlier(store, question) if store is not None else []
-        ask = partial(self._asked, question, earlier, generation["max_new_tokens"])
-        asked = [ask((passage,)) for passage in found]
-        memory = self.memory
-        prefixes = [memory.prefix_of(passage) for passage in found] if memory is not None else []
+    def _select(
+        self, model: BatchStreamingModel, question: str, found: tuple[Passage, ...], **generation: Any
+    ) -> SelectedPrompt:
+        """Select the passages and the lines that the answer starts with; see `select_passages`."""
+        build = partial(self._build_prompt, question, generation["max_new_tokens"])
+        prompts = [PassagePrompt(*build((passage,))) for passage in found]
+        cache = self.passage_cache
+        prefixes = [cache.prefix_of(passage) for passage in found] if cache is not None else []
 
-        def join(passages: Sequence[Passage]) -> AskedPassages | None:
-            together = ask(tuple(passages))
-            return together if len(together.passages) == len(passages) else None
+        def join(passages: Sequence[Passage]) -> PassagePrompt | None:
+            joined = PassagePrompt(*build(tuple(passages)))
+            return joined if len(joined.passages) == len(passages) else None
 
-        measures = Measures(relevance_to(question), similarity_to(question, self.retriever))
-        return choose_passages(model, asked, measures, prefixes, join=join, **generation)
-
-    def _asked(
-        self, question: str, earlier: Sequence[str], max_new_tokens: int, passages: tuple[Passage, ...]
-    ) -> AskedPassages:
-        """As many of these passages as fit, with the prompt that asks them."""
-        asked, prompt, tokenized = fit(partial(self.prompt, question), passages, self.language_model, max_new_tokens)
-        more = answer_references(earlier, tokenized, self.language_model.tokenizer)
-        return AskedPassages(asked, prompt, tokenized, (*prompt.answers, *more))
-
-    def begin(
-        self,
-        question: str,
-        passages: tuple[Passage, ...],
-        prompt: Prompt,
-        tokenized: TokenizedPrompt | CountedPrompt,
-        *,
-        references: Sequence[str] = (),
-        sessions: bool = True,
-        kept_as: str | None = None,
-        prefix: PrefixCache | None = None,
-        then: Sequence[Callable[[Completion], None]] = (),
-        **generation: Any,
-    ) -> AnswerStream:
-        """The answer to a prompt that was made of these passages, and tokenized.
-
-        More ``references`` come after the passages. ``kept_as`` is the question that sessions are searched and kept by,
-        where it is not the one that was asked.
-        ``prefix`` is that of `LanguageModel.stream`, ``then`` that of `AnswerStream`.
-        """
-        generation["stop"] = (*_as_texts(generation.get("stop", ())), *prompt.stop)
-        sources = [*(prompt.answers or passage_references(passages)), *references]
-        if sessions and self.sessions is not None:
-            key = kept_as or question
-            answers = _earlier(self.sessions, key)
-            sources += answer_references(answers, tokenized, self.language_model.tokenizer)
-            then = (*then, partial(_keep, self.sessions, key))
-        stream = self.language_model.stream(tokenized, references=sources, prefix=prefix, **generation)
-        return AnswerStream(question, passages, prompt, stream, then)
+        scorers = LineScorers(relevance_scorer(question), similarity_scorer(question, self.retriever))
+        return select_passages(model, prompts, scorers, prefixes, join=join, **generation)
 
 
-def fit(
-    make: Callable[[Sequence[Passage]], Prompt],
+def fit_passages(
+    make_prompt: Callable[[Sequence[Passage]], Prompt],
     found: tuple[Passage, ...],
     language_model: TextModel,
     max_new_tokens: int,
-    known: TokenizedPrompt | CountedPrompt | None = None,
-) -> tuple[tuple[Passage, ...], Prompt, TokenizedPrompt | CountedPrompt]:
-    """As many of the best passages as leave room for ``max_new_tokens``, and the prompt that ``make`` makes of them.
+    tokenized_all: TokenizedPrompt | CountedPrompt | None = None,
+) -> FittedPrompt:
+    """Return as many of the best passages as fit the context window, with their prompt.
 
-    The prompt is tokenized for it, once; ``known`` is that of all passages, where somebody has done so before.
+    Args:
+        make_prompt: makes the prompt of passages.
+        found: the retrieved passages, best first.
+        language_model: its context window is the limit.
+        max_new_tokens: tokens to leave for the answer.
+        tokenized_all: the tokenized prompt of all passages, if it is known.
 
     Raises:
-        ValueError: not even one fits.
+        ValueError: not even one passage fits.
     """
     window = language_model.context_window
     for count in range(len(found), 0, -1):
         passages = found[:count]
-        prompt = make(passages)
-        tokenized = (known if count == len(found) else None) or language_model.tokenize(prompt.content)
+        prompt = make_prompt(passages)
+        tokenized = (tokenized_all if count == len(found) else None) or language_model.tokenize(prompt.content)
         needed = tokenized.count
         if window is None or needed + max_new_tokens <= window:
             return passages, prompt, tokenized
@@ -213,31 +241,40 @@ def fit(
     )
 
 
-def chosen_first(
+def selected_passages_first(
     language_model: TextModel, question: str, passages: Sequence[Passage], **generation: Any
 ) -> tuple[tuple[Passage, ...], int, Mapping[str, Any]]:
-    """The same passages, first those that a reader is to answer from, how many these are, and what options it needs.
+    """Select passages that were retrieved before.
 
-    Any other model answers from all of them, as they were.
+    Args:
+        language_model: the model; passages are selected for the bundled extractive model only.
+        question: the question.
+        passages: the passages, best first.
+        **generation: options of `LanguageModel.stream`, with ``max_new_tokens``.
+
+    Returns:
+        The passages with the selected ones first, the number of selected ones, and the options that they need.
     """
     found = tuple(passages)
     if not found:
         return found, 0, {}
-    rag = Rag(_Found(found), language_model, k=len(found))
-    if not asks_each(language_model):
+    rag = Rag(_FixedResult(found), language_model, k=len(found))
+    if not selects_passages(language_model):
         return found, len(found), {}
-    chosen = rag._choose(language_model, question, found, **generation)
-    added = {name: value for name, value in chosen.options.items() if name not in generation}
-    return _first(chosen.asked.passages, found), len(chosen.asked.passages), added
+    selected = rag._select(language_model, question, found, **generation)
+    options = {name: value for name, value in selected.options.items() if name not in generation}
+    own = selected.passage_prompt.passages
+    return _first(own, found), len(own), options
 
 
-def _first(chosen: Sequence[Passage], passages: Sequence[Passage]) -> tuple[Passage, ...]:
-    return (*chosen, *(passage for passage in passages if not any(passage is one for one in chosen)))
+def _first(selected: Sequence[Passage], passages: Sequence[Passage]) -> tuple[Passage, ...]:
+    """Return all passages, with the selected ones first."""
+    return (*selected, *(passage for passage in passages if not any(passage is each for each in selected)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A search that has been made."""
+class _FixedResult:
+    """A `Searcher` with a fixed result."""
 
     passages: Sequence[Passage]
 
@@ -245,8 +282,10 @@ class _Found:
         return list(self.passages[:k])
 
 
-def _earlier(sessions: SessionStore, question: str) -> list[str]:
-    """The answers to similar questions; none, where the store cannot be read: a draft is never needed."""
+def _similar_answers(sessions: SessionStore | None, question: str) -> list[str]:
+    """Return the answers to similar questions, or none if the store cannot be read, because drafts are optional."""
+    if sessions is None:
+        return []
     try:
         return [session.answer for session in sessions.similar(question)]
     except (sqlite3.Error, OSError) as error:
@@ -254,15 +293,15 @@ def _earlier(sessions: SessionStore, question: str) -> list[str]:
         return []
 
 
-def _keep(sessions: SessionStore, question: str, completion: Completion) -> None:
-    """Keep an answer that ended by itself or was long enough. An answer is not lost because it cannot be kept."""
-    if completion.finish_reason == "cancelled" or not completion.text.strip():
+def _keep(sessions: SessionStore, question: str, answer: Answer) -> None:
+    """Store an answer, unless it was cancelled or is empty; warn if it cannot be stored."""
+    if answer.finish_reason == "cancelled" or not answer.text.strip():
         return
     try:
-        sessions.add(question, completion.text)
+        sessions.add(question, answer.text)
     except (sqlite3.Error, OSError) as error:
         warnings.warn(f"The answer was not kept as a session: {error}", stacklevel=2)
 
 
-def _as_texts(stop: str | Sequence[str]) -> Sequence[str]:
-    return (stop,) if isinstance(stop, str) else stop
+def _as_tuple(stop: str | Sequence[str]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)

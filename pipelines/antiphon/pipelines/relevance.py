@@ -1,10 +1,10 @@
-"""How well a line of a passage answers a question. Knows nothing of language models.
+"""The relevance of a line of a passage to a question, by two sentence encoders.
 
-Passages are read token by token: a line is what its tokens are in the context of its passage. It is compared with the
-question as a whole, by the cosine of their means, and word for word, by late interaction (Khattab and Zaharia 2020,
-ColBERT, section 3.2). Two encoders do so, both all-MiniLM-L6-v2 with an adapter that was trained for it: one reads
-passages by themselves, each once; the other reads each behind the question (a cross-encoder; Nogueira and Cho 2019), so
-that it sees what is missing. Their mean counts. See the cards in ``models/relevance`` and ``models/cross_relevance``.
+A line is represented by the vectors of its tokens in the context of its passage. It is compared with the question by
+the cosine of the mean vectors, and token by token by late interaction (Khattab and Zaharia 2020, ColBERT, section 3.2).
+Both encoders are all-MiniLM-L6-v2 with a trained adapter: one encodes each passage once, without the question; the
+other encodes it after the question (a cross-encoder; Nogueira and Cho 2019). The relevance is their mean. See the model
+cards in ``models/relevance`` and ``models/cross_relevance``.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ import numpy as np
 from antiphon.pipelines.prompt import heading_of
 from antiphon.pipelines.quotes import Quote, lines_of
 from antiphon.retrieval import MiniLMEmbedder, Passage
-from antiphon.retrieval.embed import TokenEmbedder
-from antiphon.retrieval.token_memory import TokenMemory
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.embedders.protocol import TokenEmbedder
+from antiphon.retrieval.embedders.token_vector_cache import TokenVectorCache
+from antiphon.retrieval.vector_index.flat import Vectors
 
 RELEVANCE = Path(__file__).parent / "models" / "relevance"
-"""The folder of an encoder's adapter, and of what its two comparisons weigh: of the one that reads passages alone."""
+"""The folder of the adapter and the scale of the encoder that encodes passages alone."""
 
 CROSS_RELEVANCE = Path(__file__).parent / "models" / "cross_relevance"
-"""The same of the encoder that reads passages behind the question."""
+"""The folder of the adapter, the scale and the head of the cross-encoder."""
 
 SCALE, HEAD = "scale.json", "head.safetensors"
 
-HEADING = 30
-"""So many words of the heading above a passage are read with it."""
+MAX_HEADING_WORDS = 30
+"""Maximum number of words of the heading that is encoded with a passage."""
 
-ASKED = 64
-"""So many tokens of a question are read with a passage, so that there is room for this."""
+MAX_QUESTION_TOKENS = 64
+"""Maximum number of tokens of a question that is encoded with a passage, which needs the rest of the window."""
 
 SEPARATOR = "[SEP]"
-"""Stands between a question and a passage that are read together."""
+"""Separates question and passage in the cross-encoder's input."""
 
-_REMEMBERED = 256  # readings: 50 MB at most
+_CACHED_INPUTS = 256  # at most 50 MB
 
-Measure = Callable[[Sequence[tuple[Passage, str]]], list[float]]
-"""Something that is measured of lines, each with the passage that it stands in, against one question."""
+LineScorer = Callable[[Sequence[tuple[Passage, str]]], list[float]]
+"""Scores lines, each with its passage, for one question."""
 
 
 class Relevance(Protocol):
-    """What tells how well lines answer a question."""
+    """A model of the relevance of lines."""
 
-    def to(self, question: str) -> Measure:
-        """How well lines answer this question: nats."""
+    def to(self, question: str) -> LineScorer:
+        """Return the scorer for a question; its scores are log-odds in nats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the two comparisons, each from -1 to 1, weigh together: nats."""
+    """The trained weights of the two comparisons, each of which is from -1 to 1, and their bias, in nats."""
 
     whole: float
     words: float
@@ -66,22 +66,27 @@ class Scale:
 
     @classmethod
     def load(cls, folder: Path) -> Scale:
-        """The one that was learned with an adapter.
+        """Load the scale of an adapter.
 
         Raises:
-            ValueError: the folder has none.
+            ValueError: the folder has no valid scale.
         """
         try:
             found = json.loads((folder / SCALE).read_text(encoding="utf-8"))
             return cls(**{name: float(each) for name, each in found.items()})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{folder / SCALE} does not say what relevance weighs ({error!r}); make an adapter with one: "
-                "antiphon reader relevance, or cross-relevance"
+                f"{folder / SCALE} is not a valid scale ({error!r}); train an adapter with one: "
+                "python -m recipes.relevance line, or cross"
             ) from error
 
     def of(self, question: Vectors, line: Vectors | None) -> float:
-        """How well a line answers a question, of shape (tokens, dim) each: nats."""
+        """Return the relevance of a line to a question, in nats.
+
+        Args:
+            question: its token vectors, of shape (tokens, dim).
+            line: its token vectors, of shape (tokens, dim); None: only the bias counts.
+        """
         if line is None or not len(line) or not len(question):
             return self.bias
         whole = _cosine(question.mean(axis=0), line.mean(axis=0))
@@ -91,9 +96,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a line looks like that answers, whatever was asked: two vectors of the encoder's dim.
+    """A trained head that scores lines independently of the question, by two vectors of the encoder's dimension.
 
-    ``line`` is multiplied with the mean of a line's tokens, ``word`` with the token of which the product is highest.
+    Attributes:
+        line: its product with the mean of the line's token vectors counts.
+        word: its largest product with a token vector counts.
     """
 
     line: Vectors
@@ -101,10 +108,10 @@ class Head:
 
     @classmethod
     def load(cls, folder: Path) -> Head:
-        """The one that was learned with an adapter.
+        """Load the head of an adapter.
 
         Raises:
-            ValueError: the folder has none.
+            ValueError: the folder has no valid head.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -113,138 +120,159 @@ class Head:
             return cls(**load((folder / HEAD).read_bytes()))
         except (OSError, TypeError, SafetensorError) as error:
             raise ValueError(
-                f"{folder / HEAD} is no head ({error!r}); make one: antiphon reader cross-relevance"
+                f"{folder / HEAD} is not a valid head ({error!r}); make one: python -m recipes.relevance cross"
             ) from error
 
     def of(self, line: Vectors) -> float:
-        """What a line of shape (tokens, dim) adds: nats."""
+        """Return the score of a line of shape (tokens, dim), in nats."""
         return float((line @ self.line).mean() + (line @ self.word).max())
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A text that the encoder reads at once, heading and lines; of its lines those that can be quoted, by tokens."""
+class EncoderInput:
+    """One input of an encoder: its text, and for each quotable line its text and token span."""
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
 
 
 class LineRelevance:
-    """Weighs lines of passages against questions. Several threads may ask at once."""
+    """Relevance by the encoder that encodes passages without the question. Thread-safe.
 
-    def __init__(self, encoder: TokenEmbedder, scale: Scale, *, remembered: int = _REMEMBERED) -> None:
+    Args:
+        encoder: the encoder.
+        scale: the weights of its comparisons.
+        cached_inputs: number of encoded inputs that are kept.
+    """
+
+    def __init__(self, encoder: TokenEmbedder, scale: Scale, *, cached_inputs: int = _CACHED_INPUTS) -> None:
         self._encoder, self._scale = encoder, scale
-        self._memory = TokenMemory(encoder, remembered)
+        self._cache = TokenVectorCache(encoder, cached_inputs)
 
-    def to(self, question: str) -> Measure:
-        """How well lines answer this question: log-odds in nats, 0 for as well as not."""
-        [asked] = self._encoder.token_vectors([question])
+    def to(self, question: str) -> LineScorer:
+        """Return the scorer for a question: log-odds in nats, 0 for even odds. See `Relevance.to`."""
+        [encoded] = self._encoder.token_vectors([question])
 
-        def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
-            read = self._lines(list(dict.fromkeys(passage for passage, _ in said)))
-            return [self._scale.of(asked.vectors, read[passage].get(line)) for passage, line in said]
+        def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
+            vectors = self._lines(list(dict.fromkeys(passage for passage, _ in lines)))
+            return [self._scale.of(encoded.vectors, vectors[passage].get(line)) for passage, line in lines]
 
         return relevance
 
     def _lines(self, passages: Sequence[Passage]) -> dict[Passage, dict[str, Vectors]]:
-        """For each passage its quotable lines, each with the vectors of its tokens."""
-        readings = [(passage, reading) for passage in passages for reading in readings_of(passage, self._encoder)]
+        """Return for each passage the token vectors of its quotable lines."""
+        inputs = [(passage, each) for passage in passages for each in encoder_inputs(passage, self._encoder)]
         found: dict[Passage, dict[str, Vectors]] = {passage: {} for passage in passages}
-        vectors = self._memory.vectors([reading.text for _, reading in readings])
-        for (passage, reading), read in zip(readings, vectors, strict=True):
-            for line, start, end in reading.spans:
+        vectors = self._cache.vectors([each.text for _, each in inputs])
+        for (passage, each), read in zip(inputs, vectors, strict=True):
+            for line, start, end in each.spans:
                 found[passage].setdefault(line, read[start:end].astype(np.float32))
         return found
 
 
 class CrossRelevance:
-    """Weighs lines of passages against questions, each passage read behind the question. Several threads may ask."""
+    """Relevance by the cross-encoder, which encodes each passage after the question. Thread-safe.
+
+    Args:
+        encoder: the encoder.
+        scale: the weights of its comparisons.
+        head: scores lines independently of the question.
+    """
 
     def __init__(self, encoder: TokenEmbedder, scale: Scale, head: Head) -> None:
         self._encoder, self._scale, self._head = encoder, scale, head
 
-    def to(self, question: str) -> Measure:
-        """How well lines answer this question: log-odds in nats, 0 for as well as not."""
-        asked = short_question(question, self._encoder)
-        [ids] = self._encoder.token_ids([asked])
+    def to(self, question: str) -> LineScorer:
+        """Return the scorer for a question: log-odds in nats, 0 for even odds. See `Relevance.to`."""
+        question = short_question(question, self._encoder)
+        [ids] = self._encoder.token_ids([question])
 
-        def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
-            weights = self._weights(asked, len(ids), list(dict.fromkeys(passage for passage, _ in said)))
-            return [weights.get(one, self._scale.bias) for one in said]
+        def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
+            scores = self._scores(question, len(ids), list(dict.fromkeys(passage for passage, _ in lines)))
+            return [scores.get(line, self._scale.bias) for line in lines]
 
         return relevance
 
-    def _weights(self, asked: str, count: int, passages: Sequence[Passage]) -> dict[tuple[Passage, str], float]:
-        """What each quotable line of the passages weighs; ``count`` tokens are the question's."""
-        readings = [(passage, one) for passage in passages for one in readings_of(passage, self._encoder, asked)]
+    def _scores(self, question: str, count: int, passages: Sequence[Passage]) -> dict[tuple[Passage, str], float]:
+        """Return the relevance of each quotable line; the first ``count`` tokens are those of the question."""
+        inputs = [(passage, each) for passage in passages for each in encoder_inputs(passage, self._encoder, question)]
         found: dict[tuple[Passage, str], float] = {}
-        read = self._encoder.token_vectors([reading.text for _, reading in readings])
-        for (passage, reading), tokens in zip(readings, read, strict=True):
-            for text, start, end in reading.spans:
+        read = self._encoder.token_vectors([each.text for _, each in inputs])
+        for (passage, each), tokens in zip(inputs, read, strict=True):
+            for text, start, end in each.spans:
                 if len(line := tokens.vectors[start:end]):
-                    weight = self._scale.of(tokens.vectors[:count], line) + self._head.of(line)
-                    found.setdefault((passage, text), weight)
+                    score = self._scale.of(tokens.vectors[:count], line) + self._head.of(line)
+                    found.setdefault((passage, text), score)
         return found
 
 
 def short_question(question: str, encoder: TokenEmbedder) -> str:
-    """As much of a question as is read with a passage: words first, and of a single long one its characters."""
-    words = question.replace(SEPARATOR, " ").split()[:ASKED]
-    while len(words) > 1 and encoder.count_tokens(" ".join(words)) > ASKED:
+    """Truncate a question to `MAX_QUESTION_TOKENS`: by words, and a single long word by characters.
+
+    Args:
+        question: the question.
+        encoder: counts tokens.
+    """
+    words = question.replace(SEPARATOR, " ").split()[:MAX_QUESTION_TOKENS]
+    while len(words) > 1 and encoder.count_tokens(" ".join(words)) > MAX_QUESTION_TOKENS:
         words.pop()
     short = " ".join(words)
-    while encoder.count_tokens(short) > ASKED:
+    while encoder.count_tokens(short) > MAX_QUESTION_TOKENS:
         short = short[: len(short) // 2]
     return short
 
 
-def readings_of(
+def encoder_inputs(
     passage: Passage, encoder: TokenEmbedder, question: str = "", *, without: Collection[str] = ()
-) -> Iterator[Reading]:
-    """A passage under its heading, in as many texts as the encoder needs; what is too long of a line is not read.
+) -> Iterator[EncoderInput]:
+    """Yield the inputs that a passage is encoded as; lines that exceed the encoder's window are truncated.
 
-    Each text begins with the ``question``, if there is one. Lines of ``without`` are left out.
+    Args:
+        passage: the passage.
+        encoder: its window decides where the passage is split.
+        question: if given, each input starts with it.
+        without: quotable lines to leave out.
     """
     [lines] = lines_of([passage])
     lines = [line for line in lines if not isinstance(line, Quote) or line.sentence not in without]
-    heading = " ".join(heading_of(passage).split()[:HEADING])
+    heading = " ".join(heading_of(passage).split()[:MAX_HEADING_WORDS])
     above = [text for text in (f"{question} {SEPARATOR}" if question else "", heading) if text]
     texts = [line.sentence if isinstance(line, Quote) else line for line in lines]
     counts = [len(ids) for ids in encoder.token_ids([*above, *texts])]
     first = sum(counts[: len(above)])
     spans: list[tuple[str, int, int]] = []
-    at, held = first, [*above]
+    position, texts_held = first, [*above]
     for line, text, count in zip(lines, texts, counts[len(above) :], strict=True):
-        if at + count > encoder.max_tokens and len(held) > len(above):
-            yield Reading("\n".join(held), tuple(spans))
-            at, held, spans = first, [*above], []
-        if isinstance(line, Quote) and count and at < encoder.max_tokens:
-            spans.append((text, at, at + count))
+        if position + count > encoder.max_tokens and len(texts_held) > len(above):
+            yield EncoderInput("\n".join(texts_held), tuple(spans))
+            position, texts_held, spans = first, [*above], []
+        if isinstance(line, Quote) and count and position < encoder.max_tokens:
+            spans.append((text, position, position + count))
         held.append(text)
-        at += count
-    yield Reading("\n".join(held), tuple(spans))
+        position += count
+    yield EncoderInput("\n".join(texts_held), tuple(spans))
 
 
-def relevance_to(question: str) -> Measure:
-    """How well lines answer this question, in nats, by the encoders that ship with the package.
+def relevance_scorer(question: str) -> LineScorer:
+    """Return the scorer for a question by the bundled encoders: log-odds in nats.
 
     Raises:
-        ImportError: the package of all-MiniLM-L6-v2 is not installed; says the command.
+        ImportError: the package of all-MiniLM-L6-v2 is not installed; the message has the command.
     """
-    measures = [relevance.to(question) for relevance in shipped_relevance()]
+    scorers = [relevance.to(question) for relevance in bundled_relevance()]
 
-    def relevance(said: Sequence[tuple[Passage, str]]) -> list[float]:
-        return [fmean(each) for each in zip(*(measure(said) for measure in measures), strict=True)]
+    def relevance(lines: Sequence[tuple[Passage, str]]) -> list[float]:
+        return [fmean(each) for each in zip(*(scorer(lines) for scorer in scorers), strict=True)]
 
     return relevance
 
 
 @cache
-def shipped_relevance() -> tuple[LineRelevance, CrossRelevance]:
-    """By the encoders that ship with the package, loaded once."""
-    alone, behind = (MiniLMEmbedder(adapter=folder) for folder in (RELEVANCE, CROSS_RELEVANCE))
-    cross = CrossRelevance(behind, Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE))
-    return LineRelevance(alone, Scale.load(RELEVANCE)), cross
+def bundled_relevance() -> tuple[LineRelevance, CrossRelevance]:
+    """Return the bundled encoders, loaded once."""
+    line_encoder, cross_encoder = (MiniLMEmbedder(adapter=folder) for folder in (RELEVANCE, CROSS_RELEVANCE))
+    cross = CrossRelevance(cross_encoder, Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE))
+    return LineRelevance(line_encoder, Scale.load(RELEVANCE)), cross
 
 
 def _cosine(one: Vectors, other: Vectors) -> float:

@@ -1,4 +1,4 @@
-"""Cached sessions: what was answered to which question, to draft from when a similar one comes. Knows no tokens."""
+"""Stored sessions: questions and answers, which are drafted from when a similar question comes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.pipelines.database import Database
-from antiphon.retrieval import Embedder, resolve
-from antiphon.retrieval.vectors import FlatIndex, Vectors, normalized
+from antiphon.retrieval import Embedder, load_embedder
+from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors, normalized
 
 _SCHEMA = """
 create table sessions (
@@ -33,7 +33,7 @@ delete from sessions where namespace = ? and id in
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A question, what was answered to it, and how similar it is to the one that found it: a cosine."""
+    """A question, its answer, and the cosine similarity of the question to the one searched for."""
 
     question: str
     answer: str
@@ -41,24 +41,25 @@ class Session:
 
 
 class SessionStore:
-    """Questions and their answers in one SQLite file, found again by the meaning of a new question.
+    """Questions and answers in an SQLite file, searched by the meaning of a new question.
 
-    Its answers are never returned to a user: they are drafted from, which changes no word
-    (in half precision none but where two tokens tie). Any number of
-    processes and threads may use one file; what `add` has returned from is there after kill -9 and a loss of power.
-    Each process opens a store of its own, one that was forked too.
+    Its answers are only drafted from and never returned, so they do not change the output (in half precision except at
+    ties). Several processes and threads may use one file; an answer that `add` has stored survives kill -9 and a power
+    failure. Each process, including a forked one, must open its own store.
 
-    A ``namespace`` holds the sessions of one tenant and is never searched for another. It keeps ``max_sessions``, those
-    that were added or found the latest, and none that is older than ``max_age`` (seconds; None: any age). A question
-    finds the ``k`` most similar ones, of a cosine of ``similarity`` at least.
-
-    ``embedder`` is one that is loaded, or the name of one (see `resolve`). A file is searched with the embedder that
-    made it.
+    Args:
+        path: the file.
+        namespace: the tenant; its sessions are never searched for another one.
+        embedder: an embedder, or the name of one (see `load_embedder`); it must be that of an existing file.
+        max_sessions: sessions to keep in the namespace, the most recently added or found ones.
+        max_age: maximum age in seconds; None: any.
+        k: maximum number of sessions that a question finds.
+        similarity: minimum cosine similarity.
 
     Raises:
-        ValueError: the file was made with another embedder or is no such store, or a number is out of range.
-        ImportError: the embedder is not installed; says the command.
-        RuntimeError: it is used in a process that was forked from the one that opened it.
+        ValueError: the file has another embedder or is not a store of sessions, or a number is out of range.
+        ImportError: the embedder is not installed; the message has the command.
+        RuntimeError: the store is used in a process forked from the one that opened it.
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class SessionStore:
             if number < 1:
                 raise ValueError(f"{name} is {number}; a store of sessions needs at least 1.")
         if max_age is not None and max_age <= 0:
-            raise ValueError(f"max_age is {max_age}; it needs to be over 0 seconds, or None for any age.")
+            raise ValueError(f"max_age is {max_age}; it must be more than 0 seconds, or None for any age.")
         self.namespace = namespace
-        self.embedder = resolve(embedder) if isinstance(embedder, str) else embedder
+        self.embedder = load_embedder(embedder) if isinstance(embedder, str) else embedder
         self.max_sessions, self.max_age = max_sessions, max_age
         self.k, self.similarity = k, similarity
-        facts = {"format": "sessions 1", "embedder": self.embedder.fingerprint}
-        self._database = Database(path, schema=_SCHEMA, facts=facts)
+        metadata = {"format": "sessions 1", "embedder": self.embedder.fingerprint}
+        self._database = Database(path, schema=_SCHEMA, metadata=metadata)
 
     def __len__(self) -> int:
         with self._database.transaction(writes=False) as connection:
@@ -90,7 +91,12 @@ class SessionStore:
             return int(own.fetchone()[0])
 
     def add(self, question: str, answer: str) -> None:
-        """Keep an answer; it is on the disk when this returns. Of an equal question the latest answer is kept."""
+        """Store an answer durably; it replaces an earlier answer to the same question.
+
+        Args:
+            question: the question.
+            answer: the answer.
+        """
         vector = self._vector(question).astype("<f2").tobytes()
         now = time.time()
         with self._database.transaction() as connection:
@@ -101,7 +107,7 @@ class SessionStore:
             connection.execute(_EVICT, (self.namespace, self.namespace, self.max_sessions))
 
     def similar(self, question: str) -> list[Session]:
-        """The sessions of the most similar questions, most similar first; they count as used now."""
+        """Return the sessions of the most similar questions, most similar first, and mark them as used."""
         with self._database.transaction(writes=False) as connection:
             rows = connection.execute(
                 "select id, vector from sessions where namespace = ? and created >= ?",
@@ -115,15 +121,15 @@ class SessionStore:
         return self._use({rows[row][0]: score for row, score in pairs if score >= self.similarity})
 
     def forget(self, question: str) -> bool:
-        """Delete the answer to a question, with every byte of it in the file and its log; whether there was one.
+        """Delete the answer to a question, overwrite it in the file and its log, and return whether there was one.
 
-        Warns where others read for so long that the log could not be emptied. What makes way by itself (age, number,
-        a later answer) is overwritten in the file, and in the log when SQLite gets to it.
+        Warns if other readers prevent emptying the log. Sessions that are replaced or evicted are overwritten in the
+        file at once, and in the log when SQLite reuses it.
         """
         return bool(self._delete("namespace = ? and question = ?", self.namespace, question))
 
     def clear(self) -> int:
-        """Delete all sessions of the namespace, as `forget` does; how many there were."""
+        """Delete all sessions of the namespace, as `forget` does, and return their number."""
         return self._delete("namespace = ?", self.namespace)
 
     def close(self) -> None:
@@ -138,7 +144,7 @@ class SessionStore:
         return 0.0 if self.max_age is None else time.time() - self.max_age
 
     def _use(self, scores: dict[int, float]) -> list[Session]:
-        """The sessions of these ids, in this order; one that somebody has deleted meanwhile is left out."""
+        """Return the sessions of these ids, in their order, without those that were deleted meanwhile."""
         found: list[Session] = []
         if scores:
             with self._database.transaction() as connection:
@@ -158,8 +164,8 @@ class SessionStore:
             deleted = connection.execute(f"delete from sessions where {where}", values).rowcount
         if not self._database.shred():
             warnings.warn(
-                f"What was deleted may still stand in the log beside {self._database.path}, which others are reading; "
-                "it goes with the next deletion, or when the last of them closes the file.",
+                f"Deleted sessions may remain in the log of {self._database.path}, because others are reading it; "
+                "they are removed with the next deletion, or when the last reader closes the file.",
                 stacklevel=3,
             )
         return deleted

@@ -1,6 +1,6 @@
-"""Question in, passages out: load, chunk, embed, store, search, rerank. Knows nothing of language models.
+"""Retrieval: load documents, cut them into passages, embed, index, search and rerank. No language models.
 
-Names are imported when they are first used, so that ``import antiphon.retrieval`` costs nothing.
+Names are imported when they are first used, so that ``import antiphon.retrieval`` is cheap.
 """
 
 from __future__ import annotations

@@ -1,23 +1,22 @@
-"""Documents to passages: sentences packed up to a number of tokens, by section. Knows nothing of vectors."""
+"""Cut documents into passages: whole sentences, packed up to a number of tokens, section by section."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from antiphon.retrieval.blocks import Kind, blocks
 from antiphon.retrieval.document import Document, Heading
-from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.sentences import Span, lines, sentences, trimmed, words
+from antiphon.retrieval.passage import TRAIL, Passage
+from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences, trimmed, words
 
 TokenCounter = Callable[[str], int]
-"""How many tokens a text has, without special tokens."""
+"""Returns the number of tokens of a text, without special tokens."""
 
 MAX_TOKENS = 128
-"""About 95 words: five passages fit into a short prompt, and one says one thing."""
+"""About 95 words: five passages fit into a short prompt, and a passage has one topic."""
 
 _FEWEST_TOKENS = 8
-_CHARACTERS_PER_TOKEN = 16  # a tokenizer may call any long word one unknown token; no passage may grow by that
+_CHARACTERS_PER_TOKEN = 16  # a lower bound, because some tokenizers map any long word to one unknown token
 
 
 def chunk_document(
@@ -25,13 +24,18 @@ def chunk_document(
 ) -> list[Passage]:
     """Cut a document into passages of whole sentences, at most ``max_tokens`` tokens each.
 
-    A passage begins anew at each heading, and repeats the last ``overlap`` sentences of the one before in its section.
-    Fenced code and tables stay whole where they fit, and after the sentence that leads to them. What is over the limit
-    is cut at line ends, then between words, then inside a word: no text is ever lost.
-    ``metadata["title"]`` is the trail of headings above the passage, ``metadata["page"]`` its first page.
+    A heading starts a new passage. Fenced code and tables stay whole if they fit, together with the sentence that
+    introduces them. Longer pieces are cut at line ends, then between words, then inside a word: no text is ever lost.
+    ``metadata["title"]`` of a passage has the headings above it, ``metadata["page"]`` its first page.
+
+    Args:
+        document: The document.
+        count_tokens: Counts the tokens of a text, such as `Embedder.count_tokens`.
+        max_tokens: The longest passage, from 8.
+        overlap: How many sentences a passage repeats from the one before it in the same section.
 
     Raises:
-        ValueError: ``max_tokens`` is under 8, or ``overlap`` is negative.
+        ValueError: ``max_tokens`` is below 8, or ``overlap`` is negative.
     """
     if max_tokens < _FEWEST_TOKENS:
         raise ValueError(f"max_tokens is {max_tokens}; a passage needs room for at least {_FEWEST_TOKENS} tokens.")
@@ -55,9 +59,9 @@ def _metadata(document: Document, title: str, start: int) -> dict[str, str]:
 
 
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
-    """The text from heading to heading, and the headings above it, outermost first, or else the document's title.
+    """Yield the sections from heading to heading, each with its headings (outermost first) or the document's title.
 
-    A heading with nothing below it begins the section of the next heading.
+    A heading without text below it starts the section of the next heading.
     """
     trail: list[Heading] = []
     start, written = 0, 0
@@ -71,12 +75,12 @@ def _sections(document: Document) -> Iterator[tuple[Span, str]]:
 
 
 def _title(document: Document, trail: Sequence[Heading]) -> str:
-    return " > ".join(heading.title for heading in trail) or document.metadata.get("title", "")
+    return TRAIL.join(heading.title for heading in trail) or document.metadata.get("title", "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Packer:
-    """Packs sentences of one text, greedily, in order."""
+    """Packs the sentences of one text greedily, in order."""
 
     text: str
     count_tokens: TokenCounter
@@ -95,34 +99,34 @@ class _Packer:
             first = self._step_back(units, sizes, first, last)
 
     def _wholes(self, section: Span) -> Iterator[Span]:
-        """What is kept whole where it fits: sentences, blocks of code, tables."""
+        """Yield the units that stay whole if they fit: sentences, code blocks, tables."""
         for block in blocks(self.text, *section):
-            whole = sentences if block.kind is Kind.TEXT else trimmed
+            whole = sentences if block.kind is BlockKind.TEXT else trimmed
             yield from whole(self.text, block.start, block.end)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
-        """The end of the longest run of units from ``first`` that fits, at least one."""
+        """Return the end of the longest run of units from ``first`` that fits; it has at least one unit."""
         last, total = first, 0
         while last < len(units) and (last == first or total + sizes[last] <= self.max_tokens):
             total += sizes[last]
             last += 1
-        # Joined, sentences may count a token more than apart.
+        # Joined sentences can have more tokens than the sum of their counts.
         while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > self.max_tokens:
             last -= 1
-        # What leads to code, a table or a list stands with it.
+        # A sentence that introduces code, a table or a list goes into the passage of the latter.
         if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
             last -= 1
         return last
 
     def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Where the next passage begins: up to ``overlap`` units back, as far as the unit after them fits too."""
+        """Return where the next passage starts: up to ``overlap`` units back, if the next unit fits after them."""
         start = max(first + 1, last - self.overlap)
         while start < last and self._fill(units, sizes, start) <= last:
             start += 1
         return start
 
     def _fit(self, unit: Span) -> Iterator[Span]:
-        """The unit itself, or the largest pieces of it that fit: by lines, by words, then by halves of a word."""
+        """Yield the unit, or the largest pieces of it that fit: lines, words, then halves of a word."""
         if self._size(unit) <= self.max_tokens or unit[1] - unit[0] == 1:
             yield unit
             return

@@ -1,81 +1,100 @@
-"""What a place for passages must do, on this machine or on somebody else's server. Knows nothing of models."""
+"""The interfaces of passage indexes, which index folders and vector databases implement."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
-from antiphon.retrieval.fuse import Fusion
-from antiphon.retrieval.generation import IndexMismatch
+from antiphon.retrieval.errors import IndexMismatch
+from antiphon.retrieval.fusion import Fusion
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_index.flat import Vectors
 
-Where = Mapping[str, str]
-"""Which passages may be found: those whose ``source``, or whose metadata of that name, is this very text."""
-
-TIMEOUT = 30.0
-"""Seconds that a server has for an answer; for a connection it has a third of them."""
-
-FIELDS = ("id", "text", "source", "start", "end", "metadata")
-"""What a server keeps of a passage."""
-
-Item = TypeVar("Item")
-
-
-class EngineUnavailable(ConnectionError):  # noqa: N818
-    """A server does not answer, or not in time; the message names it."""
+MetadataFilter = Mapping[str, str]
+"""Restricts a search: ``source`` or a metadata field must have exactly this value, for every entry."""
 
 
 class PassageIndex(Protocol):
-    """Passages that can be found by vector and by words."""
+    """Passages that can be searched by vector and by keywords."""
 
-    def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
-        """The ``k`` passages nearest to a vector of shape (dim,), with their cosines as scores, best first.
+    def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return the ``k`` passages nearest to a vector, best first, with their cosine as the score.
 
-        With ``where`` they are the nearest of those that it allows, and there may be fewer.
+        Args:
+            vector: The query, of shape (dim,).
+            k: How many passages to return; fewer if fewer match.
+            where: Only passages that match this filter are searched.
         """
 
-    def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
-        """At most ``k`` passages that share words with a question, with scores such as BM25's, best first.
+    def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return at most ``k`` passages that share words with a question, best first, with a score such as BM25.
 
-        An index that knows no words finds none.
+        An index without a keyword index returns an empty list.
+
+        Args:
+            question: The words to search for.
+            k: The maximum number of passages.
+            where: Only passages that match this filter are searched.
         """
 
 
 @runtime_checkable
-class FusingIndex(PassageIndex, Protocol):
-    """A passage index that fuses its two rankings itself, and reads only the passages that remain."""
+class HybridIndex(PassageIndex, Protocol):
+    """A passage index that fuses its two rankings itself and reads only the passages that remain."""
 
-    def fused(
-        self, vector: Vectors, question: str, k: int, *, fusion: Fusion, candidates: int, where: Where | None = None
+    def hybrid_search(
+        self,
+        vector: Vectors,
+        question: str,
+        k: int,
+        *,
+        fusion: Fusion,
+        candidates: int,
+        where: MetadataFilter | None = None,
     ) -> list[Passage]:
-        """The ``k`` best of what `nearest` and `matching` find with ``candidates`` each, by ``fusion``."""
+        """Return the ``k`` best passages of vector search and keyword search together.
+
+        Args:
+            vector: The query vector, of shape (dim,).
+            question: The words to search for.
+            k: How many passages to return.
+            fusion: Merges the two rankings.
+            candidates: How many passages each search contributes.
+            where: Only passages that match this filter are searched.
+        """
 
 
 @runtime_checkable
 class Collection(PassageIndex, Protocol):
-    """A passage index that changes: a folder, or a collection of a server."""
+    """A passage index that can be changed: an index folder, or a collection of a vector database."""
 
     def __len__(self) -> int:
-        """How many passages there are."""
+        """Return the number of passages."""
 
-    def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
-        """Put passages in, with vectors of shape (passages, dim); one whose id is there is replaced."""
+    def upsert(self, passages: Sequence[Passage], vectors: Vectors) -> None:
+        """Insert passages; a passage whose id exists is replaced.
+
+        Args:
+            passages: The passages.
+            vectors: Their vectors, of shape (passages, dim).
+        """
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take out the passages of these ids; ids that are not there do no harm."""
+        """Remove the passages with these ids; unknown ids are ignored."""
 
     def close(self) -> None:
-        """Let go of the server; the passages stay."""
+        """Close the connection to the server; the passages stay."""
 
 
-def last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
-    """One passage for each id, the last one given, and their vectors.
+def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
+    """Return the last passage with each id, and their vectors.
+
+    Args:
+        passages: Passages, of which several may have the same id.
+        vectors: Their vectors, of shape (passages, dim).
 
     Raises:
-        ValueError: there are not as many vectors as passages.
+        ValueError: The numbers of passages and vectors differ.
     """
     if len(passages) != len(vectors):
         raise ValueError(f"{len(passages)} passages and {len(vectors)} vectors; each passage needs one.")
@@ -83,21 +102,11 @@ def last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list
     return [passages[place] for place in places], vectors[places]
 
 
-def passage_fields(passage: Passage) -> dict[str, Any]:
-    """What a server keeps of the passage, by the names of `FIELDS`."""
-    return {name: getattr(passage, name) for name in FIELDS} | {"metadata": dict(passage.metadata)}
-
-
-def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items in pieces that a server takes at once."""
-    return (items[first : first + size] for first in range(0, len(items), size))
-
-
-def checked_where(where: Where | None) -> dict[str, str]:
-    """The conditions of a filter.
+def check_filter(where: MetadataFilter | None) -> dict[str, str]:
+    """Return a filter as a dictionary.
 
     Raises:
-        TypeError: they are no texts by name.
+        TypeError: A name or a value is not a string.
     """
     conditions = dict(where or {})
     for name, value in conditions.items():
@@ -107,49 +116,18 @@ def checked_where(where: Where | None) -> dict[str, str]:
 
 
 def require_same_embedder(collection: str, made_by: str, embedder: str) -> None:
-    """Refuse a collection whose vectors another embedder made.
+    """Refuse a collection whose vectors were made by another embedder.
+
+    Args:
+        collection: The name of the collection, for the message.
+        made_by: The fingerprint of the embedder that made its vectors.
+        embedder: The fingerprint of the embedder in use.
 
     Raises:
-        IndexMismatch: the fingerprints differ; names both.
+        IndexMismatch: The fingerprints differ.
     """
     if made_by != embedder:
         raise IndexMismatch(
             f"{collection} holds vectors of the embedder {made_by or 'without a name'}, which is not {embedder}. "
             "Give that one, or another name for the collection."
         )
-
-
-def without_userinfo(text: str) -> str:
-    """The text, with no name and no password before the host of any address in it."""
-    return re.sub(r"://[^/?#\s]*@", "://", text)
-
-
-@contextmanager
-def closed_if_it_fails(collection: Collection) -> Iterator[None]:
-    """Close a collection whose making fails."""
-    try:
-        yield
-    except BaseException:
-        collection.close()
-        raise
-
-
-@contextmanager
-def answering(
-    server: str, failures: tuple[type[Exception], ...], is_gone: Callable[[Exception], bool] = lambda error: True
-) -> Iterator[None]:
-    """Turn what a client raises when its server cannot be reached in time into one error that names the server.
-
-    Names and passwords in addresses are removed from the message.
-
-    Raises:
-        EngineUnavailable: one of ``failures`` was raised, and ``is_gone`` says that it means this.
-    """
-    try:
-        yield
-    except failures as error:
-        if not is_gone(error):
-            raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        message = f"{server} does not answer: {reason}. Is it running, and is this its address?"
-        raise EngineUnavailable(without_userinfo(message)) from error

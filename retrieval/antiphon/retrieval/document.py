@@ -1,4 +1,4 @@
-"""Document: the text of one file, and where its headings and pages begin. Knows nothing of files or of formats."""
+"""A document: the text of one file, its headings, and where its pages start."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-"""A lone surrogate: Python's strings can hold it, and UTF-8 cannot."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""A lone surrogate, which Python strings can contain and UTF-8 cannot encode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading of the characters ``start`` to ``end``, its markup included; level 1 is the outermost."""
+    """A heading: its characters ``start`` to ``end`` with markup, its title, and its level (1 is the outermost)."""
 
     start: int
     end: int
@@ -23,9 +23,14 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text and where it is from; ``headings`` in reading order, ``pages`` the first character of each page.
+    """The text of one file.
 
-    ``metadata["title"]`` is the document's own title, where its format has one.
+    Attributes:
+        text: The text. Spans of passages and headings count its characters.
+        source: The path as the user gave it, or a name.
+        metadata: ``title`` is the document's own title, if its format has one.
+        headings: The headings in reading order.
+        pages: The first character of each page, if the format has pages.
     """
 
     text: str
@@ -35,5 +40,5 @@ class Document:
     pages: tuple[int, ...] = ()
 
     def page(self, position: int) -> int | None:
-        """The number of the page, from 1, on which the character at ``position`` stands; None without pages."""
+        """Return the number of the page, from 1, that contains the character at ``position``; None without pages."""
         return bisect_right(self.pages, position) or None

@@ -1,7 +1,4 @@
-"""An index folder as a place for passages: searched in this process, changed by whole generations.
-
-Knows nothing of reranking.
-"""
+"""An index folder as a collection: searched in this process, replaced as a whole by each change."""
 
 from __future__ import annotations
 
@@ -9,31 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from antiphon.retrieval.collection import Where
-from antiphon.retrieval.embed import Embedder
-from antiphon.retrieval.embedders import resolve
-from antiphon.retrieval.fuse import Fusion
-from antiphon.retrieval.generation import IndexMismatch
-from antiphon.retrieval.index import update_index
+from antiphon.retrieval.collection import MetadataFilter
+from antiphon.retrieval.embedders.by_name import load_embedder
+from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.errors import IndexMismatch
+from antiphon.retrieval.fusion import Fusion
+from antiphon.retrieval.index_folder.store import PassageTable, StoredIndex, read_index
+from antiphon.retrieval.indexing import update_index
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.store import PassageTable, Store, read_store
-from antiphon.retrieval.vectors import VectorIndex, Vectors
+from antiphon.retrieval.vector_index.flat import VectorIndex, Vectors
 
 _Content = tuple[VectorIndex, PassageTable]
-"""The two halves of one generation, replaced together."""
+"""The vector index and the passages of one generation, which are replaced together."""
 
 
 class LocalIndex:
-    """The passages of a folder, as they were when it was opened, or changed here last; safe under threads.
+    """The passages of an index folder, as of when it was opened or last changed through this object. Thread-safe.
 
-    Every change writes the whole folder anew, and is durable when it returns: change many passages at once.
+    Every change rewrites the whole folder, so change many passages at once. A change is durable when the call returns.
+
+    Args:
+        store: The content of the folder, from `read_index`.
+        embedder: The embedder that made it.
+        gpu: Search on the first GPU of FAISS.
 
     Raises:
-        ImportError: the index needs FAISS, which is not installed; says the command.
-        RuntimeError: a GPU is asked for and FAISS finds none.
+        ImportError: FAISS is needed and not installed; the message has the command.
+        RuntimeError: A GPU is requested and FAISS finds none.
     """
 
-    def __init__(self, store: Store, embedder: Embedder, *, gpu: bool = False) -> None:
+    def __init__(self, store: StoredIndex, embedder: Embedder, *, gpu: bool = False) -> None:
         self._folder = store.folder
         self._embedder = embedder
         self._gpu = gpu
@@ -43,72 +45,79 @@ class LocalIndex:
     def __len__(self) -> int:
         return len(self._content[0])
 
-    def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
-        """The ``k`` nearest passages, best first."""
+    def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return the ``k`` nearest passages. See `PassageIndex.vector_search`."""
         content = self._content
         return _read(content[1], _nearest(content, vector, k, where))
 
-    def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
-        """The passages that share words with a question, best first, with their BM25 scores."""
+    def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return passages that share words with a question, with BM25 scores. See `PassageIndex.keyword_search`."""
         passages = self._content[1]
         return _read(passages, _matching(passages, question, k, where))
 
-    def fused(
-        self, vector: Vectors, question: str, k: int, *, fusion: Fusion, candidates: int, where: Where | None = None
+    def hybrid_search(
+        self,
+        vector: Vectors,
+        question: str,
+        k: int,
+        *,
+        fusion: Fusion,
+        candidates: int,
+        where: MetadataFilter | None = None,
     ) -> list[Passage]:
-        """The ``k`` best of both rankings; only these are read."""
+        """Return the ``k`` best passages of both rankings; only these are read. See `HybridIndex.hybrid_search`."""
         content = self._content
         dense = _nearest(content, vector, candidates, where)
         return _read(content[1], fusion(dense, _matching(content[1], question, candidates, where))[:k])
 
     def passage(self, identifier: str) -> Passage | None:
-        """The passage of this id; None where there is none."""
+        """Return the passage with this id, or None."""
         return self._content[1].of_id(identifier)
 
     def ids_of(self, source: str) -> list[str]:
-        """The ids of the passages of a source, in the order in which they were put."""
+        """Return the ids of the passages of a source, in the order of insertion."""
         return self._content[1].ids_of(source)
 
     def sources(self) -> dict[str, int]:
-        """The sources by name, and how many passages each has."""
+        """Return the number of passages of each source, sorted by source."""
         return self._content[1].sources()
 
-    def put(self, passages: Sequence[Passage], vectors: Vectors) -> None:
-        """Put passages into the folder, all or none."""
-        self._update(put=passages, vectors=vectors)
+    def upsert(self, passages: Sequence[Passage], vectors: Vectors) -> None:
+        """Insert or replace passages, all or none. See `Collection.upsert`."""
+        self._update(upsert=passages, vectors=vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take the passages of these ids out of the folder."""
+        """Remove the passages with these ids."""
         self._update(remove=ids)
 
     def close(self) -> None:
-        """There is no server to let go of."""
+        """Do nothing: there is no server connection."""
 
     def _update(
-        self, *, put: Sequence[Passage] = (), vectors: Vectors | None = None, remove: Sequence[str] = ()
+        self, *, upsert: Sequence[Passage] = (), vectors: Vectors | None = None, remove: Sequence[str] = ()
     ) -> None:
         with self._lock:
-            update_index(self._folder, self._embedder, put=put, vectors=vectors, remove=remove)
-            store = read_store(self._folder)
+            update_index(self._folder, self._embedder, upsert=upsert, vectors=vectors, remove=remove)
+            store = read_index(self._folder)
             self._content = store.open_vectors(gpu=self._gpu), store.passages
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A passage that was found and not read yet, by its row."""
+    """The row of a passage that was found and not read yet."""
 
     id: int
     score: float | None
 
 
-def _nearest(content: _Content, vector: Vectors, k: int, where: Where | None) -> list[_Row]:
+def _nearest(content: _Content, vector: Vectors, k: int, where: MetadataFilter | None) -> list[_Row]:
     vectors, passages = content
     hits = vectors.search(vector[None, :], k, passages.allowed(where) if where else None)[0]
     return [_Row(*pair) for pair in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
 
 
-def _matching(passages: PassageTable, question: str, k: int, where: Where | None) -> list[_Row]:
-    return [_Row(*pair) for pair in passages.matching(question, k, where)]
+def _matching(passages: PassageTable, question: str, k: int, where: MetadataFilter | None) -> list[_Row]:
+    return [_Row(*pair) for pair in passages.keyword_search(question, k, where)]
 
 
 def _read(passages: PassageTable, rows: Sequence[_Row]) -> list[Passage]:
@@ -116,11 +125,16 @@ def _read(passages: PassageTable, rows: Sequence[_Row]) -> list[Passage]:
     return [replace(passage, score=row.score) for passage, row in zip(texts, rows, strict=True)]
 
 
-def same_embedder(store: Store, given: Embedder | None, device: str | None) -> Embedder:
-    """The embedder that made an index: the one that is given, or the one of its name.
+def embedder_of_index(store: StoredIndex, given: Embedder | None, device: str | None) -> Embedder:
+    """Return the embedder that made an index.
+
+    Args:
+        store: The index.
+        given: The embedder to check. None: load the one whose name the index has.
+        device: Where to load it. None: a GPU if there is one.
 
     Raises:
-        IndexMismatch: that is not the one that made it, or cannot be had; names both.
+        IndexMismatch: Another embedder made the index, or its embedder cannot be loaded.
     """
     embedder = given or _named(store, device)
     if embedder.fingerprint != store.fingerprint:
@@ -131,11 +145,11 @@ def same_embedder(store: Store, given: Embedder | None, device: str | None) -> E
     return embedder
 
 
-def _named(store: Store, device: str | None) -> Embedder:
+def _named(store: StoredIndex, device: str | None) -> Embedder:
     try:
-        return resolve(store.embedder, device)
+        return load_embedder(store.embedder, device)
     except ValueError as error:
         raise IndexMismatch(
-            f"The index in {store.folder} was made with the embedder {store.embedder}, which cannot be had by that "
-            f"name here; hand it over as embedder=. ({error})"
+            f"The index in {store.folder} was made with the embedder {store.embedder}, which cannot be loaded by "
+            f"that name here; pass it as embedder=. ({error})"
         ) from error

@@ -1,4 +1,4 @@
-"""Passage: a piece of a document that is embedded, prompted and cited. Knows nothing of vectors or of tokens."""
+"""A passage: a span of a document that is embedded, searched, put into prompts and cited."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TRAIL = " > "
-"""What stands between the headings of ``metadata["title"]``, outermost first."""
+"""The separator of the headings in ``metadata["title"]``, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A span of a document's text: ``document.text[start:end] == text``.
 
-    ``source`` is the path as the user gave it, or a name; ``start`` and ``end`` count characters.
-    ``id`` is stable: the same text at the same place of the same source has the same id.
-    ``score`` is set by a search (higher is better); ``metadata`` may hold ``title`` and ``page``.
+    Attributes:
+        text: The text.
+        id: Stable: the same text at the same place of the same source has the same id.
+        source: The path as the user gave it, or a name.
+        start: The first character in the document.
+        end: The character after the last one.
+        score: Set by a search; higher is better.
+        metadata: May contain ``title`` (the headings above the passage) and ``page``.
     """
 
     text: str
@@ -29,7 +34,7 @@ class Passage:
 
     @property
     def text_with_headings(self) -> str:
-        """What is embedded, and read by a reranker: the text under the headings above it, where it has not got them."""
+        """The text that embedders and rerankers read: the passage below its headings, unless it repeats them."""
         text = self.text.lstrip("# \t")
         trail = [title for title in self.metadata.get("title", "").split(TRAIL) if title]
         above = [title for title in trail if not text.startswith(title)]
@@ -37,7 +42,14 @@ class Passage:
 
     @classmethod
     def at(cls, source: str, start: int, text: str, metadata: Mapping[str, str] | None = None) -> Passage:
-        """The passage that begins at character ``start`` of ``source``; its end and its id follow from that."""
+        """Create a passage from its position; its end and its id follow from that.
+
+        Args:
+            source: The source of the document.
+            start: The first character of the passage in the document.
+            text: The text of the passage.
+            metadata: Its metadata, if any.
+        """
         end = start + len(text)
         name = "\0".join((source, str(start), str(end), text))
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

@@ -1,27 +1,31 @@
-"""Question in, passages out: embed, search, fuse, rerank in one call. Knows nothing of language models."""
+"""Find the passages that answer a question: embed the question, search, fuse two rankings, rerank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.retrieval.collection import Collection, FusingIndex, PassageIndex, Where
-from antiphon.retrieval.embed import Embedder
-from antiphon.retrieval.fuse import Fusion, convex
-from antiphon.retrieval.local_index import LocalIndex, same_embedder
+from antiphon.retrieval.collection import Collection, HybridIndex, MetadataFilter, PassageIndex
+from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.fusion import Fusion, convex_combination
+from antiphon.retrieval.index_folder.store import read_index
+from antiphon.retrieval.local_index import LocalIndex, embedder_of_index
 from antiphon.retrieval.passage import Passage
-from antiphon.retrieval.rerank import Reranker
-from antiphon.retrieval.rerankers import resolve_reranker
-from antiphon.retrieval.store import read_store
+from antiphon.retrieval.rerankers.by_name import load_reranker
+from antiphon.retrieval.rerankers.protocol import Reranker
 
 CANDIDATES = 100
-"""How many passages of each ranking are fused."""
+"""The number of passages that each ranking contributes to the fusion."""
 
 
 class Retriever:
-    """Finds the passages that answer a question: near to it in meaning, sharing its words, or both.
+    """Finds the passages that answer a question, by vector similarity, keywords, or both.
 
-    ``fusion`` makes one ranking of the two; without it only vectors are searched.
+    Args:
+        index: The passages.
+        embedder: The embedder that made the vectors of the index.
+        reranker: Reorders the best candidates. None: no reranking.
+        fusion: Merges the rankings of vector search and keyword search. None: vector search only.
     """
 
     def __init__(
@@ -30,7 +34,7 @@ class Retriever:
         embedder: Embedder,
         reranker: Reranker | None = None,
         *,
-        fusion: Fusion | None = convex,
+        fusion: Fusion | None = convex_combination,
     ) -> None:
         self.index = index
         self.embedder = embedder
@@ -43,40 +47,48 @@ class Retriever:
         folder: str | Path,
         *,
         reranker: Reranker | str | None = "auto",
-        fusion: Fusion | None = convex,
+        fusion: Fusion | None = convex_combination,
         device: str | None = None,
         embedder: Embedder | None = None,
         gpu: bool = False,
     ) -> Retriever:
-        """Open an index with the embedder that made it; ``embedder`` is needed only if that has no known name.
+        """Open an index folder with the embedder that made it.
 
-        ``device`` is where models run; with ``gpu`` FAISS searches on its first GPU too.
+        Args:
+            folder: The folder that `build_index` wrote.
+            reranker: A reranker, or its name; see `load_reranker`. None: no reranking.
+            fusion: Merges the rankings of vector search and keyword search. None: vector search only.
+            device: Where models run, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+            embedder: The embedder that made the index; needed only if it cannot be loaded by its name.
+            gpu: Search the vectors on the first GPU of FAISS.
 
         Raises:
-            IndexNotFound: the folder holds no index.
-            IndexCorrupt: a file of it is missing or damaged.
-            IndexMismatch: the embedder is not the one that made it.
-            ImportError: a package that it needs is not installed; says the command.
-            RuntimeError: ``gpu`` is asked for and FAISS finds none.
+            IndexNotFound: The folder contains no index.
+            IndexCorrupt: A file of the index is missing or damaged.
+            IndexMismatch: Another embedder made the index.
+            ImportError: A package is missing; the message has the command.
+            RuntimeError: A GPU is requested and FAISS finds none.
         """
-        store = read_store(folder)
-        embedder = same_embedder(store, embedder, device)
+        store = read_index(folder)
+        embedder = embedder_of_index(store, embedder, device)
         index = LocalIndex(store, embedder, gpu=gpu)
-        suited = resolve_reranker(
-            reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device
-        )
+        suited = load_reranker(reranker, embedder, token_counts=store.token_counts, passages=len(index), device=device)
         return cls(index, embedder, suited, fusion=fusion)
 
-    def search(self, question: str, k: int = 5, *, where: Where | None = None) -> list[Passage]:
-        """The ``k`` best passages, best first, with their scores; all of them if there are fewer.
+    def search(self, question: str, k: int = 5, *, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return the ``k`` best passages with their scores, best first.
 
-        ``where`` allows only passages with these metadata, or of this ``source``. Scores compare passages of one
-        question; on which scale they are depends on fusion and reranker.
+        Scores are comparable within one question; their scale depends on fusion and reranker.
+
+        Args:
+            question: The question.
+            k: How many passages to return; all of them if there are fewer.
+            where: Only passages with this ``source`` or these metadata are searched.
 
         Raises:
-            TypeError: the question is not a string, or a condition is no text.
-            ValueError: the question is empty, or ``k`` is no whole number from 1.
-            EngineUnavailable: the index is on a server that does not answer.
+            TypeError: The question, or a name or value of the filter, is not a string.
+            ValueError: The question is empty, or ``k`` is not an integer from 1.
+            DatabaseUnavailable: The index is on a server that does not answer.
         """
         _check(question, k)
         count = max(k, self.reranker.depth) if self.reranker else k
@@ -84,37 +96,41 @@ class Retriever:
         return (self.reranker.rerank(question, found) if self.reranker else found)[:k]
 
     def add(self, passages: Sequence[Passage]) -> None:
-        """Embed passages and put them into the index; those whose ids are there are replaced.
+        """Embed passages and insert them into the index; passages with existing ids are replaced.
 
         Raises:
-            TypeError: the index cannot be changed.
-            EngineUnavailable: the index is on a server that does not answer.
+            TypeError: The index is read-only.
+            DatabaseUnavailable: The index is on a server that does not answer.
         """
         vectors = self.embedder.embed_documents([passage.text_with_headings for passage in passages])
-        self._collection().put(passages, vectors)
+        self._collection().upsert(passages, vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take the passages of these ids out of the index; ids that are not there do no harm.
+        """Remove the passages with these ids from the index; unknown ids are ignored.
 
         Raises:
-            TypeError: the index cannot be changed.
-            EngineUnavailable: the index is on a server that does not answer.
+            TypeError: The index is read-only.
+            DatabaseUnavailable: The index is on a server that does not answer.
         """
         self._collection().remove(ids)
 
     def _collection(self) -> Collection:
         if not isinstance(self.index, Collection):
-            raise TypeError(f"The index is {type(self.index).__name__}, which is searched only; change it where it is.")
+            raise TypeError(
+                f"The index is {type(self.index).__name__}, which is read-only; change it where it is stored."
+            )
         return self.index
 
-    def _candidates(self, question: str, count: int, where: Where | None) -> list[Passage]:
+    def _candidates(self, question: str, count: int, where: MetadataFilter | None) -> list[Passage]:
         vector = self.embedder.embed_queries([question])[0]
         if self.fusion is None:
-            return self.index.nearest(vector, count, where)
+            return self.index.vector_search(vector, count, where)
         many = max(count, CANDIDATES)
-        if isinstance(self.index, FusingIndex):
-            return self.index.fused(vector, question, count, fusion=self.fusion, candidates=many, where=where)
-        return self.fusion(self.index.nearest(vector, many, where), self.index.matching(question, many, where))[:count]
+        if isinstance(self.index, HybridIndex):
+            return self.index.hybrid_search(vector, question, count, fusion=self.fusion, candidates=many, where=where)
+        return self.fusion(
+            self.index.vector_search(vector, many, where), self.index.keyword_search(question, many, where)
+        )[:count]
 
 
 def _check(question: str, k: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langchain_core.embeddings import Embeddings
 
-from antiphon.retrieval import Embedder, resolve
+from antiphon.retrieval import Embedder, load_embedder
 
 
 class AntiphonEmbeddings(Embeddings):
@@ -16,7 +16,7 @@ class AntiphonEmbeddings(Embeddings):
     """
 
     def __init__(self, embedder: Embedder | str = "auto", *, device: str | None = None) -> None:
-        self.embedder = resolve(embedder, device) if isinstance(embedder, str) else embedder
+        self.embedder = load_embedder(embedder, device) if isinstance(embedder, str) else embedder
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """One vector for each text that is searched."""

@@ -8,8 +8,8 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
 from antiphon.integrations.langchain.documents import passage_of
-from antiphon.retrieval import Passage, Where
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval import MetadataFilter, Passage
+from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class VectorStorePassages:
@@ -36,7 +36,7 @@ class VectorStorePassages:
         self._store = store
         self._search = store.similarity_search_by_vector
 
-    def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
+    def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """The ``k`` nearest documents, best first, with scores by rank.
 
         Raises:
@@ -46,11 +46,11 @@ class VectorStorePassages:
         passages = [passage for document in documents if (passage := passage_of(document)) is not None]
         return [replace(passage, score=1 - place / len(passages)) for place, passage in enumerate(passages)]
 
-    def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
+    def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """Nothing: a vector store knows no words."""
         return []
 
-    def _filtered(self, vector: Vectors, k: int, where: Where) -> list[Document]:
+    def _filtered(self, vector: Vectors, k: int, where: MetadataFilter) -> list[Document]:
         conditions = dict(where)
         try:
             return self._search(vector.tolist(), k=k, filter=conditions)

@@ -16,7 +16,7 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from antiphon.integrations.langchain.documents import document_of, passages_of
 from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
 from antiphon.integrations.table import Found, Table
-from antiphon.retrieval import Embedder, Retriever, index_passages, read_store
+from antiphon.retrieval import Embedder, Retriever, index_passages, read_index
 
 Filter = Mapping[str, Any] | Callable[[Document], bool]
 """Which documents may be found: those whose metadata have these values, or those of which a function says so."""
@@ -52,7 +52,7 @@ class AntiphonVectorStore(VectorStore):
     def open(cls, folder: str | Path, *, embedder: Embedder | None = None) -> AntiphonVectorStore:
         """The passages of an index folder; ``embedder`` and errors are those of `Retriever.open`."""
         store = cls(AntiphonEmbeddings(Retriever.open(folder, reranker=None, embedder=embedder).embedder))
-        saved = read_store(folder)
+        saved = read_index(folder)
         documents = [document_of(passage) for passage in saved.passages]
         vectors = np.asarray(saved.vectors, dtype=np.float32)  # large indexes keep half of the precision
         store._table.put([str(document.id) for document in documents], documents, vectors)

@@ -9,7 +9,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import BaseModel, PrivateAttr
 
 from antiphon.integrations.pickled import check_picklable, shared
-from antiphon.retrieval import Embedder, resolve
+from antiphon.retrieval import Embedder, load_embedder
 
 
 class AntiphonEmbedding(BaseEmbedding):
@@ -23,7 +23,7 @@ class AntiphonEmbedding(BaseEmbedding):
     _embedder: Embedder = PrivateAttr()
 
     def __init__(self, embedder: Embedder | str = "auto", *, device: str | None = None, **kwargs: Any) -> None:
-        found = resolve(embedder, device) if isinstance(embedder, str) else embedder
+        found = load_embedder(embedder, device) if isinstance(embedder, str) else embedder
         super().__init__(model_name=found.name, **kwargs)
         self._embedder = found
 

@@ -12,8 +12,8 @@ from llama_index.core.vector_stores.types import (
 )
 
 from antiphon.integrations.llama_index.nodes import passage_of
-from antiphon.retrieval import Passage, Where
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval import MetadataFilter, Passage
+from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class VectorStorePassages:
@@ -28,7 +28,7 @@ class VectorStorePassages:
             raise ValueError(f"{type(store).__name__} keeps vectors only; a store that keeps its texts is needed.")
         self._store = store
 
-    def nearest(self, vector: Vectors, k: int, where: Where | None = None) -> list[Passage]:
+    def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """The ``k`` nearest nodes, best first, with the store's similarities."""
         wanted = [MetadataFilter(key=key, value=value) for key, value in (where or {}).items()]
         query = VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=k)
@@ -39,6 +39,6 @@ class VectorStorePassages:
         passages = [passage for node in nodes if (passage := passage_of(node)) is not None]
         return [replace(passage, score=float(score)) for passage, score in zip(passages, scores, strict=True)]
 
-    def matching(self, question: str, k: int, where: Where | None = None) -> list[Passage]:
+    def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
         """Nothing: a vector store knows no words."""
         return []

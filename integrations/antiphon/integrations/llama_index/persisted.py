@@ -7,8 +7,6 @@ empty, refuses it.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import numpy as np
 from llama_index.core.schema import BaseNode
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 
-from antiphon.retrieval.vectors import Vectors
+from antiphon.accel.files import write_file
+from antiphon.retrieval.vector_index.flat import Vectors
 
 SENTENCE = "Nodes of an AntiphonVectorStore, format 1; load them with AntiphonVectorStore.from_persist_dir(folder)."
 
@@ -26,7 +25,7 @@ def save(rows: Iterable[tuple[BaseNode, Vectors]], path: str, fs: Any = None) ->
     """Write nodes and their vectors into a file, all of them or nothing; ``fs`` is a file system of fsspec."""
     text = json.dumps([SENTENCE, [[_told(node), vector.tolist()] for node, vector in rows]])
     if fs is None:
-        _write(Path(path), text)
+        write_file(Path(path), text.encode())
         return
     fs.makedirs(str(Path(path).parent), exist_ok=True)
     beside = f"{path}.part"
@@ -64,16 +63,3 @@ def _told(node: BaseNode) -> dict[str, Any]:
 def _text(path: str, fs: Any) -> str:
     with fs.open(path, "r", encoding="utf-8") as file:
         return str(file.read())
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, beside = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        Path(beside).replace(path)
-    finally:
-        Path(beside).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Vector indexes compared with exact search: recall, queries per second, memory. Trains no model.
+"""Vector index benchmark: recall against exact search, queries per second, memory.
 
-Every index is built, saved, opened again from its files, and searched there: what a user of it would have.
+Every index is built, saved and opened from its files before it is searched, as in normal use.
 """
 
 from __future__ import annotations
@@ -14,20 +14,32 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from antiphon.pipelines.progress import Progress
-from antiphon.retrieval.recall import GroundTruth, ground_truth
-from antiphon.retrieval.settings import Setting, choose
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_index.flat import Vectors
+from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth
+from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
 
-_SECONDS = 2.0  # of searching, at least, for a figure of speed
+_SECONDS = 2.0  # minimum duration of a speed measurement
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFigures:
-    """One setting: recall against exact search on held-out queries, what the index itself thought of it, speed, size.
+    """Figures of one setting.
 
-    ``queries_per_second`` are searched one batch after another for the 100 best, ``milliseconds`` is one query alone;
-    ``build_seconds`` is training, adding and choosing probes. Bytes a vector: in memory, and on disk beside it.
-    ``peak_gib`` is the most memory that the whole process had held so far, mapped files included.
+    Attributes:
+        setting: Name of the setting.
+        factory: FAISS factory string.
+        lists: Number of inverted lists; None for a flat index.
+        probes: Number of lists searched per query.
+        rescored: Rescoring factor: k times this many candidates are scored again; 0 for none.
+        recall_10: Recall@10 on held-out queries.
+        recall_100: Recall@100 on held-out queries.
+        estimated_recall_100: Recall@100 that the index estimated when it was built.
+        queries_per_second: Throughput of batched top-100 queries.
+        milliseconds: Latency of one query alone.
+        build_seconds: Training, adding, and selecting the number of probes.
+        bytes_per_vector: Size in memory.
+        disk_bytes_per_vector: Additional size on disk (memory-mapped vectors).
+        peak_gib: Peak memory of the whole process so far, including mapped files.
     """
 
     setting: str
@@ -46,7 +58,7 @@ class IndexFigures:
     peak_gib: float
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures, rounded."""
+        """Return all figures, rounded."""
         figures = {name: getattr(self, name) for name in self.__slots__}
         figures |= {"recall@10": round(self.recall_10, 4), "recall@100": round(self.recall_100, 4)}
         figures["estimated_recall@100"] = round(self.estimated_recall_100, 4)
@@ -65,24 +77,37 @@ _DIGITS = {
 }
 
 
-def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[Setting]:
-    """Flat, the paper's setting, ours as chosen by itself and for any size, and ours with more and no second looks.
+def settings(count: int, dim: int, names: Sequence[str] = ()) -> list[IndexSetting]:
+    """Return the settings to compare.
 
-    The paper's is left out for vectors that it cannot cut into 64 pieces. ``names`` are compared instead if given.
+    By default: flat, the paper's setting (if ``dim`` is a multiple of 64), auto, and compact with less and more
+    rescoring.
+
+    Args:
+        count: Number of vectors.
+        dim: Dimension of the vectors.
+        names: Names of settings to compare instead.
     """
     if names:
-        return [choose(name, count, dim) for name in names]
-    auto, compact = choose("auto", count, dim), choose("compact", count, dim)
-    papers = [choose("paper", count, dim)] if dim % 64 == 0 else []
+        return [choose_setting(name, count, dim) for name in names]
+    auto, compact = choose_setting("auto", count, dim), choose_setting("compact", count, dim)
+    papers = [choose_setting("paper", count, dim)] if dim % 64 == 0 else []
     ours = [auto, compact] if auto.is_flat else [auto]
     looks = [replace(compact, name=f"compact, k * {times}", rescored=times) for times in (0, 8)]
-    return [choose("flat", count, dim), *papers, *ours, *looks]
+    return [choose_setting("flat", count, dim), *papers, *ours, *looks]
 
 
 def measure_indexes(
-    vectors: Vectors, queries: Vectors, chosen: Sequence[Setting], *, report: Progress | None = None
+    vectors: Vectors, queries: Vectors, chosen: Sequence[IndexSetting], *, report: Progress | None = None
 ) -> list[IndexFigures]:
-    """Every setting over the same vectors, by the same held-out queries, of shape (n, dim)."""
+    """Measure every setting on the same vectors and queries.
+
+    Args:
+        vectors: Vectors to index, of shape (n, dim).
+        queries: Held-out queries, of shape (m, dim).
+        chosen: Settings to measure.
+        report: Called with stage, done and total.
+    """
     tell = report or (lambda stage, done, total: None)
     truth = ground_truth(vectors, 0, queries=queries)
     figures = []
@@ -93,15 +118,16 @@ def measure_indexes(
     return figures
 
 
-def _measured(vectors: Vectors, truth: GroundTruth, setting: Setting) -> IndexFigures:
-    from antiphon.retrieval.vector_files import description_of, open_vectors, read_vectors, vector_index, write_vectors
+def _measured(vectors: Vectors, truth: GroundTruth, setting: IndexSetting) -> IndexFigures:
+    from antiphon.retrieval.vector_index.build import build_vector_index, describe_index
+    from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_vectors
 
     with TemporaryDirectory() as folder:
         began = time.perf_counter()
-        index = vector_index(vectors, setting)
+        index = build_vector_index(vectors, setting)
         build_seconds = time.perf_counter() - began
         write_vectors(Path(folder), index)
-        description = description_of(index, setting)
+        description = describe_index(index, setting)
         del index
         opened = open_vectors(Path(folder), read_vectors(Path(folder)), description)
         at_10, at_100 = truth.recalls(opened.search, 10, 100)
@@ -130,7 +156,7 @@ def _one(queries: Vectors, number: int) -> Vectors:
 
 
 def _seconds(search: Callable[[], object]) -> float:
-    """The mean time of a search, repeated for two seconds after one that is not counted."""
+    """Return the mean duration of a search over two seconds, after one unmeasured search."""
     search()
     began, times = time.perf_counter(), 0
     while times == 0 or time.perf_counter() - began < _SECONDS:
@@ -140,7 +166,7 @@ def _seconds(search: Callable[[], object]) -> float:
 
 
 def peak_gib() -> float:
-    """The most memory that this process has held, in GiB; 0 where the system does not tell."""
+    """Return the peak memory of this process in GiB; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""The vectors that indexes are compared on: synthetic, from a file, of texts. Knows nothing of indexes."""
+"""Vectors for the index benchmark: synthetic, from a file, or embedded lines of text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from antiphon.accel.files import write_file
 from antiphon.pipelines.progress import Progress
-from antiphon.retrieval.vectors import Vectors, normalized
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 if TYPE_CHECKING:
     from antiphon.retrieval import Embedder
 
 SPECTRUM = -0.6
-"""Axis ``i`` of the synthetic vectors has a spread of i^-0.6: 90 % of the variance of 1,024 lies in about 220."""
+"""Axis ``i`` of the synthetic vectors has standard deviation i^-0.6: of 1,024 axes about 220 hold 90 % of the variance."""
 
 _BLOCK = 65_536
 _PER_CLUSTER = 50
@@ -24,33 +24,46 @@ _PER_CLUSTER = 50
 def load_vectors(
     texts: Path | None, file: Path | None, embedder: str, *, count: int, dim: int, report: Progress | None = None
 ) -> Vectors:
-    """Vectors of texts or of a file, or synthetic ones; texts that were embedded into ``file`` once are read from it.
+    """Load or make the vectors to index.
+
+    Args:
+        texts: Folder whose lines are embedded; None for no texts.
+        file: A .npy file of vectors. With ``texts`` it stores their vectors and is read if it exists.
+        embedder: Embedder name, for ``texts``.
+        count: Number of synthetic vectors, if neither ``texts`` nor ``file`` is given.
+        dim: Dimension of synthetic vectors.
+        report: Called with stage, done and total.
 
     Raises:
         FileNotFoundError: there is no such folder or file.
-        ValueError: the file holds no array of vectors, or ``count`` or ``dim`` is no size.
+        ValueError: the file holds no array of vectors, or ``count`` or ``dim`` is below 1.
     """
     if file is not None and (file.exists() or texts is None):
         vectors: Vectors = np.load(file, allow_pickle=False)
         return normalized(vectors)
     if texts is None:
         return synthetic_vectors(count, dim)
-    from antiphon.retrieval import resolve
+    from antiphon.retrieval import load_embedder
 
-    made = embedded_lines(texts, resolve(embedder), report=report)
+    made = embedded_lines(texts, load_embedder(embedder), report=report)
     if file is not None:
         write_file(file, lambda out: np.save(out, made, allow_pickle=False), mode=None)
     return made
 
 
 def synthetic_vectors(count: int, dim: int, *, seed: int = 0) -> Vectors:
-    """Vectors of shape (count, dim) and length 1 in clusters of about 50, with a falling spectrum; made block by block.
+    """Make normalized vectors of shape (count, dim) in clusters of about 50, with a decreasing spectrum.
+
+    Args:
+        count: Number of vectors.
+        dim: Dimension.
+        seed: Seed of the random numbers.
 
     Raises:
         ValueError: ``count`` or ``dim`` is below 1.
     """
     if count < 1 or dim < 1:
-        raise ValueError(f"{count} vectors of {dim} numbers; both are whole numbers from 1.")
+        raise ValueError(f"{count} vectors of dimension {dim} were asked for; both need to be at least 1.")
     draw = np.random.default_rng(seed)
     spread = (np.arange(1, dim + 1) ** SPECTRUM).astype(np.float32)
     centres = draw.standard_normal((max(1, count // _PER_CLUSTER), dim), np.float32)
@@ -65,18 +78,23 @@ def synthetic_vectors(count: int, dim: int, *, seed: int = 0) -> Vectors:
 
 
 def embedded_lines(folder: Path, embedder: Embedder, *, report: Progress | None = None) -> Vectors:
-    """The vectors of all different lines of the files in a folder, of shape (lines, dim).
+    """Embed the distinct lines of all files in a folder; return vectors of shape (lines, dim).
+
+    Args:
+        folder: Folder of documents.
+        embedder: Embeds the lines.
+        report: Called with stage, done and total.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: no file of it can be read.
+        ValueError: no file in it can be read.
     """
     from antiphon.retrieval import load_documents
 
     tell = report or (lambda stage, done, total: None)
     documents = load_documents([folder], progress=report).documents
     lines = sorted({line.strip() for document in documents for line in document.text.splitlines()} - {""})
-    lines.sort(key=len)  # texts of like length to a batch
+    lines.sort(key=len)  # lines of similar length share a batch
     blocks = []
     for first in range(0, len(lines), 1024):
         tell("embed", first, len(lines))
@@ -86,13 +104,20 @@ def embedded_lines(folder: Path, embedder: Embedder, *, report: Progress | None 
 
 
 def held_out(vectors: Vectors, count: int, *, seed: int = 0) -> tuple[Vectors, Vectors]:
-    """All vectors but ``count`` of them, and these as queries; the array given is rearranged, so as not to be copied.
+    """Split off random queries; return the remaining vectors and the queries.
+
+    Args:
+        vectors: All vectors; this array is reordered in place to avoid a copy.
+        count: Number of queries.
+        seed: Seed of the random choice.
 
     Raises:
-        ValueError: that would leave none, or there is none to hold out.
+        ValueError: ``count`` is below 1, or no vector would remain.
     """
     if not 0 < count < len(vectors):
-        raise ValueError(f"{count} queries of {len(vectors)} vectors; some must be left to search, and some to ask.")
+        raise ValueError(
+            f"{count} queries cannot be held out of {len(vectors)} vectors; give at least 1, and fewer than there are vectors."
+        )
     asked = np.sort(np.random.default_rng(seed).choice(len(vectors), count, replace=False))
     queries = vectors[asked]
     left = len(vectors) - count

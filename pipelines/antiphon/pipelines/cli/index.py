@@ -14,9 +14,9 @@ from antiphon.pipelines.cli.preparation import index_documents, show_index
 
 def _describe(folder: Path | None) -> None:
     if folder is not None:
-        from antiphon.retrieval import read_store
+        from antiphon.retrieval import read_index
 
-        console.out.print("\n".join(read_store(folder).description.lines()), markup=False, soft_wrap=True)
+        console.out.print("\n".join(read_index(folder).description.lines()), markup=False, soft_wrap=True)
         raise typer.Exit
 
 

@@ -1,6 +1,6 @@
-"""What a model says after each single token: drafts for contexts that no text has met yet. Knows no texts.
+"""Bigrams of a model: its best tokens after each frequent token alone, as drafts for contexts never seen before.
 
-It is asked once, in a few seconds, and kept in a file in the user's cache. A file that cannot be read is made again.
+They are computed once per model, in a few seconds, and stored in the user's cache. A damaged file is computed again.
 """
 
 from __future__ import annotations
@@ -19,83 +19,95 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import ROOT, Draft
-from antiphon.accel.drafting.drafters.runners_up import Bigrams, K
-from antiphon.accel.engines.torch.best import best
+from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams
+from antiphon.accel.engines.torch.argmax import top_k
 from antiphon.accel.engines.torch.self_test import FAILURES
-from antiphon.accel.files import write
+from antiphon.accel.files import write_cache_file
 
 TOKENS = 8192
-"""After so many tokens the model is asked at most, the lowest ids first: tokenizers number frequent tokens low."""
+"""Maximum number of tokens, the lowest ids first, because tokenizers give frequent tokens low ids."""
 
 SECONDS = 3.0
-"""No further forward begins that would end later than this; a large model on a CPU tells of fewer tokens."""
+"""No forward pass starts that would end later than this; a large model on a CPU covers fewer tokens."""
 
 FIRST, ROWS = 16, 128
-"""Tokens of the first forward, and of the largest: every one has twice as many as the one before."""
+"""Tokens of the first forward pass, and of the largest one; each has twice as many as the one before."""
 
-BELIEVED = 0.6
-"""The factor by which the model's probabilities after a single token are discounted: 0.35 to 0.7 made no difference to
-SmolLM2's chats."""
+DISCOUNT = 0.6
+"""Factor on the probabilities after a single token; 0.35 to 0.7 made no difference to SmolLM2's chats."""
 
 Forward = Callable[[Draft, int], Tensor]
-"""One forward of a fresh text: a root token, and a draft below it; the logits have shape (1 + rows, vocab)."""
+"""Runs a forward pass of a new sequence over a draft and its root token; returns logits of shape (1 + rows, vocab)."""
 
 
-def find(model: PreTrainedModel, forward: Forward, folder: Path | None = None) -> Bigrams | None:
-    """The model's best tokens after each frequent token, kept in ``folder`` (the user's cache) for the next process.
+def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Path | None = None) -> Bigrams | None:
+    """Return the model's bigrams from their file, or compute and store them.
 
-    None where it cannot be asked: nothing but speed depends on it.
+    Args:
+        model: The model.
+        forward: Runs its forward passes.
+        folder: Folder of the file; None is the user's cache.
+
+    Returns:
+        The bigrams, or None if the model fails; only speed depends on them.
     """
     with suppress(*FAILURES):
-        return _found(model, forward, folder or Path(user_cache_dir("antiphon")) / "bigrams")
+        return _load_or_compute(model, forward, folder or Path(user_cache_dir("antiphon")) / "bigrams")
     return None
 
 
-def _found(model: PreTrainedModel, forward: Forward, folder: Path) -> Bigrams:
+def _load_or_compute(model: PreTrainedModel, forward: Forward, folder: Path) -> Bigrams:
     path = folder / f"{_fingerprint(model)[:32]}.safetensors"
-    bigrams = _read(path, _vocabulary(model))
+    bigrams = _read(path, _vocab_size(model))
     if bigrams is None:
         from safetensors.numpy import save
 
-        bigrams = ask(model, forward)
-        write(path, save({"tokens": bigrams.tokens, "chances": bigrams.chances}))
+        bigrams = compute_bigrams(model, forward)
+        write_cache_file(path, save({"tokens": bigrams.tokens, "chances": bigrams.chances}))
     return bigrams
 
 
 @torch.no_grad()
-def ask(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
-    """Ask the model about many tokens at once, for as long as there is time.
+def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
+    """Compute the best tokens after as many tokens as there is time for.
 
-    They are siblings in a tree, below the token that begins texts, or where there is none the first of the vocabulary.
+    Many tokens share a forward pass, as siblings in a draft tree below the BOS token, or below token 0 if the model has
+    no BOS token.
+
+    Args:
+        model: The model.
+        forward: Runs its forward passes.
+        seconds: Time budget; the first forward pass is always run.
     """
-    vocabulary = _vocabulary(model)
-    begins = model.config.get_text_config(decoder=True).bos_token_id
-    root = begins if isinstance(begins, int) and 0 <= begins < vocabulary else 0
+    vocab_size = _vocab_size(model)
+    bos = model.config.get_text_config(decoder=True).bos_token_id
+    root = bos if isinstance(bos, int) and 0 <= bos < vocab_size else 0
     tokens: list[NDArray[np.int32]] = []
     chances: list[NDArray[np.float32]] = []
-    count = min(TOKENS, vocabulary)
-    started, done, size, pace = perf_counter(), 0, FIRST, 0.0
-    while done < count and (not done or perf_counter() - started + size * pace < seconds):
+    count = min(TOKENS, vocab_size)
+    started, done, size, seconds_per_token = perf_counter(), 0, FIRST, 0.0
+    while done < count and (not done or perf_counter() - started + size * seconds_per_token < seconds):
         before = perf_counter()
-        asked = tuple(range(done, min(done + size, count)))
-        draft = Draft(asked, (ROOT,) * len(asked), (1.0,) * len(asked))
+        roots = tuple(range(done, min(done + size, count)))
+        draft = Draft(roots, (ROOT,) * len(roots), (1.0,) * len(roots))
         logits = forward(draft, root)[1:]
-        most, shares = best(logits, K)
-        tokens.append(most.cpu().numpy().astype(np.int32))
-        shares = BELIEVED * shares / shares.sum(-1, keepdim=True).clamp_(min=1)
-        chances.append(shares.nan_to_num_().cpu().numpy().astype(np.float32))
-        done, size, pace = done + len(asked), min(2 * size, ROWS), (perf_counter() - before) / len(asked)
+        best, probabilities = top_k(logits, TOP_K)
+        tokens.append(best.cpu().numpy().astype(np.int32))
+        # `top_k` overestimates probabilities: the sum of a row can exceed 1.
+        probabilities = DISCOUNT * probabilities / probabilities.sum(-1, keepdim=True).clamp_(min=1)
+        chances.append(probabilities.nan_to_num_().cpu().numpy().astype(np.float32))
+        done, size, seconds_per_token = done + len(roots), min(2 * size, ROWS), (perf_counter() - before) / len(roots)
     return Bigrams(np.concatenate(tokens), np.concatenate(chances))
 
 
-def _vocabulary(model: PreTrainedModel) -> int:
+def _vocab_size(model: PreTrainedModel) -> int:
     size: int = model.config.get_text_config(decoder=True).vocab_size
     return size
 
 
 def _fingerprint(model: PreTrainedModel) -> str:
-    """A digest of the configuration, of where the model is, and of a few numbers of every parameter."""
-    facts = f"{TOKENS} {K} {BELIEVED} {model.device} {model.config.to_json_string()}"
+    """Return a digest of the config, the device, and a few numbers of every parameter."""
+    facts = f"{TOKENS} {TOP_K} {DISCOUNT} {model.device} {model.config.to_json_string()}"
     digest = hashlib.sha256(facts.encode())
     for parameter in model.parameters():
         if not parameter.is_meta:
@@ -104,15 +116,15 @@ def _fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, vocabulary: int) -> Bigrams | None:
-    """What is in the file, or None where there is none that is whole and of such a vocabulary."""
+def _read(path: Path, vocab_size: int) -> Bigrams | None:
+    """Return the bigrams in a file; None if it is missing, damaged, or of another vocabulary size."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     with suppress(OSError, SafetensorError, KeyError):
         arrays = load(path.read_bytes())
         tokens, chances = arrays["tokens"], arrays["chances"]
-        is_whole = tokens.ndim == 2 and tokens.shape == chances.shape == (len(tokens), K) and len(tokens) > 0
-        if is_whole and np.all((tokens >= 0) & (tokens < vocabulary)) and np.all((chances >= 0) & (chances <= 1)):
+        is_whole = tokens.ndim == 2 and tokens.shape == chances.shape == (len(tokens), TOP_K) and len(tokens) > 0
+        if is_whole and np.all((tokens >= 0) & (tokens < vocab_size)) and np.all((chances >= 0) & (chances <= 1)):
             return Bigrams(tokens, chances)
     return None

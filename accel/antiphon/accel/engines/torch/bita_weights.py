@@ -1,4 +1,4 @@
-"""BiTA's weights for a model: embeddings of mask tokens, and keys and values that these alone see. Knows no drafts.
+"""BiTA weights of a model: embeddings of mask tokens, and a prefix of keys and values for them. Knows no drafts.
 
 Lin et al. 2024, "BiTA: Bi-Directional Tuning for Lossless Acceleration in Large Language Models", section 3.1.
 """
@@ -16,26 +16,30 @@ import torch
 from torch import Tensor
 
 from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
-from antiphon.accel.files import write
+from antiphon.accel.files import write_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VERSION = "1"
 NOISE = 0.02
-"""The standard deviation of what is not learned yet."""
+"""Standard deviation of untrained weights."""
 _TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
-_SAMPLED = 8
-_NEAR, _NEARER = 0.01, 1e-4  # relative and absolute: bfloat16 rounds by 0.004, and adapters change most by more
+_SAMPLE_SIZE = 8  # numbers of each parameter
+_RELATIVE, _ABSOLUTE = 0.01, 1e-4  # tolerances: bfloat16 rounds by 0.004, and adapters change most weights by more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BitaWeights:
-    """A trained prefix and trained mask tokens, of one model.
+    """A trained prefix and trained mask tokens, for one model.
 
-    ``keys`` and ``values`` have shape (layers, key heads, prefix, size), as in a cache: after rotation and norm.
-    ``masks`` has shape (masks, hidden). ``model`` is the name of the model that they were trained for and ``sample``
-    some numbers of its weights, by which it is known again; ``notes`` says how they were trained.
+    Attributes:
+        keys: Keys of the prefix, shape (layers, key heads, prefix, size), as in a cache: after rotation and norm.
+        values: Values of the prefix, shape (layers, key heads, prefix, size).
+        masks: Embeddings of the mask tokens, shape (masks, hidden).
+        sample: Some numbers of the model's weights, which identify the model.
+        model: Name of the model that the weights were trained for.
+        notes: How they were trained.
     """
 
     keys: Tensor
@@ -47,61 +51,69 @@ class BitaWeights:
 
     @property
     def prefix(self) -> int:
-        """How many keys and values every layer has."""
+        """Length of the prefix, in tokens."""
         return self.keys.shape[2]
 
-    def on(self, model: PreTrainedModel) -> BitaWeights:
-        """The same where the model computes, and in its precision."""
+    def to_model(self, model: PreTrainedModel) -> BitaWeights:
+        """Return the weights on the model's device and in its precision."""
         keys, values, masks = (each.to(model.device, model.dtype) for each in (self.keys, self.values, self.masks))
         return replace(self, keys=keys, values=values, masks=masks)
 
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse any model but the one that this was learned for.
+        """Refuse any model but the one that the weights were trained for.
 
         Raises:
-            ValueError: it is another one, and which one was wanted.
+            ValueError: shapes or weights of the model differ.
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
-        given = shape_of(model).tensors(self.prefix, len(self.masks))
-        remedy = "train it for this one: antiphon bita train"
+        given = cache_shape(model).tensor_shapes(self.prefix, len(self.masks))
+        remedy = "train them for this model: antiphon bita train"
         if given != wanted:
             raise ValueError(
-                f"What BiTA learned for {self.model!r} has the shapes {wanted}, and {name_of(model)!r} needs {given}; "
-                f"{remedy}."
+                f"The BiTA weights for {self.model!r} have the shapes {wanted}, "
+                f"and {model_name(model)!r} needs {given}; {remedy}."
             )
-        sample = sample_of(model)
-        if sample.shape != self.sample.shape or not torch.allclose(sample, self.sample, _NEAR, _NEARER):
+        sample = weight_sample(model)
+        if sample.shape != self.sample.shape or not torch.allclose(sample, self.sample, _RELATIVE, _ABSOLUTE):
             raise ValueError(
-                f"What BiTA learned belongs to {self.model!r}, and the weights of {name_of(model)!r} are others; "
+                f"The BiTA weights belong to {self.model!r}, and the weights of {model_name(model)!r} are others; "
                 f"{remedy}."
             )
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all."""
+        """Write the weights to one safetensors file, atomically."""
         from safetensors.torch import save
 
         path = Path(path)
         tensors = dict(zip(_TENSORS, (self.keys, self.values, self.masks, self.sample), strict=True))
         facts = {"version": VERSION, "model": self.model, "notes": self.notes}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # One entry of metadata: the order of several is random.
-        write(path, save(tensors, {"bita": json.dumps(facts)}), is_needed=True)
+        # One metadata entry: safetensors writes several in random order.
+        write_file(path, save(tensors, {"bita": json.dumps(facts)}))
 
     @classmethod
     def load(cls, path: str | Path) -> BitaWeights:
-        """What was saved there.
+        """Load weights from a file.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: the file is damaged, or holds something else.
+            ValueError: the file is damaged, or holds no BiTA weights.
         """
         facts, (keys, values, masks, sample) = _read(Path(path))
         return cls(keys, values, masks, sample, facts["model"], facts["notes"])
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What the learned tensors of a model must fit: its layers, key heads, sizes of a key and a value, and width."""
+class CacheShape:
+    """The dimensions of a model that BiTA weights must fit.
+
+    Attributes:
+        layers: Number of layers with keys and values.
+        heads: Number of key heads.
+        key: Size of a key.
+        value: Size of a value.
+        hidden: Size of an embedding.
+    """
 
     layers: int
     heads: int
@@ -109,18 +121,24 @@ class Shape:
     value: int
     hidden: int
 
-    def tensors(self, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
-        """The shapes of keys, values and mask embeddings."""
+    def tensor_shapes(self, prefix: int, masks: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of keys, values and mask embeddings.
+
+        Args:
+            prefix: Length of the prefix.
+            masks: Number of mask tokens.
+        """
         states = (self.layers, self.heads, prefix)
         return (*states, self.key), (*states, self.value), (masks, self.hidden)
 
 
 @torch.no_grad()
-def shape_of(model: PreTrainedModel) -> Shape:
-    """The shape of a model's cache and of its embeddings, found by feeding it two tokens.
+def cache_shape(model: PreTrainedModel) -> CacheShape:
+    """Return the shape of a model's cache and embeddings, found by a forward pass over two tokens.
 
     Raises:
-        ValueError: its layers do not all keep keys and values of one shape, or embeddings do not say all of a token.
+        ValueError: its layers do not all cache keys and values of one shape, or it uses more of a token than its
+            input embedding.
     """
     ids = torch.tensor([[0, 1]], device=model.device)
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -131,50 +149,56 @@ def shape_of(model: PreTrainedModel) -> Shape:
     shapes = {_states(layer) for layer in getattr(cache, "layers", ())}
     if len(shapes) != 1 or None in shapes:
         raise ValueError(
-            f"The layers of {name_of(model)!r} do not all keep keys and values of one shape; BiTA needs it."
+            f"The layers of {model_name(model)!r} do not all cache keys and values of one shape, which BiTA needs."
         )
     if not torch.equal(model(inputs_embeds=embeddings(ids), use_cache=True, **places).logits, plain.logits):
         raise ValueError(
-            f"{name_of(model)!r} makes more of a token than its embedding, so BiTA's masks are none to it."
+            f"{model_name(model)!r} uses more of a token than its embedding, so it cannot have BiTA's mask tokens."
         )
     [(heads, key, value)] = (shape for shape in shapes if shape is not None)
-    return Shape(len(cache.layers), heads, key, value, embeddings.weight.shape[1])
+    return CacheShape(len(cache.layers), heads, key, value, embeddings.weight.shape[1])
 
 
-def untrained(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> BitaWeights:
-    """Where training begins, in float32: a random prefix, and masks that are the mean embedding and a little noise.
+def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int = 3, seed: int = 0) -> BitaWeights:
+    """Return untrained weights in float32: a random prefix, and mask embeddings near the mean embedding.
+
+    Args:
+        model: The model to train them for.
+        prefix: Length of the prefix, at least 0.
+        masks: Number of mask tokens, at least 1.
+        seed: Seed of the random numbers.
 
     Raises:
-        ValueError: the model cannot be taught (see `shape_of`), or a number is out of range.
+        ValueError: the model cannot have BiTA weights (see `cache_shape`), or a number is out of range.
     """
     if prefix < 0 or masks < 1:
         raise ValueError(f"prefix is {prefix} and masks {masks}; BiTA needs at least 0 of the first and 1 mask.")
     random = torch.Generator().manual_seed(seed)
-    shapes = shape_of(model).tensors(prefix, masks)
+    shapes = cache_shape(model).tensor_shapes(prefix, masks)
     keys, values, noise = (NOISE * torch.randn(shape, generator=random) for shape in shapes)
     embeddings: Any = model.get_input_embeddings()
     mean = embeddings.weight.detach().float().mean(0).cpu()
-    return BitaWeights(keys, values, mean + noise, sample_of(model), name_of(model))
+    return BitaWeights(keys, values, mean + noise, weight_sample(model), model_name(model))
 
 
-def sample_of(model: PreTrainedModel) -> Tensor:
-    """Some numbers of every weight, in a row, by which a model is known again in any precision."""
-    rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLED] for _, weight in sorted(model.named_parameters()))
+def weight_sample(model: PreTrainedModel) -> Tensor:
+    """Return the first numbers of every parameter, in float32, which identify a model in any precision."""
+    rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLE_SIZE] for _, weight in sorted(model.named_parameters()))
     return torch.cat([row.float().cpu() for row in rows])
 
 
 def bita_weights_of(drafter: object) -> BitaWeights | None:
-    """The weights that a drafter needs the model to be shown; None where it has no mask tokens."""
+    """Return the BiTA weights that a drafter's mask tokens need; None if it has none."""
     return getattr(drafter, "bita_weights", None)
 
 
-def name_of(model: PreTrainedModel) -> str:
-    """What a model is called: its name on the hub, or the last part of its folder."""
+def model_name(model: PreTrainedModel) -> str:
+    """Return the last part of the model's hub name or folder."""
     return Path(str(model.config.name_or_path or model.config.model_type)).name
 
 
-def found_beside(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
-    """What BiTA learned for this model, from the file in its folder or in the hub's cache; or None, and why."""
+def find_bita_weights(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
+    """Load the BiTA weights in the model's folder or in the hub's cache; return None and a reason if there are none."""
     from transformers.utils.hub import cached_file
 
     for place in BITA_PLACES:
@@ -187,8 +211,14 @@ def found_beside(model: PreTrainedModel) -> tuple[BitaWeights | None, str]:
     return None, f"no {BITA_FILE} lies in the model's folder"
 
 
-def embedded(model: PreTrainedModel, tokens: Sequence[int], weights: BitaWeights) -> Tensor:
-    """What tokens are fed as, of shape (1, tokens, hidden); -1 is the first mask token, -2 the second, and so on."""
+def embed_tokens(model: PreTrainedModel, tokens: Sequence[int], weights: BitaWeights) -> Tensor:
+    """Return the embeddings of tokens, of shape (1, tokens, hidden).
+
+    Args:
+        model: The model.
+        tokens: Token ids; -1 is the first mask token, -2 the second one, and so on.
+        weights: Embeddings of the mask tokens, on the model's device.
+    """
     ids = torch.tensor(tokens, device=model.device)
     states: Tensor = model.get_input_embeddings()(ids.clamp(min=0))
     return torch.where(ids[:, None] < 0, weights.masks[(-1 - ids).clamp(min=0)].to(states.dtype), states)[None]
@@ -205,7 +235,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise FileNotFoundError(f"There is nothing that BiTA learned at {str(path)!r}; make it: antiphon bita train.")
+        raise FileNotFoundError(f"There are no BiTA weights at {str(path)!r}; train them: antiphon bita train.")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["bita"])
@@ -216,5 +246,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
         if facts["version"] != VERSION or not is_whole:
             raise ValueError
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} is nothing that BiTA learned, or damaged; train anew.") from error
+        raise ValueError(
+            f"{str(path)!r} holds no BiTA weights, or is damaged; train them again: antiphon bita train."
+        ) from error
     return facts, tensors

@@ -1,7 +1,4 @@
-"""Step costs that outlast the process: one small JSON file for each model, machine and setting, in the user's cache.
-
-Knows nothing of what they are used for. A file that cannot be read is measured again.
-"""
+"""Stored step costs: a small JSON file per model, machine and setting in the user's cache."""
 
 from __future__ import annotations
 
@@ -18,21 +15,26 @@ import transformers
 from platformdirs import user_cache_dir
 from transformers import PreTrainedModel
 
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.engines.torch.attention import implementation_of
-from antiphon.accel.engines.torch.measuring import STEPS
-from antiphon.accel.files import write
+from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION
+from antiphon.accel.files import write_cache_file
 
-LEAST = 5e-3
-"""Plain steps of fewer seconds are not doubted: noise of that size decides nothing."""
+MIN_SECONDS = 5e-3
+"""Shorter plain steps are always credible: noise of their size decides nothing."""
 
-ODD, STALE = 1.5, 0.6
-"""Costs were measured while others had the machine where fewer rows took so many times what more rows took, or where a
-plain step now takes less than so much of what was measured."""
+MAX_INVERSION, MIN_REMEASURED = 1.5, 0.6
+"""Costs are not credible, because other processes used the machine, if fewer rows took more than 1.5 times the time of
+more rows, or if a plain step now takes less than 0.6 of the stored time."""
 
 
-def describe(model: PreTrainedModel, prepacked: int, *, steps: int = STEPS) -> dict[str, str]:
-    """All that a cost depends on; ``prepacked`` layers have prepacked weights, and ``steps`` are run in this way."""
+def cost_key(model: PreTrainedModel, *, step_version: int = STEP_VERSION) -> dict[str, str]:
+    """Return everything that the cost of a model's forward passes depends on.
+
+    Args:
+        model: The model.
+        step_version: Version of the code that runs forward passes.
+    """
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     return {
         "config": hashlib.sha256(model.config.to_json_string().encode()).hexdigest(),
@@ -40,23 +42,27 @@ def describe(model: PreTrainedModel, prepacked: int, *, steps: int = STEPS) -> d
         "attention": implementation_of(model),
         "devices": ", ".join([*devices, *_hardware()]),
         "dtype": str(model.dtype),
-        "prepacked": str(prepacked),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
-        "steps": str(steps),
+        "steps": str(step_version),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
 
 
-def file_of(key: dict[str, str]) -> Path:
-    """Where the cost of what ``key`` describes is kept."""
+def cost_file(key: dict[str, str]) -> Path:
+    """Return the file of the cost with this key."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return Path(user_cache_dir("antiphon")) / "step-costs" / f"{digest[:32]}.json"
 
 
 def load(path: Path, key: dict[str, str]) -> StepCost | None:
-    """The cost in a file, or None where there is none that is whole and of this key."""
+    """Load the cost in a file; None if the file is missing or damaged, or belongs to another key.
+
+    Args:
+        path: The file.
+        key: What the cost depends on.
+    """
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         seconds = {
@@ -71,35 +77,47 @@ def load(path: Path, key: dict[str, str]) -> StepCost | None:
     return StepCost(seconds, change, packing) if is_sound and found.get("key") == key else None
 
 
-def kept(path: Path, key: dict[str, str], plain: Callable[[int], float]) -> StepCost | None:
-    """The cost in a file, unless it is none that an idle machine has; ``plain`` takes a plain step's seconds now.
+def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int], float]) -> StepCost | None:
+    """Load the cost in a file, unless it was measured while other processes used the machine.
 
-    It is given the tokens before that step.
+    Args:
+        path: The file.
+        key: What the cost depends on.
+        plain_seconds: Measures a plain step now: takes the cached tokens and returns seconds.
     """
     cost = load(path, key)
     if cost is None or not is_credible(cost):
         return None
     (context, row), *_ = cost.seconds.items()
-    return None if row[1] > LEAST and plain(context) < STALE * row[1] else cost
+    return None if row[1] > MIN_SECONDS and plain_seconds(context) < MIN_REMEASURED * row[1] else cost
 
 
 def is_credible(cost: StepCost) -> bool:
-    """Whether an idle machine can have these costs: more rows take no less time, and a change of them not a step's."""
+    """Return whether an idle machine can have these costs.
+
+    More rows must not take less time, and a change of rows must not cost more than a plain step.
+    """
     row, *others = cost.seconds.values()
-    return row[1] <= LEAST or (cost.change < row[1] and all(map(_ascends, (row, *others))))
+    return row[1] <= MIN_SECONDS or (cost.shape_change < row[1] and all(map(_ascends, (row, *others))))
 
 
 def _ascends(row: Mapping[int, float]) -> bool:
     seconds = list(row.values())[::-1]
-    return all(one <= ODD * least for one, least in zip(seconds, accumulate(seconds, min), strict=True))
+    return all(one <= MAX_INVERSION * least for one, least in zip(seconds, accumulate(seconds, min), strict=True))
 
 
 def save(path: Path, key: dict[str, str], cost: StepCost) -> None:
-    """Keep the cost in this file, if it is credible."""
+    """Store a cost if it is credible.
+
+    Args:
+        path: The file.
+        key: What the cost depends on.
+        cost: The cost.
+    """
     if not is_credible(cost):
         return
-    found = {"key": key, "seconds": cost.seconds, "change": cost.change, "packing": cost.packing}
-    write(path, json.dumps(found).encode())
+    found = {"key": key, "seconds": cost.seconds, "change": cost.shape_change, "packing": cost.packing}
+    write_cache_file(path, json.dumps(found).encode())
 
 
 def _hardware() -> list[str]:

@@ -1,0 +1,78 @@
+"""The sentence of each passage that matches a question best by shared words; shown if an answer is a refusal.
+
+So the user of a refusal still sees what was retrieved, and whether it helps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+from antiphon.retrieval import Passage
+from antiphon.retrieval.blocks import Kind, blocks
+from antiphon.retrieval.sentences import Span, lines, sentences
+
+_WORD = re.compile(r"\w+")
+_MIN_LETTERS = 3
+_STEM_LETTERS = 5  # two words with this common beginning count as forms of one word
+
+
+@dataclass(frozen=True, slots=True)
+class NearestSentence:
+    """A sentence of a passage.
+
+    Attributes:
+        passage: the number of the passage, from 1.
+        source: the document.
+        start: the first character in the document.
+        end: the end in the document.
+        text: the sentence.
+    """
+
+    passage: int
+    source: str
+    start: int
+    end: int
+    text: str
+
+
+def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
+    """Return for each passage the sentence, line of code or table row with the highest weight of shared words.
+
+    Rare words weigh more. If no sentence shares a word, it is the first one; a passage without sentences is left out.
+
+    Args:
+        question: the question.
+        passages: the passages.
+    """
+    spans = [_spans(passage.text) for passage in passages]
+    words = [[_words(passage.text[slice(*span)]) for span in own] for passage, own in zip(passages, spans, strict=True)]
+    counts = Counter(word for own in words for sentence in own for word in sentence)
+    total = sum(map(len, words))
+    weights = {word: log(1 + total / counts[word]) for word in _words(question) if counts[word]}
+    found = []
+    for number, (passage, own, own_words) in enumerate(zip(passages, spans, words, strict=True), start=1):
+        if own:
+            scores = [sum(weights.get(word, 0.0) for word in sentence) for sentence in own_words]
+            best = max(range(len(own)), key=lambda index: (scores[index], -index))
+            start, end = own[best]
+            text = passage.text[start:end]
+            found.append(NearestSentence(number, passage.source, passage.start + start, passage.start + end, text))
+    return tuple(found)
+
+
+def _spans(text: str) -> list[Span]:
+    """Return the spans of sentences of prose, and of lines of code and of tables."""
+    return [
+        span
+        for block in blocks(text)
+        for span in (sentences if block.kind is Kind.TEXT else lines)(text, block.start, block.end)
+        if _WORD.search(text, *span)
+    ]
+
+
+def _words(text: str) -> set[str]:
+    return {word[:_STEM_LETTERS] for word in _WORD.findall(text.lower()) if len(word) >= _MIN_LETTERS}

@@ -1,0 +1,51 @@
+"""What a model answers to the forty questions about the demo's documents, beside what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from antiphon.pipelines.data.demo import DemoQuestion, demo_questions
+from antiphon.pipelines.benchmark.answers import has_words
+from antiphon.pipelines.prompt import REFUSAL, is_refusal
+from antiphon.pipelines.rag import Rag
+from antiphon.retrieval.segmentation import sentences
+
+
+def demo_answer_lines(rag: Rag) -> Iterator[str]:
+    """Ask each question of an index of the demo's documents; the lines of a Markdown list, as they come, and counts.
+
+    An answer counts where it has seven tenths of the words of a wanted sentence, and again where it has as many of all
+    the wanted sentences: many questions want two, and the reader says one.
+    """
+    steps = tokens = 0
+    said: list[tuple[DemoQuestion, str]] = []
+    for number, one in enumerate(demo_questions(), start=1):
+        answer = rag.ask(one.question)
+        steps += answer.steps.steps - 1
+        tokens += answer.steps.tokens - 1
+        said.append((one, answer.text))
+        yield f"{number}. **{one.question}**"
+        yield from (f"   > {line}" for line in answer.text.splitlines())
+        yield f"   Wanted: {one.answer or REFUSAL}"
+        if one.answer and not any(_holds(passage.text, one.answer) for passage in answer.passages):
+            yield "   (not among the passages found)"
+    yield f"\n{count_right(said)}"
+    yield f"\n{tokens / max(1, steps):.2f} tokens per step after the prefill."
+
+
+def count_right(said: Sequence[tuple[DemoQuestion, str]]) -> str:
+    """How many of the answers have the words that are wanted, and how many are refusals, in one line."""
+    wanted = [(one.answer, text) for one, text in said if one.answer]
+    others = [text for one, text in said if not one.answer]
+    some = sum(any(has_words(text, answer[slice(*span)]) for span in sentences(answer)) for answer, text in wanted)
+    whole = sum(has_words(text, answer) for answer, text in wanted)
+    return (
+        f"{some} of {len(wanted)} answers have a wanted sentence, {whole} all of them; "
+        f"{sum(is_refusal(text) for _, text in wanted)} are declined, of the others "
+        f"{sum(map(is_refusal, others))} of {len(others)}."
+    )
+
+
+def _holds(text: str, sentences: str) -> bool:
+    """Whether the text holds where the sentences begin, however the lines break."""
+    return " ".join(sentences.split())[:60] in " ".join(text.split())

@@ -1,0 +1,217 @@
+"""Training: a LoRA adapter by which a sentence encoder tells the line that answers. Knows no corpus.
+
+The loss is that of the right line among all lines of the batch, and among those of its own passage (van den Oord et al.
+2018, InfoNCE), and that of whether the passage answers at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize
+
+from antiphon.accel.files import write_file
+from antiphon.pipelines.models.adapter import quiet_peft
+from antiphon.pipelines.relevance import SCALE, EncoderInput, Scale, encoder_inputs
+from antiphon.pipelines.training.loop import StepReport, train_batches
+from antiphon.retrieval import MiniLMEmbedder, Passage
+from antiphon.retrieval.embedders.minilm import load_minilm
+from recipes.reader.train import LoraPlan, save_adapter
+from recipes.relevance.examples import LineExample
+
+LAYERS = ("query", "key", "value", "dense")
+
+_START = Scale(whole=10.0, words=10.0, bias=-8.0)
+QUICK = 60.0  # the scale learns so much faster than the weights
+_ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_OF_B = ".lora_B.weight"
+_HARDEST = 2  # of the other passages, those that seem to answer most
+_OTHER, _WHETHER = 0.5, 0.5  # what other passages, and whether a passage answers, weigh in the loss
+
+
+def line_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
+    """Updates of what was asked about twenty passages each."""
+    return LoraPlan(
+        steps=steps, batch_size=20, learning_rate=learning_rate, warm_up=20, decay=0.6, seed=seed, save_every=100
+    )
+
+
+class LineEncoder(torch.nn.Module):
+    """The encoder with an adapter, a fresh one or one that begins as that of ``start``, and the scale."""
+
+    def __init__(self, tokens: MiniLMEmbedder, plan: LoraPlan, *, in_half: bool, start: Path | None = None) -> None:
+        from accelerate.utils import set_seed  # type: ignore[import-untyped]
+        from peft import LoraConfig, get_peft_model
+
+        super().__init__()
+        set_seed(plan.seed)
+        self.tokens, self.in_half = tokens, in_half
+        config = LoraConfig(r=plan.rank, lora_alpha=plan.alpha, target_modules=list(LAYERS), bias="none")
+        with quiet_peft():
+            self.encoder: Any = get_peft_model(load_minilm(), config)
+        self.encoder.peft_config["default"].base_model_name_or_path = tokens.name
+        scale = Scale.load(start) if start else _START
+        self.weights = torch.nn.Parameter(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
+        if start:
+            with torch.no_grad():
+                _begin_with(self.encoder, start, plan)
+
+    @property
+    def scale(self) -> Scale:
+        """The scale as it is now."""
+        return Scale(*(round(weight, 4) for weight in (QUICK * self.weights).tolist()))
+
+    def train(self, mode: bool = True) -> LineEncoder:
+        """Nothing is dropped out, so that what is trained is what is used, and a run can go on where it was."""
+        return super().train(False)
+
+    def forward(self, questions: Sequence[str], readings: Sequence[EncoderInput]) -> torch.Tensor:
+        """What `LineRelevance` gives, of shape (questions, lines): the lines of all readings, in their order."""
+        asked = self._read(questions)
+        lines = [
+            read[start:end]
+            for reading, read in zip(readings, self._read([reading.text for reading in readings]), strict=True)
+            for _, start, end in reading.spans
+        ]
+        whole = means_of(asked) @ means_of(lines).T
+        near = torch.cat(asked) @ torch.cat(lines).T
+        of_line = torch.tensor([place for place, line in enumerate(lines) for _ in line], device=near.device)
+        best = _highest(near, of_line, len(lines))
+        words = torch.stack([mean_of(part) for part in torch.split(best, [len(one) for one in asked])])
+        weights = QUICK * self.weights
+        return weights[0] * whole + weights[1] * words + weights[2]
+
+    def _read(self, texts: Sequence[str]) -> list[torch.Tensor]:
+        """The vectors of each text's tokens, of length 1 each."""
+        ids = [torch.tensor(one) for one in self.tokens.input_ids(texts)]
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True).to(self.weights.device)
+        mask = torch.zeros_like(padded)
+        for row, one in zip(mask, ids, strict=True):
+            row[: len(one)] = 1
+        with torch.autocast(padded.device.type, torch.bfloat16, enabled=self.in_half):
+            states = self.encoder(input_ids=padded, attention_mask=mask).last_hidden_state
+        return [normalize(row[1 : len(one) - 1].float(), dim=-1) for row, one in zip(states, ids, strict=True)]
+
+
+def _begin_with(model: Any, start: Path, plan: LoraPlan) -> None:
+    """Copy an adapter of the same or a smaller rank into a fresh one: the product stays what it was.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    config = json.loads((start / _CONFIG).read_text(encoding="utf-8"))
+    weights, begun = model.state_dict(), load((start / _ADAPTER).read_bytes())
+    names = {name: name.replace(".weight", ".default.weight") for name in begun}
+    if config["r"] > plan.rank or config["lora_alpha"] * plan.rank != plan.alpha * config["r"]:
+        raise ValueError(
+            f"{start} has rank {config['r']} and alpha {config['lora_alpha']}; to begin with, its rank must be "
+            f"{plan.rank} or less, and its alpha {plan.alpha / plan.rank:g} times its rank."
+        )
+    if unknown := [name for name, own in names.items() if own not in weights]:
+        raise ValueError(f"{start} changes other layers than the encoder's: {unknown[0]}.")
+    for name, weight in begun.items():
+        part = weights[names[name]]
+        if name.endswith(_OF_B):
+            part.zero_()
+            part[:, : weight.shape[1]] = weight.float()
+        else:
+            part[: weight.shape[0]] = weight.float()
+
+
+BatchSource = Callable[[int], Sequence[LineExample]]
+"""Gives the batch of a number, always the same."""
+
+
+def train_line_encoder(
+    model: LineEncoder,
+    batch: BatchSource,
+    out: Path,
+    plan: LoraPlan,
+    *,
+    report: StepReport = lambda step, loss: None,
+) -> Path:
+    """Train the adapter and the scale, and save both in ``out``; a run that was cut off goes on there.
+
+    Raises:
+        ValueError: ``out`` holds a checkpoint of another plan.
+    """
+
+    def loss(module: Any, number: int) -> torch.Tensor:
+        return line_encoder_loss(module, model.tokens, batch(number))
+
+    return train_batches(model, plan, loss, out, save=save_line_encoder, report=report)
+
+
+def save_line_encoder(model: LineEncoder, out: Path) -> None:
+    """The adapter in bfloat16, in peft's format, and the scale."""
+    save_adapter(model.encoder, out)
+    write_file(out / SCALE, json.dumps(asdict(model.scale)).encode(), mode=None)
+
+
+def line_encoder_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[LineExample]) -> torch.Tensor:
+    """The loss of a batch, in nats; what is answered beyond the encoder's reach is left out."""
+    passages = list(dict.fromkeys(one.passage for one in batch))
+    readings = [next(encoder_inputs(passage, tokens)) for passage in passages]
+    places = _places(passages, readings)
+    batch = [one for one in batch if not one.lines or any((one.passage, line) in places for line in one.lines)]
+    scores = model([one.question for one in batch], readings)
+    device = scores.device
+    own = torch.tensor([passages.index(one.passage) for one in batch], device=device)
+    of_passage = torch.tensor([place for place, reading in enumerate(readings) for _ in reading.spans], device=device)
+    right = torch.zeros_like(scores, dtype=torch.bool)
+    for row, one in enumerate(batch):
+        right[row, [places[one.passage, line] for line in one.lines if (one.passage, line) in places]] = True
+    answered = right.any(dim=1)
+    among_all = _surprise(scores[answered], right[answered])
+    inside = scores.masked_fill(of_passage != own[:, None], -torch.inf)
+    among_own = _surprise(inside[answered], right[answered])
+    whether = _highest(scores, of_passage, len(passages))
+    return among_all + among_own + _WHETHER * _whether(whether, own, answered)
+
+
+def _whether(scores: torch.Tensor, own: torch.Tensor, answered: torch.Tensor) -> torch.Tensor:
+    """Whether the own passage answers, and that the other passages do not, of which the hardest count."""
+    rows = torch.arange(len(scores), device=scores.device)
+    wanted = torch.zeros_like(scores)
+    wanted[rows[answered], own[answered]] = 1
+    losses = binary_cross_entropy_with_logits(scores, wanted, reduction="none")
+    others = losses.masked_fill(torch.nn.functional.one_hot(own, scores.shape[1]).bool(), 0.0)
+    return losses[rows, own].mean() + _OTHER * others.topk(min(_HARDEST, scores.shape[1]), dim=1).values.mean()
+
+
+def _surprise(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """How surprising it is that one of the right lines is right, by the softmax of each row; 0 of no rows."""
+    if not len(scores):
+        return scores.sum()
+    found = scores.masked_fill(~right, -torch.inf)
+    return (scores.logsumexp(dim=1) - found.logsumexp(dim=1)).mean()
+
+
+def _highest(scores: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
+    """The highest score of each group of columns."""
+    lowest = torch.full((len(scores), count), scores.min().item() - 1, device=scores.device)
+    return lowest.scatter_reduce(1, groups.expand(len(scores), -1), scores, "amax")
+
+
+def _places(passages: Sequence[Passage], readings: Sequence[EncoderInput]) -> dict[tuple[Passage, str], int]:
+    """The column of each line."""
+    lines = [
+        (passage, line) for passage, reading in zip(passages, readings, strict=True) for line, _, _ in reading.spans
+    ]
+    return {line: place for place, line in reversed([*enumerate(lines)])}
+
+
+def means_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean of each part's rows, of length 1."""
+    return normalize(torch.stack([mean_of(part) for part in parts]), dim=-1)
+
+
+def mean_of(part: torch.Tensor) -> torch.Tensor:
+    """The mean of the rows; 0 where there are none."""
+    return part.sum(dim=0) / max(1, len(part))

@@ -1,0 +1,43 @@
+"""Load embedders by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from antiphon.retrieval.embedders.hash_embedder import HashEmbedder
+from antiphon.retrieval.embedders.protocol import Embedder
+from antiphon.retrieval.encoder_runtime.device import pick_device
+
+KNOWN = ("auto", "minilm", "bge-m3", "hash")
+"""The names of embedders. A folder, or ``owner/model`` on the hub, names any model of sentence-transformers."""
+
+
+def load_embedder(name: str, device: str | None = None) -> Embedder:
+    """Load the embedder with a name.
+
+    Args:
+        name: ``auto`` (BGE-M3 on a GPU, the bundled MiniLM on a CPU), ``minilm``, ``bge-m3``, ``hash``, a folder, or
+            ``owner/model`` on the hub.
+        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+
+    Raises:
+        ValueError: The name is unknown, or the model is damaged or cannot be downloaded.
+        ImportError: A package is missing; the message has the command.
+    """
+    if name == "hash":
+        return HashEmbedder()
+    if name == "auto":
+        device = pick_device(device)
+        name = "minilm" if device == "cpu" else "bge-m3"
+    if name == "minilm":
+        from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
+
+        return MiniLMEmbedder(device)
+    if name == "bge-m3" or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        from antiphon.retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
+
+        return SentenceTransformerEmbedder(name, device=device)
+    raise ValueError(
+        f"No embedder is named {name!r}; known are {', '.join(KNOWN)}, a folder, or a model of the hub as owner/model."
+    )

@@ -1,0 +1,191 @@
+"""Any embedding model of sentence-transformers, from the hub or a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.embedders.protocol import check_texts
+from antiphon.retrieval.encoder_runtime.device import batch_size as default_batch_size
+from antiphon.retrieval.encoder_runtime.device import pick_device
+from antiphon.retrieval.encoder_runtime.engine_selection import (
+    PROBES,
+    Engine,
+    EngineChoice,
+    choose_module_engine,
+    torch_choice,
+)
+from antiphon.retrieval.encoder_runtime.hub import cached_file, load_model, loading_options, weights_fingerprint
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_SHORT_NAMES = {"bge-m3": "BAAI/bge-m3"}
+_LENGTHS = {"BAAI/bge-m3": 512}  # the model supports 8,192, but few passages are worth the cost
+_LONGEST = 8192
+_PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
+
+    A cached model is used as it is: a new version on the hub changes nothing.
+
+    Args:
+        model: ``bge-m3``, a name on the hub, or a folder.
+        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        max_length: The longest text in tokens, including special tokens; longer texts are cut off. None: the model's
+            limit, at most 8,192, or 512 for BGE-M3.
+        batch_size: The number of texts in a forward pass. None: 16 on a CPU, 128 on a GPU.
+        revision: The commit or branch on the hub.
+        local_files_only: Do not access the hub.
+        engine: What runs the model; see `Engine`. The attribute ``engine`` says what was chosen, and why.
+
+    Raises:
+        ValueError: The model cannot be loaded, has no fixed dimension, or supports fewer than ``max_length`` tokens; or
+            OpenVINO is requested and cannot run it.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        engine: Engine = "auto",
+    ) -> None:
+        source = _SHORT_NAMES.get(str(model), str(model))
+        folder = Path(source).resolve() if Path(source).is_dir() else None
+        self.name = str(folder or model)
+        self._device = pick_device(device)
+        self._model = _load(source, self._device, revision, local_files_only)
+        self._batch_size = batch_size or default_batch_size(self._device)
+        self._limit(max_length or _LENGTHS.get(source))
+        self.dim = self._dimension()
+        weights = weights_fingerprint(source, revision)
+        self.fingerprint = f"{weights}:{_pooling(self._model)}:{self._max_length}"
+        self.engine = self._choose_engine(engine, weights)
+
+    @property
+    def max_tokens(self) -> int:
+        """The number of tokens of a document that fit next to the special tokens and the model's prompt."""
+        prompt = self._model.prompts.get("document") or ""
+        return (
+            self._max_length - int(self._model.tokenizer.num_special_tokens_to_add(False)) - self.count_tokens(prompt)
+        )
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a text, without special tokens."""
+        tokenizer = self._tokenizer
+        if callable(tokenizer):
+            return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Return the model's vectors for documents, computed in batches of similar length."""
+        return self._encode(self._model.encode_document, texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """Return the model's vectors for questions."""
+        return self._encode(self._model.encode_query, texts)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of token ids."""
+        return len(self._tokenizer)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens."""
+        return frozenset(self._tokenizer.all_special_ids)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of the unknown token, if there is one."""
+        found: int | None = self._tokenizer.unk_token_id
+        return found
+
+    def token_rows(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """Return the token ids of each text, including special tokens, up to the length limit."""
+        if not check_texts(texts):
+            return []
+        ids = self._tokenizer(list(texts), truncation=True, max_length=self._max_length, verbose=False)["input_ids"]
+        return [np.array(row, np.int64) for row in ids]
+
+    def token_states(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], Vectors]]:
+        """Return the token ids of each text, and the last layer's states, of shape (tokens, hidden)."""
+        rows = self.token_rows(texts)
+        encode: Any = self._model.encode
+        options = {"show_progress_bar": False, "output_value": "token_embeddings", "batch_size": self._batch_size}
+        states = encode(list(texts), **options) if rows else []
+        return [(row, state.float().cpu().numpy()) for row, state in zip(rows, states, strict=True)]
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self._model.tokenizer
+
+    def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
+        """Choose the engine for the first module, which is the transformer."""
+        transformer: Any = self._model[0]
+        if getattr(transformer, "modality_config", {}).get("text") != _PLAIN:
+            return torch_choice(wanted, "its first module is not a transformer whose last layer is pooled")
+
+        return choose_module_engine(
+            wanted,
+            transformer,
+            "last_hidden_state",
+            key=weights,
+            device=self._device,
+            vectors=lambda: self.embed_documents(PROBES),
+        )
+
+    def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
+        if not check_texts(texts):
+            return np.empty((0, self.dim), np.float32)  # encode([]) has shape (0,)
+        options = {"show_progress_bar": False, "convert_to_tensor": True, "batch_size": self._batch_size}
+        return normalized(encode(list(texts), **options).float().cpu().numpy())
+
+    def _limit(self, max_length: int | None) -> None:
+        own = self._model.max_seq_length
+        longest = int(own) if own is not None and own < _LONGEST else _LONGEST
+        if max_length is not None and not 0 < max_length <= longest:
+            raise ValueError(f"max_length is {max_length}; {self.name} reads 1 to {longest} tokens.")
+        self._max_length = max_length or longest
+        if max_length is not None:
+            self._model.max_seq_length = max_length
+
+    def _dimension(self) -> int:
+        dim = self._model.get_embedding_dimension()
+        if dim is None:
+            raise ValueError(f"{self.name} has no fixed dimension; a model with pooling is needed.")
+        return dim
+
+
+def _load(source: str, device: str, revision: str | None, local_files_only: bool) -> SentenceTransformer:
+    def load(local: bool) -> SentenceTransformer:
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(
+            source,
+            device=device,
+            revision=revision,
+            local_files_only=local,
+            model_kwargs=loading_options(device, local),
+        )
+
+    # The cache must contain the list of modules: weights alone would silently get the wrong pooling.
+    is_cached = cached_file(source, "modules.json", revision) is not None
+    return load_model("embedder", source, load, is_cached=is_cached, local_files_only=local_files_only)
+
+
+def _pooling(model: SentenceTransformer) -> str:
+    modes = [getattr(module, "pooling_mode", None) for module in model]
+    return "+".join(str(mode) for mode in modes if mode) or "own"

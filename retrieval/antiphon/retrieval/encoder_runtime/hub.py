@@ -1,0 +1,92 @@
+"""Load models from the Hugging Face hub. A cached model is used as it is, whatever the hub has."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from antiphon.retrieval.encoder_runtime.device import pick_dtype
+
+Model = TypeVar("Model")
+
+
+def load_model(
+    kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool, local_files_only: bool = False
+) -> Model:
+    """Load a model from the cache if it is there, else from the hub.
+
+    Args:
+        kind: What the model is for, such as "embedder", for the error message.
+        source: Its name on the hub, or a folder.
+        load: Loads the model; its argument is True if it must not access the hub.
+        is_cached: The cache contains the model, possibly only a part of it.
+        local_files_only: Do not access the hub.
+
+    Raises:
+        ValueError: The model cannot be loaded.
+    """
+    try:
+        if is_cached or local_files_only:
+            try:
+                return load(True)
+            except OSError:
+                if local_files_only:
+                    raise  # otherwise the cache may contain a part only, and the hub has the rest
+        return load(False)
+    except OSError as error:
+        advice = "check the name and the network, or take one that needs none"
+        raise ValueError(
+            f"The {kind} {source!r} cannot be loaded from the hub or its cache; {advice}. ({_first_line(error)})"
+        ) from error
+
+
+def loading_options(device: str, local_files_only: bool) -> dict[str, Any]:
+    """Return the arguments with which transformers loads a model.
+
+    Args:
+        device: The device, which decides the precision.
+        local_files_only: Do not access the hub, not even to look for an adapter.
+    """
+    return {"dtype": pick_dtype(device), "adapter_kwargs": {"local_files_only": local_files_only}}
+
+
+def cached_file(source: str, file: str, revision: str | None = None) -> Path | None:
+    """Return the path of a file of a hub model in the cache, or None.
+
+    Args:
+        source: The name of the model on the hub.
+        file: The name of the file.
+        revision: The commit or branch.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(source).exists():
+        return None
+    folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+    found = try_to_load_from_cache(source, file, cache_dir=folder, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def weights_fingerprint(source: str, revision: str | None = None) -> str:
+    """Return an identifier of the weights: the commit on the hub, or a checksum of a folder's files.
+
+    Args:
+        source: A name on the hub, or a folder.
+        revision: The commit or branch.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        snapshot = cached_file(source, "config.json", revision) or cached_file(source, "modules.json", revision)
+        return f"{source}@{snapshot.parent.name if snapshot else revision}"
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.resolve().rglob("*") if path.suffix in (".safetensors", ".bin")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"sha256-{digest.hexdigest()[:16]}"
+
+
+def _first_line(error: OSError) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

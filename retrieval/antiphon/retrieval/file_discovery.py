@@ -1,0 +1,124 @@
+"""Find the files below paths, and record which ones are skipped and why. Opens no file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file or folder that was skipped, and the reason. Its name may contain any character that the system allows."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file to read. ``is_named``: the caller named the file itself, instead of a folder that contains it."""
+
+    path: Path
+    is_named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Every file once, in the order of reading, and what was skipped."""
+
+    files: tuple[FoundFile, ...]
+    skipped: tuple[SkippedFile, ...]
+
+
+def find_files(
+    paths: Sequence[str | Path], exclude: Sequence[str | Path] = (), *, follow_links: bool = False
+) -> FoundFiles:
+    """Find the files below paths, folders in sorted order, without hidden files.
+
+    Folders that cannot be listed and names that are not UTF-8 are skipped with a reason.
+
+    Args:
+        paths: Files and folders. A symbolic link that is listed here is followed.
+        exclude: Files and folders to leave out, with everything below them.
+        follow_links: Also follow symbolic links inside folders that lead out of all the paths; otherwise they are
+            skipped with a reason.
+
+    Raises:
+        ValueError: There is no path.
+        FileNotFoundError: A path does not exist.
+    """
+    if isinstance(paths, (str, Path)) or not paths:
+        raise ValueError(f"paths is {paths!r}; a list of at least one file or folder is needed.")
+    given = [Path(path) for path in paths]
+    for path in given:
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"{path} does not exist; give the path of a file or a folder.")
+    inside = [_real(path) for path in given]
+    left_out = [_real(path) for path in exclude]
+    found: dict[Path, FoundFile] = {}
+    skipped: dict[Path, SkippedFile] = {}
+    for path in given:
+        walk = _Walk(inside, follow_links)
+        files = sorted(walk.files(path)) if path.is_dir() else [path]
+        skipped |= {Path(each.path): each for each in walk.skipped}
+        for file in files:
+            real = _real(file)
+            if any(real.is_relative_to(folder) for folder in left_out):
+                continue
+            if reason := _unusable(str(file)):
+                skipped.setdefault(file, SkippedFile(str(file), reason))
+            else:
+                found.setdefault(real, FoundFile(file, file is path))
+    return FoundFiles(tuple(found.values()), tuple(skipped[path] for path in sorted(skipped)))
+
+
+class _Walk:
+    """One walk through a folder, which collects what it skips."""
+
+    def __init__(self, inside: Sequence[Path], follow_links: bool) -> None:
+        self.skipped: list[SkippedFile] = []
+        self._inside = inside
+        self._follow_links = follow_links
+        self._entered: set[Path] = set()
+
+    def files(self, top: Path) -> Iterator[Path]:
+        """Yield the files below, unsorted. Each folder is entered once, however many links lead to it."""
+        for root, folders, names in os.walk(top, onerror=self._unlisted, followlinks=self._follow_links):
+            folders[:] = [name for name in folders if not name.startswith(".") and self._enters(Path(root, name))]
+            paths = (Path(root, name) for name in names if not name.startswith("."))
+            yield from (path for path in paths if not path.is_symlink() or self._follows(path, "file"))
+
+    def _enters(self, folder: Path) -> bool:
+        if folder.is_symlink() and not self._follows(folder, "folder"):
+            return False
+        real = _real(folder)
+        is_new = real not in self._entered
+        self._entered.add(real)
+        return is_new
+
+    def _follows(self, link: Path, kind: str) -> bool:
+        real = _real(link)
+        if self._follow_links or any(real.is_relative_to(folder) for folder in self._inside):
+            return True
+        reason = f"it is a link to a {kind} outside of what is indexed; to read it, follow links or name it"
+        self.skipped.append(SkippedFile(str(link), reason))
+        return False
+
+    def _unlisted(self, error: OSError) -> None:
+        self.skipped.append(SkippedFile(str(error.filename), f"it cannot be listed: {error.strerror}"))
+
+
+def _unusable(path: str) -> str:
+    """Return why an index cannot contain a path, or an empty string."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8; rename it"
+    return ""
+
+
+def _real(path: str | Path) -> Path:
+    """Return the target of a path. For a link to itself this is the link, for which `Path.resolve` raises an error."""
+    return Path(os.path.realpath(path))

@@ -1,0 +1,94 @@
+"""Fusion of two rankings of one question: by vector similarity, and by keywords."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+
+class Scored(Protocol):
+    """A dataclass with an id and a score: a passage, or the row of a passage that was not read yet."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def id(self) -> Hashable:
+        """Identifies the item in both rankings."""
+
+    @property
+    def score(self) -> float | None:
+        """The score of the search; higher is better."""
+
+
+Item = TypeVar("Item", bound=Scored)
+
+
+class Fusion(Protocol):
+    """A function that merges a dense and a lexical ranking into one.
+
+    It may use ids and scores only, because the texts are read afterwards, and only for the best items.
+    """
+
+    def __call__(self, dense: Sequence[Item], lexical: Sequence[Item], /) -> list[Item]:
+        """Return the items of both rankings with new scores, best first.
+
+        Args:
+            dense: The ranking by vector similarity, best first.
+            lexical: The ranking by keywords, best first.
+        """
+
+
+def convex_combination(dense: Sequence[Item], lexical: Sequence[Item], *, weight: float = 0.75) -> list[Item]:
+    """Fuse by a weighted sum of the scores, each scaled to the range from 0 to 1 (min-max).
+
+    A passage that is missing in a ranking scores 0 there. Bruch, Gai and Ingber (2023), section 4: this loses less than
+    ranks do, because scores say by how much a passage is better.
+
+    Args:
+        dense: The ranking by vector similarity, best first.
+        lexical: The ranking by keywords, best first.
+        weight: The weight of the dense score; the lexical score gets the rest.
+
+    Raises:
+        ValueError: The weight is not from 0 to 1.
+    """
+    if not 0 <= weight <= 1:
+        raise ValueError(f"weight is {weight}; the weight of the dense score is from 0 to 1.")
+    return _sum((dense, _scaled(dense), weight), (lexical, _scaled(lexical), 1 - weight))
+
+
+def reciprocal_rank_fusion(dense: Sequence[Item], lexical: Sequence[Item], *, k: int = 10) -> list[Item]:
+    """Fuse by the sum of 1 / (k + rank) over both rankings (Cormack, Clarke and Büttcher 2009), without scores.
+
+    Args:
+        dense: The ranking by vector similarity, best first.
+        lexical: The ranking by keywords, best first.
+        k: The constant that is added to every rank.
+
+    Raises:
+        ValueError: ``k`` is negative.
+    """
+    if k < 0:
+        raise ValueError(f"k is {k}; the constant that is added to a rank is 0 or more.")
+    return _sum(
+        *((ranking, [1 / (k + rank) for rank in range(1, len(ranking) + 1)], 1.0) for ranking in (dense, lexical))
+    )
+
+
+def _scaled(ranking: Sequence[Item]) -> list[float]:
+    scores = [passage.score or 0.0 for passage in ranking]
+    least, most = min(scores, default=0.0), max(scores, default=0.0)
+    return [(score - least) / (most - least) if most > least else 1.0 for score in scores]
+
+
+def _sum(*rankings: tuple[Sequence[Item], Sequence[float], float]) -> list[Item]:
+    """Sort all passages by the weighted sum of their scores; ties keep the order of the first ranking."""
+    passages: dict[Hashable, Item] = {}
+    totals: dict[Hashable, float] = {}
+    for ranking, scores, weight in rankings:
+        for passage, score in zip(ranking, scores, strict=True):
+            passages.setdefault(passage.id, passage)
+            totals[passage.id] = totals.get(passage.id, 0.0) + weight * score
+    best = sorted(passages, key=lambda identifier: -totals[identifier])
+    return [replace(passages[identifier], score=totals[identifier]) for identifier in best]

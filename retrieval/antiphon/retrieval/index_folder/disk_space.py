@@ -1,0 +1,50 @@
+"""Free disk space before an index is written, and a clear error if the disk becomes full."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from antiphon.accel.files import is_disk_full
+
+_SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
+
+
+def require_free_space(folder: Path, needed: int) -> None:
+    """Raise an error before any work starts if the result cannot fit on the disk.
+
+    Args:
+        folder: The folder that will be written; it need not exist.
+        needed: Bytes.
+
+    Raises:
+        OSError: Fewer than ``needed`` bytes are free.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise OSError(
+            f"The index needs at least {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free at {folder}. "
+            "Nothing was written; make room, or give another folder."
+        )
+
+
+@contextlib.contextmanager
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Convert the errors of a full disk, from the system or from SQLite, into one message.
+
+    Raises:
+        OSError: The disk became full inside the ``with`` block.
+    """
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        if not is_disk_full(error) and getattr(error, "sqlite_errorcode", 0) not in _SQLITE_DISK_FULL:
+            raise
+        raise OSError(
+            f"There is no room for the index in {folder}: the disk is full, or a limit on files or space is reached. "
+            "What was there is as it was; make room, or give another folder."
+        ) from error

@@ -1,0 +1,203 @@
+"""Generations of a folder: every change writes a complete new subfolder, then a pointer file is replaced.
+
+Each generation has a manifest with checksums. If a writer is killed at any time, the generation before still loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon.accel.files import TEMPORARY, sync_file, sync_folder, temporary_folder, write_file
+from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from antiphon.retrieval.index_folder.disk_space import explain_full_disk
+from antiphon.retrieval.index_folder.write_lock import WriteLock, file_mode, folder_mode, lock_for_writing
+
+FORMAT = 3
+"""The version of the file format; increased by every incompatible change."""
+
+_POINTER = "CURRENT"
+_MANIFEST = "manifest.json"
+_GENERATION = re.compile(r"gen-(\d{6,})")
+_KEPT = 2  # a reader of the previous generation can go on while a new one is written
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generation whose files match their checksums.
+
+    Attributes:
+        folder: The subfolder with the files.
+        facts: The metadata that was written with them.
+    """
+
+    folder: Path
+    facts: Mapping[str, Any]
+
+
+def write_generation(
+    folder: Path,
+    write: Callable[[Path], None],
+    facts: Mapping[str, Any],
+    *,
+    after: str | None = None,
+    held: WriteLock | None = None,
+) -> Path:
+    """Write a new generation and make it the current one, atomically.
+
+    Args:
+        folder: The index folder. A missing folder is created so that only its owner can read it; in an existing one,
+            files and subfolders get its permissions.
+        write: Writes the files into the empty folder that it is given.
+        facts: Metadata for the manifest.
+        after: The generation that the new one is derived from. It must still be the current one.
+        held: The lock, if the caller holds it already.
+
+    Returns:
+        The subfolder of the new generation.
+
+    Raises:
+        ValueError: The folder contains other things than an index.
+        BlockingIOError: Another process is writing to the folder, or has changed it since ``after``.
+        OSError: The disk is full.
+    """
+    require_index_folder(folder)
+    with contextlib.nullcontext() if held else lock_for_writing(folder), explain_full_disk(folder):
+        if after is not None and _current(folder) != after:
+            raise BlockingIOError(f"Another process has changed the index in {folder} meanwhile; try again.")
+        _remove_stale(folder)
+        with temporary_folder(folder, TEMPORARY) as temporary:
+            write(temporary)
+            digest = _write_manifest(temporary, facts, file_mode(folder))
+            temporary.chmod(folder_mode(folder))
+            sync_folder(temporary)
+            generation = folder / f"gen-{_last_number(folder) + 1:06d}"
+            temporary.rename(generation)
+        sync_folder(folder)
+        _set_current(folder, generation, digest)
+        _remove_stale(folder)
+    return generation
+
+
+def read_generation(folder: Path) -> Generation:
+    """Return the current generation after checking every byte of it.
+
+    Raises:
+        IndexNotFound: The folder does not exist, or contains no index.
+        IndexCorrupt: A file is missing, or differs from its checksum.
+        IndexMismatch: This version cannot read the format.
+    """
+    if not (folder / _POINTER).is_file():
+        raise IndexNotFound(f"{folder} holds no index; make one: antiphon index PATH... --out {folder}")
+    match = re.fullmatch(rb"(gen-\d{6,}) ([0-9a-f]{64})\n", (folder / _POINTER).read_bytes())
+    if not match:
+        raise _corrupt(folder, folder / _POINTER, "is not a pointer to a generation")
+    generation = folder / match[1].decode()
+    manifest = _read_manifest(folder, generation / _MANIFEST, match[2].decode())
+    for name, recorded in manifest["files"].items():
+        _check(folder, generation / name, recorded["bytes"], recorded["sha256"])
+    return Generation(generation, manifest["facts"])
+
+
+def require_index_folder(folder: Path) -> None:
+    """Refuse a path if writing an index there would touch unrelated files.
+
+    Raises:
+        ValueError: It is a file, or a folder that contains other things than an index.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; an index needs a folder of its own.")
+    foreign = sorted(path.name for path in folder.glob("*") if not _is_ours(path.name)) if folder.exists() else []
+    if foreign:
+        raise ValueError(f"{folder} holds {foreign[0]}, which is no part of an index; give a new or an empty folder.")
+
+
+def _is_ours(name: str) -> bool:
+    return name == _POINTER or name.startswith(".") or bool(_GENERATION.fullmatch(name))
+
+
+def _write_manifest(folder: Path, facts: Mapping[str, Any], mode: int) -> str:
+    """Write the manifest of a folder, set the permissions of its files, and return the manifest's checksum."""
+    files = {path.name: _size_and_checksum(path) for path in sorted(folder.iterdir())}
+    manifest = {"format": FORMAT, "facts": dict(facts), "files": files}
+    content = (json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    write_file(folder / _MANIFEST, content)
+    for path in folder.iterdir():
+        path.chmod(mode)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _size_and_checksum(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    sync_file(path)
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _read_manifest(folder: Path, path: Path, digest: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise _corrupt(folder, path, "is missing")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise _corrupt(folder, path, "differs from its checksum")
+    manifest: dict[str, Any] = json.loads(content)
+    if manifest["format"] != FORMAT:
+        raise IndexMismatch(f"{folder} has format {manifest['format']}; this version reads format {FORMAT}.")
+    return manifest
+
+
+def _check(folder: Path, path: Path, size: int, sha256: str) -> None:
+    if not path.is_file():
+        raise _corrupt(folder, path, "is missing")
+    if path.stat().st_size != size:
+        raise _corrupt(folder, path, f"has {path.stat().st_size} bytes instead of {size}")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise _corrupt(folder, path, "differs from its checksum")
+
+
+def _corrupt(folder: Path, path: Path, problem: str) -> IndexCorrupt:
+    return IndexCorrupt(f"The index is damaged: {path} {problem}. Make it again: antiphon index PATH... --out {folder}")
+
+
+def _last_number(folder: Path) -> int:
+    return max((int(match[1]) for path in folder.iterdir() if (match := _GENERATION.fullmatch(path.name))), default=0)
+
+
+def _current(folder: Path) -> str:
+    """Return the name of the current generation, or an empty string if there is none."""
+    pointer = folder / _POINTER
+    return pointer.read_bytes().split(b" ")[0].decode("ascii", "replace") if pointer.is_file() else ""
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what killed writers left, and all generations except the current one and the one before it."""
+    generations = sorted(path for path in folder.iterdir() if _GENERATION.fullmatch(path.name))
+    current = _current(folder)
+    names = [path.name for path in generations]
+    stale: list[Path] = []
+    if current in names:  # otherwise it is unknown which ones are stale
+        here = names.index(current)
+        stale = generations[: max(0, here + 1 - _KEPT)] + generations[here + 1 :]
+    for path in [*folder.glob(f"{TEMPORARY}*"), *stale]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _set_current(folder: Path, generation: Path, digest: str) -> None:
+    """Replace the pointer: before, the old generation is current; afterwards, the new one is."""
+    try:
+        write_file(folder / _POINTER, f"{generation.name} {digest}\n".encode(), mode=file_mode(folder))
+    except BaseException:  # a generation without a pointer would only take up space
+        if _current(folder) != generation.name:
+            shutil.rmtree(generation, ignore_errors=True)
+        raise

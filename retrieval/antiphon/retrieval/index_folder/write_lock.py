@@ -1,0 +1,82 @@
+"""The lock of an index folder: one writer at a time, and a new folder that only its owner can read."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.retrieval.index_folder.disk_space import explain_full_disk
+
+LOCK = ".lock"
+"""The name of the file that is locked."""
+
+_PRIVATE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLock:
+    """Proof that its holder is the only writer of ``folder``; only `lock_for_writing` creates it."""
+
+    folder: Path
+
+
+@contextlib.contextmanager
+def lock_for_writing(folder: Path) -> Iterator[WriteLock]:
+    """Lock a folder against other writers; the system releases the lock of a process that dies.
+
+    A missing folder is created so that only its owner can read it. If nothing is written into it, folder and lock are
+    removed again.
+
+    Raises:
+        BlockingIOError: Another process is writing to the folder.
+        OSError: The folder or the lock cannot be created.
+    """
+    from filelock import FileLock, Timeout
+
+    with explain_full_disk(folder):
+        created = _create(folder)
+        lock = FileLock(folder / LOCK, timeout=0, mode=file_mode(folder), fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise BlockingIOError(
+                f"Another process is writing to the index in {folder}; wait until it is done."
+            ) from error
+    try:
+        yield WriteLock(folder)
+    finally:
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            _remove(created, folder / LOCK)
+        lock.release()
+
+
+def folder_mode(folder: Path) -> int:
+    """Return the permissions of an index folder; folders inside it get the same."""
+    return stat.S_IMODE(folder.stat().st_mode) & 0o777 | _PRIVATE
+
+
+def file_mode(folder: Path) -> int:
+    """Return the permissions for files in an index folder: those of the folder, without execution."""
+    return folder_mode(folder) & 0o666
+
+
+def _create(folder: Path) -> list[Path]:
+    """Create a private folder, and its parents with usual permissions; return those that were missing, innermost first.
+
+    The order lets `_remove` delete them one after the other.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=_PRIVATE, exist_ok=True)
+    return missing
+
+
+def _remove(created: list[Path], lock: Path) -> None:
+    """Remove the lock and the folders that were created for it, unless they contain anything else by now."""
+    with contextlib.suppress(OSError):
+        lock.unlink()
+        for path in created:
+            path.rmdir()

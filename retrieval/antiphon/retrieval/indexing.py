@@ -1,0 +1,361 @@
+"""Build and update index folders: load, chunk, embed, save. Known texts are not embedded again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
+from antiphon.retrieval.collection import keep_last_of_each_id, require_same_embedder
+from antiphon.retrieval.document import LONE_SURROGATE, Document
+from antiphon.retrieval.embedders.by_name import load_embedder
+from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
+from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from antiphon.retrieval.file_discovery import SkippedFile
+from antiphon.retrieval.index_folder.disk_space import require_free_space
+from antiphon.retrieval.index_folder.generations import require_index_folder
+from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
+from antiphon.retrieval.index_folder.write_lock import WriteLock, lock_for_writing
+from antiphon.retrieval.load import Progress, load_documents, require_files
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.vector_index.build import (
+    build_from_normalized,
+    check_setting,
+    describe_index,
+    rebuild_index,
+    setting_of_saved_index,
+)
+from antiphon.retrieval.vector_index.flat import Vectors, normalized
+from antiphon.retrieval.vector_index.settings import IndexSetting
+
+_BLOCK = 128  # passages between two calls of `progress`, unless the embedder has its own `block`
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """The result of `build_index`.
+
+    Attributes:
+        files: The number of files that were read.
+        passages: The number of passages.
+        reused: The number of passages whose vectors the old index contained.
+        words: The number of words in the documents.
+        skipped: The files that were not read, with reasons.
+        embedder: The name of the embedder.
+        folder: The index folder.
+        seconds: The time that it took.
+    """
+
+    files: int
+    passages: int
+    reused: int
+    words: int
+    skipped: tuple[SkippedFile, ...]
+    embedder: str
+    folder: Path
+    seconds: float
+
+
+def build_index(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    embedder: str | Embedder = "auto",
+    device: str | None = None,
+    max_tokens: int | None = None,
+    overlap: int = 0,
+    setting: str | IndexSetting = "auto",
+    follow_links: bool = False,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Index files and folders. An existing index is replaced atomically when the new one is complete.
+
+    Args:
+        paths: Files and folders.
+        out: The index folder. A new one can be read by its owner only; in an existing one, files get its permissions.
+        embedder: An embedder, or its name; see `load_embedder`.
+        device: Where to load the embedder. None: a GPU if there is one.
+        max_tokens: The longest passage, in tokens of the embedder. None: 128, or the embedder's limit if that is less.
+        overlap: How many sentences a passage repeats from the one before it.
+        setting: How vectors are searched: auto, flat, compact, paper or a factory string of FAISS; see
+            `choose_setting`.
+        follow_links: Also follow symbolic links that lead out of ``paths``.
+        progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``.
+
+    Raises:
+        FileNotFoundError: A path does not exist.
+        ValueError: Nothing can be read, ``out`` contains other things, the embedder is unknown, or a number is out of
+            range.
+        ImportError: A package is missing; the message has the command.
+        BlockingIOError: Another process is writing to ``out``. Raised before anything is read or embedded.
+        OSError: The disk is full.
+    """
+    start = time.perf_counter()
+    out = Path(out)
+    require_index_folder(out)
+    report: Progress = progress or _silent
+    require_files(
+        paths, [out], follow_links=follow_links
+    )  # a wrong path is said before a model is loaded, a wrong model before files are read
+    model = load_embedder(embedder, device) if isinstance(embedder, str) else embedder
+    limit = _limit(max_tokens, model)
+    with lock_for_writing(out) as held:
+        loaded = load_documents(paths, exclude=[out], follow_links=follow_links, progress=report)
+        passages = _chunk(loaded.documents, model, limit, overlap, report)
+        reused = _write_index(passages, out, model, None, setting, report, held)
+    return IndexReport(
+        files=len(loaded.documents),
+        passages=len(passages),
+        reused=reused,
+        words=sum(len(document.text.split()) for document in loaded.documents),
+        skipped=loaded.skipped,
+        embedder=model.name,
+        folder=out,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def index_passages(
+    passages: Sequence[Passage],
+    out: str | Path,
+    embedder: Embedder,
+    *,
+    vectors: Vectors | None = None,
+    setting: str | IndexSetting = "auto",
+    progress: Progress | None = None,
+) -> int:
+    """Index passages. An existing index is replaced atomically when the new one is complete.
+
+    Args:
+        passages: The passages.
+        out: The index folder.
+        embedder: The embedder.
+        vectors: The embedder's vectors of the passages, of shape (passages, dim), if they are known already.
+        setting: How vectors are searched; see `choose_setting`.
+        progress: Called with the stages ``embed`` and ``save``.
+
+    Returns:
+        The number of passages whose vectors the old index contained.
+
+    Raises:
+        ValueError: There is no passage, two have the same id, a vector is zero or not finite, or the setting is unknown
+            or needs more passages.
+        ImportError: FAISS is needed and not installed; the message has the command.
+        BlockingIOError: Another process is writing to ``out``. Raised before anything is embedded.
+        OSError: The disk is full.
+    """
+    out = Path(out)
+    require_index_folder(out)
+    with lock_for_writing(out) as held:
+        return _write_index(passages, out, embedder, vectors, setting, progress or _silent, held)
+
+
+def _write_index(
+    passages: Sequence[Passage],
+    out: Path,
+    embedder: Embedder,
+    vectors: Vectors | None,
+    setting: str | IndexSetting,
+    report: Progress,
+    held: WriteLock,
+) -> int:
+    """Check, embed and save; return the number of passages whose vectors the old index contained."""
+    if not passages:
+        raise ValueError("There is no passage to index.")
+    identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{times} passages have the id {identifier}; each needs one of its own.")
+    # All checks come before the embedding, which may take hours.
+    _require_whole(passages)
+    suited = check_setting(setting, len(passages), embedder.dim)
+    texts = [passage.text_with_headings for passage in passages]
+    require_free_space(out, _least_bytes(texts, embedder.dim, suited))
+    known = _known_vectors(out, embedder, set(texts)) if vectors is None else {}
+    vectors = _embed(texts, embedder, known, report) if vectors is None else normalized(vectors, dim=embedder.dim)
+    report("save", 0, 1)
+    counts = _token_counts(texts, embedder) if isinstance(embedder, TokenEmbedder) else None
+    index = build_from_normalized(vectors, suited)
+    write_index(
+        out,
+        passages,
+        index,
+        description=describe_index(index, suited),
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
+        token_counts=counts,
+        held=held,
+    )
+    report("save", 1, 1)
+    return sum(text in known for text in texts)
+
+
+def update_index(
+    folder: str | Path,
+    embedder: Embedder,
+    *,
+    upsert: Sequence[Passage] = (),
+    vectors: Vectors | None = None,
+    remove: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> None:
+    """Change the index in a folder atomically.
+
+    A trained index is trained again only if it has grown so much that its setting would use more lists.
+
+    Args:
+        folder: The index folder.
+        embedder: The embedder that made it.
+        upsert: Passages to insert; a passage whose id exists is replaced.
+        vectors: The vectors of ``upsert``, of shape (passages, dim). None: new texts are embedded.
+        remove: The ids of passages to remove.
+        progress: Called with the stages ``embed`` and ``save``.
+
+    Raises:
+        IndexNotFound: The folder contains no index.
+        IndexCorrupt: The index is damaged.
+        IndexMismatch: Another embedder made the index, the index counts tokens and the embedder has none, or the
+            installed version of FAISS cannot read it.
+        ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
+            passages to train the setting again.
+        ImportError: FAISS is needed and not installed; the message has the command.
+        BlockingIOError: Another process is writing to the folder, or has changed it meanwhile.
+    """
+    report: Progress = progress or _silent
+    _require_whole(upsert)
+    store = read_index(folder)
+    require_same_embedder(f"The index in {folder}", store.fingerprint, embedder.fingerprint)
+    _require_tokens(store, embedder)
+    if vectors is None:
+        texts = [passage.text_with_headings for passage in upsert]
+        vectors = _embed(texts, embedder, _known(store, set(texts)), report)
+    else:
+        vectors = normalized(vectors, dim=embedder.dim)
+    upsert, vectors = keep_last_of_each_id(upsert, vectors)
+    gone = {*remove, *(passage.id for passage in upsert)}
+    before = list(store.passages)
+    kept = [row for row, passage in enumerate(before) if passage.id not in gone]
+    old = normalized(store.vectors[kept].astype(np.float32))
+    report("save", 0, 1)
+    suited = setting_of_saved_index(store.description, max(1, len(old) + len(vectors)))
+    index = rebuild_index(store.open_vectors(), np.concatenate([old, vectors]), suited)
+    write_index(
+        Path(folder),
+        [*(before[row] for row in kept), *upsert],
+        index,
+        description=describe_index(index, suited),
+        embedder=store.embedder,
+        fingerprint=store.fingerprint,
+        token_counts=_recounted(store.token_counts, [p for p in before if p.id in gone], upsert, embedder),
+        after=store,
+        has_headings=store.has_headings,
+    )
+    report("save", 1, 1)
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def _require_whole(passages: Sequence[Passage]) -> None:
+    """Refuse passages that UTF-8 cannot encode, before anything is embedded."""
+    for passage in passages:
+        facts = {"text": passage.text, "id": passage.id, "source": passage.source}
+        facts |= {f"metadata {name!r}": f"{name}{value}" for name, value in passage.metadata.items()}
+        broken = next((name for name, value in facts.items() if LONE_SURROGATE.search(value)), None)
+        if broken:
+            raise ValueError(
+                f"The passage {passage.id!r} of {passage.source!r} holds half a character (a lone surrogate) in its "
+                f"{broken}, which cannot be saved; replace it."
+            )
+
+
+def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
+    """Return a lower bound of the size of the index on disk: the vectors and the texts."""
+    return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
+
+
+def _limit(max_tokens: int | None, embedder: Embedder) -> int:
+    if max_tokens is not None and max_tokens > embedder.max_tokens:
+        raise ValueError(
+            f"max_tokens is {max_tokens}, but {embedder.name} reads {embedder.max_tokens} tokens and would cut off "
+            "the rest."
+        )
+    return max_tokens if max_tokens is not None else min(MAX_TOKENS, embedder.max_tokens)
+
+
+def _chunk(
+    documents: Sequence[Document], embedder: Embedder, max_tokens: int, overlap: int, report: Progress
+) -> list[Passage]:
+    pieces: list[list[Passage]] = []
+    for done, document in enumerate(documents):
+        report("chunk", done, len(documents))
+        pieces.append(chunk_document(document, embedder.count_tokens, max_tokens=max_tokens, overlap=overlap))
+    report("chunk", len(documents), len(documents))
+    return list(chain.from_iterable(pieces))
+
+
+def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str, Vectors]:
+    """Return the vectors of the wanted texts in the old index, if the same embedder made it."""
+    try:
+        store = read_index(out)
+    except (IndexNotFound, IndexCorrupt, IndexMismatch):
+        return {}  # nothing to reuse; the old index is about to be replaced
+    return _known(store, wanted) if store.fingerprint == embedder.fingerprint else {}
+
+
+def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:
+    if not store.has_headings:
+        return {}  # its vectors are of the texts without headings
+    read = ((row, passage.text_with_headings) for row, passage in enumerate(store.passages))
+    texts = {row: text for row, text in read if text in wanted}
+    vectors = normalized(store.vectors[list(texts)].astype(np.float32))
+    return dict(zip(texts.values(), vectors, strict=True))
+
+
+def _embed(texts: Sequence[str], embedder: Embedder, known: dict[str, Vectors], report: Progress) -> Vectors:
+    """Return one normalized vector per text. Equal texts are embedded once, sorted by length."""
+    new = sorted({text for text in texts if text not in known}, key=lambda text: (-len(text), text))
+    found = dict(known)
+    size = getattr(embedder, "block", _BLOCK)
+    for first in range(0, len(new), size):
+        report("embed", first, len(new))
+        block = new[first : first + size]
+        found.update(zip(block, normalized(embedder.embed_documents(block), dim=embedder.dim), strict=True))
+    report("embed", len(new), len(new))
+    return np.stack([found[text] for text in texts]) if texts else np.empty((0, embedder.dim), np.float32)
+
+
+def _token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.int64]:
+    """Return for each token id the number of texts that contain it."""
+    counts = np.zeros(embedder.vocabulary_size, np.int64)
+    for first in range(0, len(texts), _BLOCK):
+        for ids in embedder.token_ids(texts[first : first + _BLOCK]):
+            counts[np.unique(ids)] += 1
+    return counts
+
+
+def _require_tokens(store: StoredIndex, embedder: Embedder) -> None:
+    if store.token_counts is not None and not isinstance(embedder, TokenEmbedder):
+        raise IndexMismatch(
+            f"The index in {store.folder} counts tokens for late interaction, and {type(embedder).__name__} has none: "
+            "the change would lose them. Give an embedder with token_ids, such as the one that made the index, or make "
+            "the index again."
+        )
+
+
+def _recounted(
+    counts: NDArray[np.int64] | None, removed: Sequence[Passage], added: Sequence[Passage], embedder: Embedder
+) -> NDArray[np.int64] | None:
+    """Return the token counts after a change, if the index has any."""
+    if counts is None or not isinstance(embedder, TokenEmbedder):
+        return None
+    lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))
+    kept: NDArray[np.int64] = counts - _token_counts(lost, embedder)
+    return np.maximum(kept, 0) + _token_counts(new, embedder)  # an index without headings counted fewer tokens

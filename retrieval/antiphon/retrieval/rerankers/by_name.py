@@ -1,0 +1,63 @@
+"""Load rerankers by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
+from antiphon.retrieval.encoder_runtime.device import pick_device
+from antiphon.retrieval.rerankers.cross_encoder import SHORT_NAMES, CrossEncoderReranker
+from antiphon.retrieval.rerankers.maxsim import MaxSimReranker
+from antiphon.retrieval.rerankers.protocol import Reranker
+
+KNOWN = ("auto", "maxsim", "bge-reranker-v2-m3")
+"""The names of rerankers. A folder, or ``owner/model`` on the hub, names any cross-encoder."""
+
+
+def load_reranker(
+    name: Reranker | str | None,
+    embedder: Embedder,
+    *,
+    token_counts: NDArray[np.int64] | None = None,
+    passages: int = 0,
+    device: str | None = None,
+) -> Reranker | None:
+    """Load the reranker with a name.
+
+    Args:
+        name: ``auto`` (bge-reranker-v2-m3 if BGE-M3 runs on a GPU, else ``maxsim`` if the embedder has token vectors,
+            else none), ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model`` on the hub. A
+            reranker or None is returned unchanged.
+        embedder: The embedder of the index.
+        token_counts: For each token id the number of passages that contain it, for ``maxsim``.
+        passages: The number of passages in the index, for ``maxsim``.
+        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+
+    Raises:
+        ValueError: The name is unknown, or the reranker does not work with the embedder.
+    """
+    if not isinstance(name, str):
+        return name
+    if name == "auto":
+        name = _suited(embedder, device)
+    if name == "none":
+        return None
+    if name == "maxsim":
+        if not isinstance(embedder, TokenEmbedder):
+            raise ValueError(f"maxsim needs the vectors of single tokens, and the embedder {embedder.name} has none.")
+        return MaxSimReranker(embedder, token_counts, passages)
+    if name in SHORT_NAMES or (name and Path(name).is_dir()) or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return CrossEncoderReranker(name, device=device)
+    raise ValueError(
+        f"No reranker is named {name!r}; known are {', '.join(KNOWN)}, none, a folder, or a hub model as owner/model."
+    )
+
+
+def _suited(embedder: Embedder, device: str | None) -> str:
+    if embedder.name in ("bge-m3", "BAAI/bge-m3") and pick_device(device) != "cpu":
+        return "bge-reranker-v2-m3"
+    return "maxsim" if isinstance(embedder, TokenEmbedder) else "none"

@@ -1,0 +1,76 @@
+"""Rerank by late interaction (MaxSim) with the token vectors of the embedder, without another model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.embedders.protocol import TokenEmbedder, TokenVectors
+from antiphon.retrieval.embedders.token_vector_cache import TokenVectorCache
+from antiphon.retrieval.passage import Passage
+from antiphon.retrieval.rerankers.protocol import sort_by_score
+from antiphon.retrieval.vector_index.flat import Vectors
+
+
+class MaxSimReranker:
+    """Late interaction: every token of the question is matched with the most similar token of the passage.
+
+    The new score is the search score plus ``weight`` times the IDF-weighted mean of the matches, both standardized over
+    the candidates.
+
+    Args:
+        embedder: The embedder of the index.
+        token_counts: For each token id the number of passages that contain it, for the IDF. None: zeros.
+        passages: The number of passages in the index, for the IDF.
+        depth: The number of candidates to rerank.
+        weight: The weight of the matches.
+        cache_size: The number of passages whose token vectors are cached.
+    """
+
+    name = "maxsim"
+
+    def __init__(
+        self,
+        embedder: TokenEmbedder,
+        token_counts: NDArray[np.int64] | None = None,
+        passages: int = 0,
+        *,
+        depth: int = 20,
+        weight: float = 0.5,
+        cache_size: int = 512,
+    ) -> None:
+        if depth < 1 or weight < 0:
+            raise ValueError(f"depth is {depth} and weight {weight}; depth is from 1, weight from 0.")
+        self.depth = depth
+        self._embedder = embedder
+        self._memory = TokenVectorCache(embedder, cache_size)
+        self._weight = weight
+        counts = np.zeros(embedder.vocabulary_size) if token_counts is None else token_counts
+        self._idf = np.log1p((passages - counts + 0.5) / (counts + 0.5)).astype(np.float32)
+
+    def rerank(self, question: str, passages: Sequence[Passage]) -> list[Passage]:
+        """Return the passages sorted by the combined score. See `Reranker.rerank`."""
+        query = self._embedder.token_vectors([question])[0]
+        weights = self._idf[query.ids]
+        total = float(weights.sum()) or 1.0
+        read = self._memory.vectors([passage.text_with_headings for passage in passages])
+        near = [float(weights @ self._best(query, vectors)) / total for vectors in read]
+        before = _standardized([passage.score or 0.0 for passage in passages])
+        scores = (before + self._weight * _standardized(near)).tolist()
+        return sort_by_score(passages, scores, scores)
+
+    @staticmethod
+    def _best(query: TokenVectors, vectors: NDArray[np.float16]) -> Vectors:
+        if not len(vectors):
+            return np.zeros(len(query.ids), np.float32)
+        best: Vectors = (query.vectors @ vectors.T.astype(np.float32)).max(axis=1)
+        return best
+
+
+def _standardized(scores: Sequence[float]) -> NDArray[np.float64]:
+    """Return how many standard deviations each score is from the mean, or zeros if all are equal."""
+    values = np.asarray(scores, np.float64)
+    spread = float(values.std()) if len(values) else 0.0
+    return (values - values.mean()) / spread if spread else np.zeros_like(values)

@@ -1,0 +1,41 @@
+"""The interface of rerankers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from antiphon.retrieval.passage import Passage
+
+
+class Reranker(Protocol):
+    """Puts the candidates of a search into a better order."""
+
+    @property
+    def name(self) -> str:
+        """The name of the reranker."""
+
+    @property
+    def depth(self) -> int:
+        """The number of candidates to rerank for one question."""
+
+    def rerank(self, question: str, passages: Sequence[Passage]) -> list[Passage]:
+        """Return the same passages with new scores, best first; equal scores keep their order.
+
+        Args:
+            question: The question.
+            passages: The candidates, best first.
+        """
+
+
+def sort_by_score(passages: Sequence[Passage], keys: Sequence[float], scores: Sequence[float]) -> list[Passage]:
+    """Return the passages by decreasing key, each with its score; equal keys keep their order.
+
+    Args:
+        passages: The passages.
+        keys: One sort key for each passage.
+        scores: One score for each passage.
+    """
+    order = sorted(range(len(passages)), key=lambda place: -keys[place])
+    return [replace(passages[place], score=float(scores[place])) for place in order]

@@ -1,0 +1,144 @@
+"""Split text into blocks (prose, fenced code, tables), sentences, lines and words, as character spans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+Span = tuple[int, int]
+"""The start and the end of a piece of text, in characters; the end is exclusive."""
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_FENCE = re.compile(r"[ \t]*(?:>[ \t]*)?(`{3,}|~{3,})")
+_TABLE_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\r?\n?$")
+_TABLE_RULE = re.compile(r"[ \t]*\|(?:[ \t]*:?-+:?[ \t]*\|)+[ \t]*\r?\n?$")
+_PARAGRAPH_BREAK = re.compile(r"(?:\r?\n[ \t]*){2,}")
+_SENTENCE_END = re.compile(
+    r"""[.!?…]+["'”’»)\]]*(?=\s+["'“‘«(\[]?[^\sa-z])"""  # end punctuation, if no lowercase letter follows
+    r"""|[。！？]+[」』”’）]*"""
+    r"""|(?=\r?\n[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t])"""  # before a list item
+)
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:mr|mrs|ms|dr|prof|st|gen|gov|sen|rep|sgt|capt|fig|figs|eq|eqs|vol|pp|ch|vs|cf|al|e\.g|i\.e|"
+    r"approx|jan|feb|mar|apr|jun|jul|aug|sept|sep|oct|nov|dec|u\.s)|\b[A-Z]|^\s*\d{1,3})\.$",
+    re.IGNORECASE,
+)
+_LONGEST_ABBREVIATION = 12
+_WHITESPACE = " \t\r\n\f\v\x1c\x1d\x1e\x1f\x85\xa0\ufeff"
+
+
+class BlockKind(Enum):
+    """The kind of a block."""
+
+    TEXT = "text"
+    CODE = "code"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The characters ``start`` to ``end`` of a text.
+
+    A code block includes its fences. If the closing fence is missing, the block extends to the end of the text.
+    """
+
+    kind: BlockKind
+    start: int
+    end: int
+
+
+def blocks(text: str, start: int = 0, end: int | None = None) -> Iterator[Block]:
+    """Yield the blocks of ``text[start:end]`` in order; together they cover all of it.
+
+    Args:
+        text: The text to split.
+        start: The first character.
+        end: The character after the last one. None: the end of the text.
+    """
+    kind, first, fence = BlockKind.TEXT, start, ""
+    for match in _LINE.finditer(text, start, len(text) if end is None else end):
+        line, position = match[0], match.start()
+        mark = _FENCE.match(line)
+        if fence:
+            if mark and mark[1].startswith(fence) and not line.strip(" \t\r\n>").strip(fence[0]):
+                yield Block(BlockKind.CODE, first, match.end())
+                kind, first, fence = BlockKind.TEXT, match.end(), ""
+            continue
+        line_kind = BlockKind.CODE if mark else BlockKind.TABLE if _TABLE_ROW.match(line) else BlockKind.TEXT
+        if line_kind is not kind or mark:
+            if first < position:
+                yield Block(kind, first, position)
+            kind, first = line_kind, position
+            fence = mark[1] if mark else ""
+    stop = len(text) if end is None else end
+    if first < stop:
+        yield Block(kind, first, stop)
+
+
+def code_lines(code: str) -> list[str]:
+    """Return the non-empty lines of a code block, without its fences."""
+    return [line for line in code.splitlines() if line.strip() and not _FENCE.match(line)]
+
+
+def table_rows(table: str) -> tuple[str, list[str]]:
+    """Return the header row of a table (empty if there is none) and its other rows, without outer pipes."""
+    rows = [row for row in table.splitlines() if row.strip()]
+    has_header = len(rows) > 1 and bool(_TABLE_RULE.match(rows[1]))
+    body = [row for row in rows[1 if has_header else 0 :] if not _TABLE_RULE.match(row)]
+    return _cells(rows[0]) if has_header else "", [_cells(row) for row in body]
+
+
+def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Span]:
+    """Yield the spans of the sentences of ``text[start:end]`` in order; together they cover all but whitespace.
+
+    A sentence never crosses an empty line. Abbreviations, initials and the number of a list item do not end one.
+
+    Args:
+        text: The text to split.
+        start: The first character.
+        end: The character after the last one. None: the end of the text.
+    """
+    end = len(text) if end is None else end
+    for first, last in _split(text, start, end, _PARAGRAPH_BREAK):
+        position = first
+        for match in _SENTENCE_END.finditer(text, first, last):
+            if not _ABBREVIATION.search(text[max(position, match.end() - _LONGEST_ABBREVIATION) : match.end()]):
+                yield from trimmed(text, position, match.end())
+                position = match.end()
+        yield from trimmed(text, position, last)
+
+
+def lines(text: str, start: int, end: int) -> Iterator[Span]:
+    """Yield the spans of the lines of ``text[start:end]`` that are not blank."""
+    for first, last in _split(text, start, end, re.compile(r"[\r\n]+")):
+        yield from trimmed(text, first, last)
+
+
+def words(text: str, start: int, end: int) -> Iterator[Span]:
+    """Yield the spans of the words of ``text[start:end]``."""
+    for first, last in _split(text, start, end, re.compile(r"\s+")):
+        yield from trimmed(text, first, last)
+
+
+def trimmed(text: str, start: int, end: int) -> Iterator[Span]:
+    """Yield the span without surrounding whitespace, or nothing if it holds only whitespace."""
+    while start < end and (text[start] in _WHITESPACE or text[start].isspace()):
+        start += 1
+    while start < end and (text[end - 1] in _WHITESPACE or text[end - 1].isspace()):
+        end -= 1
+    if start < end:
+        yield start, end
+
+
+def _cells(row: str) -> str:
+    return row.strip().strip("|").strip()
+
+
+def _split(text: str, start: int, end: int, gap: re.Pattern[str]) -> Iterator[Span]:
+    position = start
+    for match in gap.finditer(text, start, end):
+        yield position, match.start()
+        position = match.end()
+    yield position, end

@@ -1,0 +1,96 @@
+"""The description of a vector index: what it is, why it was chosen, and its measured recall. Saved with the index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from antiphon.retrieval.vector_index.settings import EXACT_ROWS, FLAT_NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """A vector index in words and numbers.
+
+    Attributes:
+        setting: The name of the setting; see `IndexSetting`.
+        factory: FAISS's factory string; "Flat" is exact search.
+        why: The reason for the setting.
+        vectors: The number of vectors.
+        dim: Their dimension.
+        bytes_per_vector: Memory for each vector.
+        disk_bytes_per_vector: Bytes for each vector in a file that is read on demand.
+        rotated: The dimension after the rotation by principal axes; 0 if there is none.
+        lists: The number of inverted lists, if any.
+        probes: The number of lists that a query searches.
+        probes_why: The reason for the number of probes.
+        rescored: This many times ``k`` candidates are rescored with their own vectors; 0 for none.
+        trained_on: The number of training vectors.
+        recall_10: The share of the exact 10 nearest among the first 10 results, on queries not used for tuning.
+        recall_100: The same at 100.
+        sampled: The number of those queries; 0 if the search is exact.
+        curve: Pairs of probes and recall at 100 that the number of probes was chosen from.
+        faiss: The version of FAISS.
+        exact_rows: If a filter allows at most this many rows, each is scored.
+        in_memory: An index of at most this many numbers is read into memory when it is opened.
+    """
+
+    setting: str
+    factory: str
+    why: str
+    vectors: int
+    dim: int
+    bytes_per_vector: float
+    disk_bytes_per_vector: float = 0.0
+    rotated: int = 0
+    lists: int | None = None
+    probes: int | None = None
+    probes_why: str = ""
+    rescored: int = 0
+    trained_on: int = 0
+    recall_10: float = 1.0
+    recall_100: float = 1.0
+    sampled: int = 0
+    curve: tuple[tuple[int, float], ...] = ()
+    faiss: str = ""
+    exact_rows: int = EXACT_ROWS
+    in_memory: int = FLAT_NUMBERS
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
+        """Return the description that `as_dict` wrote; fields that an earlier version lacked get their defaults."""
+        known = {field.name: facts[field.name] for field in fields(cls) if field.name in facts}
+        return cls(**known | {"curve": tuple((int(probes), float(recall)) for probes, recall in facts["curve"])})
+
+    def lines(self) -> list[str]:
+        """Return the description as lines of text."""
+        exact = self.factory == "Flat"
+        rows = [
+            f"{self.vectors:,} vectors of {self.dim:,} numbers",
+            f"setting {self.setting}: {'exact search' if exact else self.factory}, because {self.why}",
+        ]
+        if self.rotated:
+            rows.append(f"rotated by principal axes (uncentred) to {self.rotated} dimensions first")
+        if self.trained_on:
+            rows.append(f"trained on {self.trained_on:,} vectors by FAISS {self.faiss}")
+        if self.lists is not None:
+            rows.append(f"{self.probes:,} of {self.lists:,} lists are searched: {self.probes_why}")
+        if self.rescored:
+            rows.append(f"the best {self.rescored} * k are rescored with their own float16 vectors")
+        rows.append(
+            f"{self.bytes_per_vector:,.1f} bytes of memory per vector, {self.disk_bytes_per_vector:,.1f} on disk"
+        )
+        return [*rows, self._recall()]
+
+    def _recall(self) -> str:
+        if not self.sampled:
+            return "recall@10 1, recall@100 1: it is exact"
+        return (
+            f"recall@10 {self.recall_10:.3f}, recall@100 {self.recall_100:.3f} "
+            f"against exact search, on {self.sampled} queries"
+        )

@@ -1,0 +1,180 @@
+"""Approximate search with a trained FAISS index, whose best candidates are rescored with their own vectors."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch
+from antiphon.retrieval.vector_index.description import IndexDescription
+from antiphon.retrieval.vector_index.faiss_library import GpuIndex, import_faiss
+from antiphon.retrieval.vector_index.flat import (
+    Hits,
+    RowMask,
+    StoredVectors,
+    Vectors,
+    check_k,
+    drop_padding,
+    normalized,
+    search_rows,
+    top_k,
+)
+
+_BLOCK = 65_536
+_FEWEST_HITS = 100  # a small k rescores as many candidates as k = 100, so that its recall is as good
+_GPU_DEPTH = 2048  # the limit of FAISS on GPUs
+
+
+class FaissIndex:
+    """A trained FAISS index. Several threads may search it at once.
+
+    Args:
+        index: The FAISS index.
+        vectors: The vectors in it, of shape (n, dim), which are read only to rescore the best hits.
+        description: How the index is searched.
+        gpu: Search on the first GPU.
+
+    Raises:
+        ImportError: FAISS is not installed, or two packages of it are.
+        RuntimeError: A GPU is requested and FAISS finds none, or does not support this kind of index on GPUs.
+    """
+
+    def __init__(self, index: Any, vectors: StoredVectors, description: IndexDescription, *, gpu: bool = False) -> None:
+        self.vectors = vectors
+        self.description = description
+        self._index = index
+        self._gpu = GpuIndex(index) if gpu else None
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the vectors."""
+        return int(self._index.d)
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def search(self, queries: Vectors, k: int, allowed: RowMask | None = None) -> list[Hits]:
+        """Return approximately the ``k`` best rows for each query; fewer if the probed lists contain fewer.
+
+        Scores are cosines if the setting rescores, else FAISS's estimates of them. If few rows are allowed, the search
+        is exact. See `VectorIndex.search`.
+        """
+        k = check_k(k, len(self))
+        queries = normalized(queries, dim=self.dim)
+        if allowed is None and not len(self):
+            allowed = np.zeros(0, np.bool_)  # FAISS cannot search for zero hits
+        if allowed is not None and np.count_nonzero(allowed) <= self.description.exact_rows:
+            return search_rows(self.vectors, queries, np.flatnonzero(allowed), k)
+        if not self.description.rescored:
+            return self._estimated(queries, k, allowed)
+        rough = self._estimated(queries, min(max(k, _FEWEST_HITS) * self.description.rescored, len(self)), allowed)
+        return [self._rescored(query, hits.rows, k) for query, hits in zip(queries, rough, strict=True)]
+
+    def with_description(self, description: IndexDescription) -> FaissIndex:
+        """Return the same index, searched as another description says."""
+        other = copy(self)
+        other.description = description
+        return other
+
+    def save(self, path: Path) -> None:
+        """Write the FAISS index, without the vectors.
+
+        Python writes the file, because FAISS's own writer misses errors on close.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        faiss = import_faiss()
+        with path.open("wb") as file:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write, 1 << 20))
+
+    def refilled(self, vectors: Vectors) -> FaissIndex:
+        """Return an index of other vectors that reuses the training of this one."""
+        faiss = import_faiss()
+        index = faiss.clone_index(self._index)
+        index.reset()
+        for first in range(0, len(vectors), _BLOCK):
+            index.add(vectors[first : first + _BLOCK])
+        return FaissIndex(index, vectors, replace(self.description, vectors=len(vectors)))
+
+    def _estimated(self, queries: Vectors, k: int, allowed: RowMask | None) -> list[Hits]:
+        params = search_parameters(self._index, self.description.probes, allowed)
+        if self._gpu is None or allowed is not None:  # FAISS has no filters on GPUs
+            scores, rows = self._index.search(queries, k, params=params)
+        else:
+            scores, rows = self._gpu.search(queries, min(k, _GPU_DEPTH), params=params)
+        return [drop_padding(row, score) for row, score in zip(rows, scores, strict=True)]
+
+    def _rescored(self, query: Vectors, rows: NDArray[np.int64], k: int) -> Hits:
+        if not len(rows):
+            return Hits(rows, np.zeros(0, np.float32))
+        rows = np.sort(rows)  # in file order, because the vectors may be memory-mapped
+        return top_k(rows, self.vectors[rows].astype(np.float32) @ query, k)
+
+
+def read_faiss_index(
+    path: Path, vectors: StoredVectors, description: IndexDescription, *, gpu: bool = False
+) -> FaissIndex:
+    """Read an index that `FaissIndex.save` wrote.
+
+    Args:
+        path: The file.
+        vectors: The vectors that it was built from, of shape (n, dim).
+        description: Its description.
+        gpu: Search on the first GPU.
+
+    Raises:
+        IndexMismatch: The installed version of FAISS cannot read it.
+        IndexCorrupt: It contains another number of vectors, or of another dimension.
+    """
+    faiss = import_faiss()
+    try:
+        index = faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise IndexMismatch(
+            f"{path} was written by FAISS {description.faiss}, and FAISS {faiss.__version__} cannot read it: {error}"
+        ) from error
+    if (index.ntotal, index.d) != vectors.shape:
+        raise IndexCorrupt(
+            f"The index is damaged: {path} has {index.ntotal} vectors of {index.d} numbers, not {vectors.shape}. "
+            "Make it again."
+        )
+    return FaissIndex(index, vectors, description, gpu=gpu)
+
+
+def search_parameters(index: Any, probes: int | None, allowed: RowMask | None = None) -> Any:
+    """Return FAISS's parameters for one search, or None if it needs none.
+
+    They are passed with each call, because setting them on the index would change the searches of other threads.
+
+    Args:
+        index: A FAISS index, possibly inside a rotation or a refinement.
+        probes: The number of lists to search. None: the index has no lists.
+        allowed: Of shape (n,): the rows that may be found. None: all.
+    """
+    faiss = import_faiss()
+    if probes is None and allowed is None:
+        return None
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = search_parameters(faiss.downcast_index(index.index), probes, allowed)
+        return faiss.SearchParametersPreTransform(index_params=inner)
+    if isinstance(index, faiss.IndexRefine):
+        inner = search_parameters(faiss.downcast_index(index.base_index), probes, allowed)
+        return faiss.IndexRefineSearchParameters(base_index_params=inner, k_factor=index.k_factor)
+    chosen = {} if allowed is None else {"sel": faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))}
+    if probes is not None:
+        return faiss.SearchParametersIVF(nprobe=probes, **chosen)
+    kind = faiss.SearchParametersHNSW if isinstance(index, faiss.IndexHNSW) else faiss.SearchParameters
+    return kind(**chosen)
+
+
+def inverted_file_of(index: Any) -> Any | None:
+    """Return the inverted file inside a FAISS index, at any depth, or None."""
+    faiss = import_faiss()
+    inside = faiss.try_extract_index_ivf(index)
+    return None if inside is None else faiss.downcast_index(inside)

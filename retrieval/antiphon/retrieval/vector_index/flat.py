@@ -1,0 +1,187 @@
+"""The interface of vector indexes, and exact search for the nearest vectors by inner product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.retrieval.vector_index.faiss_library import GpuIndex, exact_faiss_index, import_faiss
+
+Vectors = NDArray[np.float32]
+"""Float32 vectors of shape (n, dim)."""
+
+StoredVectors = Vectors | NDArray[np.float16]
+"""Unit vectors of shape (n, dim), in memory or in a memory-mapped file."""
+
+RowMask = NDArray[np.bool_]
+"""A mask of shape (n,): True for the rows that a search may return."""
+
+NUMPY_LIMIT = 50_000
+"""The largest number of vectors that is searched without FAISS."""
+
+_BLOCK = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """The rows nearest to one query, best first, and their inner products, both of shape (hits,)."""
+
+    rows: NDArray[np.int64]
+    scores: Vectors
+
+
+class VectorIndex(Protocol):
+    """Vectors that can be searched. Row ``i`` is the ``i``-th vector that the index was built from."""
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the vectors."""
+
+    def __len__(self) -> int:
+        """Return the number of vectors."""
+
+    def search(self, queries: Vectors, k: int, allowed: RowMask | None = None) -> list[Hits]:
+        """Return the ``k`` best rows for each query, best first; all rows if there are fewer.
+
+        Args:
+            queries: Of shape (queries, dim).
+            k: How many rows to return, from 1.
+            allowed: Of shape (vectors,): only these rows are searched. None: all.
+        """
+
+
+class FlatIndex:
+    """Exact search, in numpy up to 50,000 vectors and with FAISS above. Numpy sorts equal scores by row.
+
+    Args:
+        vectors: Of shape (n, dim), in memory or memory-mapped; not copied unless they have to be normalized.
+        faiss: Use FAISS (True) or numpy (False). None: by the number of vectors.
+        gpu: Search on the first GPU of FAISS.
+        are_normalized: The vectors have length 1 and need no check.
+
+    Raises:
+        ImportError: FAISS is needed and not installed, or two packages of it are; the message has the command.
+        RuntimeError: A GPU is requested and FAISS finds none.
+        ValueError: numpy is requested for more than 50,000 vectors.
+    """
+
+    def __init__(
+        self, vectors: Vectors, *, faiss: bool | None = None, gpu: bool = False, are_normalized: bool = False
+    ) -> None:
+        self.vectors = vectors if are_normalized else normalized(vectors)
+        by_faiss = gpu or (len(vectors) > NUMPY_LIMIT if faiss is None else faiss)
+        if not by_faiss and len(vectors) > NUMPY_LIMIT:
+            raise ValueError(f"{len(vectors)} vectors are too many for numpy (at most {NUMPY_LIMIT}); use FAISS.")
+        self._faiss: Any = import_faiss() if by_faiss else None
+        self._gpu: GpuIndex | None = GpuIndex(exact_faiss_index(self.vectors)) if gpu else None
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the vectors."""
+        return int(self.vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def search(self, queries: Vectors, k: int, allowed: RowMask | None = None) -> list[Hits]:
+        """Return the ``k`` best rows for each query. See `VectorIndex.search`."""
+        k = check_k(k, len(self))
+        queries = normalized(queries, dim=self.dim)
+        if allowed is not None:
+            return search_rows(self.vectors, queries, np.flatnonzero(allowed), k)
+        if self._faiss is None:
+            return [top_k(np.arange(len(self)), row, k) for row in queries @ self.vectors.T]
+        if self._gpu is not None:
+            scores, rows = self._gpu.search(queries, k)
+        else:
+            scores, rows = self._faiss.knn(queries, self.vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
+        return [drop_padding(row, score) for row, score in zip(rows, scores, strict=True)]
+
+
+def search_rows(vectors: StoredVectors, queries: Vectors, rows: NDArray[np.int64], k: int) -> list[Hits]:
+    """Score every given row, and return the ``k`` best for each query.
+
+    Args:
+        vectors: Of shape (n, dim).
+        queries: Of shape (queries, dim).
+        rows: The rows to score, in increasing order.
+        k: How many rows to return for each query.
+    """
+    hits = [Hits(rows[:0], np.zeros(0, np.float32)) for _ in queries]
+    for first in range(0, len(rows), _BLOCK):
+        block = rows[first : first + _BLOCK]
+        scores = queries @ vectors[block].astype(np.float32).T
+        hits = [
+            top_k(np.concatenate([hit.rows, block]), np.concatenate([hit.scores, new]), k)
+            for hit, new in zip(hits, scores, strict=True)
+        ]
+    return hits
+
+
+def normalized(vectors: Any, *, dim: int | None = None) -> Vectors:
+    """Return the vectors as contiguous float32, scaled to length 1.
+
+    Args:
+        vectors: An array of floats, of shape (n, dim).
+        dim: The dimension that they must have. None: any.
+
+    Raises:
+        TypeError: The vectors are not an array of floats.
+        ValueError: They have another shape, or a row is zero or not finite; the message names the first one.
+    """
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f":
+        kind = vectors.dtype if isinstance(vectors, np.ndarray) else type(vectors).__name__
+        raise TypeError(f"vectors are {kind}; a numpy array of floats is needed.")
+    if vectors.ndim != 2 or not vectors.shape[1] or (dim is not None and vectors.shape[1] != dim):
+        raise ValueError(f"vectors have shape {vectors.shape}; (n, {dim or 'dim'}) is needed.")
+    wide = vectors.astype(np.float32, copy=False)
+    lengths = np.sqrt(np.einsum("nd,nd->n", wide, wide, dtype=np.float64))
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if len(bad):
+        length = "of length 0" if lengths[bad[0]] == 0 else "infinite or not a number"
+        raise ValueError(f"Vector {bad[0]} is {length}; {len(bad)} of {len(vectors)} are such.")
+    if np.all(np.abs(lengths - 1) < 1e-6):
+        return np.ascontiguousarray(wide)
+    return np.ascontiguousarray(wide / lengths[:, None].astype(np.float32))
+
+
+def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
+    """Return the ``k`` rows with the highest scores; equal scores are sorted by row.
+
+    Args:
+        rows: Of shape (n,).
+        scores: Of shape (n,).
+        k: How many rows to return.
+    """
+    kept = np.arange(len(scores)) if k >= len(scores) else np.argpartition(-scores, k - 1)[:k]
+    order = kept[np.lexsort((rows[kept], -scores[kept]))]
+    return Hits(rows[order].astype(np.int64), scores[order])
+
+
+def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
+    """Return the hits of one query without the rows -1 with which FAISS fills up its result.
+
+    Args:
+        rows: Of shape (k,).
+        scores: Of shape (k,).
+    """
+    keep = rows >= 0
+    return Hits(rows[keep], scores[keep])
+
+
+def check_k(k: int, count: int) -> int:
+    """Return ``k``, or ``count`` if that is less.
+
+    Args:
+        k: The requested number of hits.
+        count: The number of rows.
+
+    Raises:
+        ValueError: ``k`` is not an integer from 1.
+    """
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(f"k is {k!r}; the number of hits is a whole number from 1.")
+    return min(k, count)

@@ -1,0 +1,30 @@
+"""The Python of docs/vector-databases.md runs, with a real PostgreSQL where the page names one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.retrieval.servers import postgres
+
+PAGE = (Path(__file__).parents[2] / "docs" / "vector-databases.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ADDRESS = "postgresql://me@127.0.0.1/antiphon"
+PRINTED = ("in May", "run rotate.sh", "once a year")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_python_of_the_page_about_vector_databases_runs(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(BLOCKS) == len(PRINTED)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "keys.md").write_text("To rotate the keys, run rotate.sh as an administrator.\n")
+    monkeypatch.chdir(tmp_path)
+    code = compile(BLOCKS[number], f"docs/vector-databases.md, block {number}", "exec")
+    if ADDRESS in BLOCKS[number]:
+        with postgres() as server:
+            exec(compile(BLOCKS[number].replace(ADDRESS, server.get_uri()), code.co_filename, "exec"), {})
+    else:
+        exec(code, {})
+    assert PRINTED[number] in capsys.readouterr().out
