@@ -1,4 +1,4 @@
-"""Pearson's chi-square test: do samples follow a distribution?"""
+"""Pearson's chi-square test of whether samples follow a distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report on a model: what it can verify, why, and what would help."""
+"""The report on a model: verification level, reasons and advice."""
 
 import json
 from typing import Any

@@ -3,9 +3,10 @@
     python -m tests.accel.openvino.start_process
 
 This server process imports the libraries once, except OpenVINO, which starts a thread, and threads do not survive a
-fork. For every line of its input, the fields of a `Start` as JSON, it forks a process that loads the model and writes to
-a connection to ``port``: ``stage N`` when a stage of the preparation begins, and finally the token ids of the answer. If
-the model cannot be loaded, it exits with the reason. The last line on the connection is its exit code.
+fork. For every line of its input, the fields of a `Start` as JSON, it forks a process that loads the model.
+
+That process writes to a connection to ``port``: ``stage N`` when a stage of the preparation begins, and finally the
+token ids of the answer. If the model cannot be loaded, it exits with the reason. The last line is its exit code.
 """
 
 from __future__ import annotations

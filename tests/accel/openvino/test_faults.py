@@ -32,7 +32,7 @@ SMALL = 200_000
 """Bytes: less than the weights of the tiny model, more than its graph file."""
 
 PRIVATE = ("unshare", "--map-root-user", "--mount")
-"""Runs a command in a mount namespace of its own."""
+"""Runs a command in a private mount namespace."""
 
 FULL = f'mount -t tmpfs -o size={SMALL} tmpfs "$XDG_CACHE_HOME"'
 READ_ONLY = 'mount --bind "$XDG_CACHE_HOME" "$XDG_CACHE_HOME" && mount -o remount,ro,bind "$XDG_CACHE_HOME"'
@@ -128,7 +128,7 @@ def may_mount(tmp_path_factory: pytest.TempPathFactory) -> bool:
 
 @pytest.fixture(scope="module")
 def starter(may_mount: bool) -> Iterator[subprocess.Popen[str]]:
-    """The process that all starts are forked from, if possible in a mount namespace of its own."""
+    """The process that all starts are forked from, if possible in a private mount namespace."""
     command = [*(PRIVATE if may_mount else ()), sys.executable, "-W", "ignore", "-m", f"{__package__}.start_process"]
     paths = os.pathsep.join([*(str(ROOT / package) for package in PACKAGES), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}

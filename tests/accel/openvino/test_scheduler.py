@@ -73,7 +73,7 @@ def test_a_request_gets_the_tokens_of_torch(graph: Any) -> None:
 
 @pytest.mark.parametrize("blocks", [64, 12])
 def test_long_prompts_that_are_prefilled_together_get_the_tokens_of_torch(graph: Any, blocks: int) -> None:
-    """With 12 blocks they do not fit together, so each is prefilled in a pass of its own."""
+    """With 12 blocks they do not fit together, so each is prefilled in a separate pass."""
     truths = [truth_of(text_of(length, seed)) for seed, length in enumerate((150, 200, 180))]
     engine = engine_on(graph, blocks)
     requests = [request_of(engine, truth, seed) for seed, truth in enumerate(truths)]

@@ -7,14 +7,14 @@ One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 
 1. `CachedSequence.is_evicted`: if the engine has evicted the sequence, the scheduler calls `CachedSequence.reset`, and
    the whole text is prefilled again.
-2. The drafter proposes a draft; `CachedSequence.fit` cuts it to what this sequence can verify.
+2. The drafter proposes a draft; `CachedSequence.fit` cuts it to the rows that this sequence can verify.
 3. `Engine.forward` computes the pending tokens and the rows of the draft, for one sequence or for several.
 4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
 
 The first forward pass of a sequence is its prefill. It carries a draft only if `CachedSequence.can_draft_at_prefill`;
-the scheduler then prefills the prompt up to its last token first, in a forward pass of its own.
+the scheduler then prefills the prompt up to its last token first, in a separate forward pass.
 
-Threads: any thread may decode. Engines need no locks of their own, except where noted below, because the caller holds
+Threads: any thread may decode. Engines need no other locks, except where noted below, because the caller holds
 `Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or
 ``bigrams``. `CachedSequence.fit`, ``keep`` and ``reset`` are called by the thread that decodes the sequence, without
 the lock unless a forward pass is shared; so they must not touch what another sequence's forward pass uses.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.fair_lock import FairLock
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
-"""The verification level: what one forward pass can verify.
+"""The verification level: the drafts that one forward pass can verify.
 
 "tree" is any draft tree. "linear" is a chain; rejected rows are cropped from the KV cache. "replay" is a chain too, but
 the model has a recurrent state: it is restored from a snapshot, and the accepted rows are computed again. "plain" is no
@@ -63,7 +63,7 @@ class CachedSequence(Protocol):
 
     @property
     def level(self) -> Level:
-        """What a forward pass can verify of this sequence now; it can change as the sequence grows."""
+        """Verification level of this sequence now; it can change as the sequence grows."""
 
     @property
     def is_prefilled(self) -> bool:
@@ -191,7 +191,7 @@ class Engine(Protocol):
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
-        Each row attends to the cached and pending tokens of its own sequence and to its ancestors in the draft, and its
+        Each row attends to the cached and pending tokens of its sequence and to its ancestors in the draft, and its
         position is that of its depth. A prefill may take several passes of ``chunk`` tokens; only its last logits are
         returned. The caller holds the lock.
 
@@ -219,7 +219,7 @@ class ModelEngine(Engine, Protocol):
 
     @property
     def level(self) -> Level:
-        """What a forward pass of this model can verify at best; a sequence may be able to verify less."""
+        """Highest verification level of this model; a sequence may have a lower one."""
 
     @property
     def bigrams(self) -> Bigrams | None:

@@ -138,9 +138,7 @@ class Client:
                     f"The connection to {self.base_url} broke ({said}); is the server still running?"
                 )
             case openai.AuthenticationError() | openai.PermissionDeniedError():
-                return AuthenticationError(
-                    f"{self.base_url} rejects the API key ({said}); give a valid api_key."
-                )
+                return AuthenticationError(f"{self.base_url} rejects the API key ({said}); give a valid api_key.")
             case openai.NotFoundError() if model is not None and str(model) in said:
                 return ModelNotFoundError(f"{self.base_url} has no model {model!r} ({said}).")
             case openai.NotFoundError():

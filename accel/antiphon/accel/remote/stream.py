@@ -1,4 +1,4 @@
-"""A stream from a server. What was received is never lost, even if the connection breaks."""
+"""A stream from a server. Received text is never lost, even if the connection breaks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class RemoteStream(TextStream):
         return chunk.text
 
     def _break_off(self, error: Exception | None) -> str:
-        """End a stream that broke off: raise an error with what was received, unless the stream was closed here."""
+        """End a stream that broke off: raise an error with the received text, unless the stream was closed here."""
         is_closed_here = self._is_closed
         if error is not None and not self._num_chunks and not is_closed_here:
             self.close()

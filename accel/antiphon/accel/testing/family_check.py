@@ -95,7 +95,7 @@ class FamilyResult:
 
     Attributes:
         family: Name of the family.
-        traits: What the model can verify, and why.
+        traits: Verification level and layers of the model.
         results: Results on torch by mode and drafter.
         openvino: Results on OpenVINO.
     """

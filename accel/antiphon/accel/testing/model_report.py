@@ -1,4 +1,4 @@
-"""A report on one model: what it can verify, what its steps cost, and what would help. Knows nothing of terminals."""
+"""A report on one model: verification level, cost of its steps, and advice. Knows nothing of terminals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModelReport:
         dtype: Data type of the weights.
         device: Devices of the weights.
         engine: The engine that runs the model here, and why.
-        level: What a forward pass can verify.
+        level: Verification level.
         reason: Why it is this level.
         attention: Attention implementation.
         mask: Attention mask of a draft, on torch.

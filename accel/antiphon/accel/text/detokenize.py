@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["Detokenizer"]
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for bytes that are not, or not yet, a character."""
+"""Output of a decoder for bytes that are not, or not yet, a character."""
 
 
 class Detokenizer:

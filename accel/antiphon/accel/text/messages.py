@@ -35,7 +35,7 @@ class Conversation:
         assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it and
             does not repeat it.
         tool_choice: For models on a server: whether a tool has to be called, and which one, as OpenAI's ``tool_choice``
-            says it. Local models are told by ``assistant_prefix``.
+            says it. A local model needs an ``assistant_prefix`` for that.
     """
 
     messages: Sequence[Message]

@@ -23,7 +23,7 @@ class StopStrings:
         self.is_found = False
 
     def push(self, piece: str, pending: str = "") -> str:
-        """Return the text that can be given out after this piece: no stop string can begin in it.
+        """Return the text that can be streamed after this piece: no stop string can begin in it.
 
         Args:
             piece: The next piece of the text.

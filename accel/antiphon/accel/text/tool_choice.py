@@ -26,7 +26,7 @@ Tool = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PreparedTools:
-    """What a request with tools is made of.
+    """Prompt and constraints of a request with tools.
 
     Attributes:
         messages: The messages; if the chat template writes no tools, the last one describes them.

@@ -76,7 +76,7 @@ def measure(
     Args:
         engine: The engine to measure.
         rows: Numbers of rows.
-        contexts: Numbers of cached tokens; those that exceed the memory or the model's context are skipped.
+        contexts: Numbers of cached tokens; skipped if they exceed the memory or the model's context.
         seconds: Time to spend, approximately.
     """
     points = [(context, count) for context in sorted(contexts) for count in rows if _fits(engine, context, count)]

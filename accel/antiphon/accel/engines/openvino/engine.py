@@ -35,7 +35,7 @@ than one after the other, and with this limit the first request does not wait fo
 
 MAX_PENDING_WITH_TREE = 32
 """Pending tokens in a forward pass with a draft tree: its mask is quadratic in them. Tokens before them are prefilled
-in passes of their own."""
+in separate passes."""
 
 MIN_BIGRAM_WINDOW = 256
 """Smallest sliding window for which bigrams are computed: smaller ones do not hold the trees that are used for it."""
@@ -43,7 +43,7 @@ MIN_BIGRAM_WINDOW = 256
 PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 8192, 256 << 20
 """Part of the KV cache whose memory is requested from the system in advance, at most.
 
-On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and every layer has pages of its own: without
+On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and no layer shares a page with another: without
 this, SmolLM2's prefill took 25 ms longer.
 """
 

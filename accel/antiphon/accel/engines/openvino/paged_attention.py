@@ -59,7 +59,7 @@ class CacheShape:
 
 @dataclass(slots=True)
 class Tracing:
-    """What the attention function reads and records while a model is traced.
+    """Input and output of the attention function while a model is traced.
 
     Attributes:
         caches: Keys and values of each layer in turn: key, value, key, value, ...

@@ -1,4 +1,4 @@
-"""Access to the OpenVINO package: whether it is installed, its core object, and what this CPU can compute."""
+"""Access to the OpenVINO package: installation, core object, and precisions of this CPU."""
 
 from __future__ import annotations
 

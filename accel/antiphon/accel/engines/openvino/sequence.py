@@ -1,4 +1,4 @@
-"""One sequence of the OpenVINO engine: its block table, what it can verify of a draft, and which rows it keeps."""
+"""One sequence of the OpenVINO engine: its block table, the drafts it can verify, and the rows it keeps."""
 
 from __future__ import annotations
 
