@@ -11,17 +11,17 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, Sto
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.loop import loop_of
+from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.running_text import Text
-from antiphon.accel.decoding.text_generation import TextGeneration
+from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.scheduler import scheduler_of
 from antiphon.accel.drafting.draft import ROOT, Drafter, DrafterFactory
-from antiphon.accel.engines.protocol import Feed
+from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.drafters import ProbingDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.drafters import OracleDrafter, ProbingDrafter, RandomTreeDrafter, RecordingDrafter
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 
 LENGTHS = (40, 7, 23)
 SETTINGS: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 30, "pad_token_id": 0}
@@ -53,14 +53,14 @@ def alone(model: Any, prompt: Sequence[int], **options: Any) -> list[int]:
 
 
 def batch_of(model: Any, size: int = 8) -> Batch:
-    return Batch(loop_of(engine_of(model)), size=size)
+    return Batch(scheduler_of(engine_of(model)), size=size)
 
 
-def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> Text:
+def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> RunningRequest:
     """One request, as a batch takes it."""
     request = prepare(model, prompt, **(SETTINGS | options))
     decoding = DecodingOptions(drafter=drafter, num_draft_tokens=rows)
-    return engine_of(model).lock.run(lambda: TextGeneration(request, options=decoding)).text
+    return engine_of(model).lock.run(lambda: Generation(request, options=decoding)).running
 
 
 class Planted:
@@ -80,9 +80,9 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
     width = batch["input_ids"].shape[1]
     expected = [alone(model, prompt) for prompt in prompts]
     whole = [[0] * (width - len(p)) + p + tail for p, tail in zip(prompts, expected, strict=True)]
-    tree_drafters = [RandomTreeDrafter(text, seed, VOCABULARY) for seed, text in enumerate(whole)]
-    recorders = [RecordingDrafter(tree_drafters[0]), RecordingDrafter(ProbingDrafter(tree_drafters[1], whole[1], 1, VOCABULARY)), RecordingDrafter(tree_drafters[2])]
-    assert engine_of(model).sharing
+    tree_drafters = [RandomTreeDrafter(text, seed, VOCAB_SIZE) for seed, text in enumerate(whole)]
+    recorders = [RecordingDrafter(tree_drafters[0]), RecordingDrafter(ProbingDrafter(tree_drafters[1], whole[1], 1, VOCAB_SIZE)), RecordingDrafter(tree_drafters[2])]
+    assert engine_of(model).batch_mode
     output = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
     assert isinstance(output, Tensor)
     assert output[:, width:].tolist() == expected
@@ -103,8 +103,8 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
 def test_a_padded_prompt_is_read_beside_another_one_as_alone(family: str, padding: int) -> None:
     model, (other, prompt, _) = model_of(family), texts()
     engine = engine_of(model)
-    feeds = [Feed(engine.sequence(), other), Feed(engine.sequence(padding=padding), [0] * padding + prompt)]
-    assert engine.sharing
+    feeds = [SequenceInput(engine.sequence(), other), SequenceInput(engine.sequence(padding=padding), [0] * padding + prompt)]
+    assert engine.batch_mode
     with torch.no_grad():
         found = [logits.tensor()[-1] for logits in engine.forward(feeds)]
         truth = [model(torch.tensor([text])).logits[0, -1] for text in (other, prompt)]
@@ -129,7 +129,7 @@ def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> 
     batch = batch_of(model, size)
     running: list[Any] = []
     for prompt, tail in zip(prompts, expected, strict=True):
-        drafter = partial(RandomTreeDrafter, prompt + tail, 3, VOCABULARY)
+        drafter = partial(RandomTreeDrafter, prompt + tail, 3, VOCAB_SIZE)
         running.append(batch.add(text_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
     said = {}
     for place in (3, 0, 4, 1, 2):  # in whatever order they are read
@@ -253,18 +253,18 @@ def test_a_model_that_cannot_share_forwards_decodes_its_texts_one_by_one(family:
     if family == "bloom":
         from transformers import BloomConfig, BloomForCausalLM
 
-        model: Any = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)).eval()
+        model: Any = BloomForCausalLM(BloomConfig(vocab_size=VOCAB_SIZE, hidden_size=32, n_layer=2, n_head=4)).eval()
     else:
         from transformers import Mamba2Config, Mamba2ForCausalLM
 
         model = Mamba2ForCausalLM(
             Mamba2Config(
-                vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8,
+                vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8,
                 n_groups=1, chunk_size=8,
             )
         ).eval()  # fmt: skip
     prompts = texts((12, 12))
-    assert not engine_of(model).sharing
+    assert not engine_of(model).batch_mode
     output = generate(model, torch.tensor(prompts), **SETTINGS)
     assert isinstance(output, Tensor)
     assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]

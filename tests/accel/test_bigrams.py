@@ -8,18 +8,18 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.text_generation import TextGeneration
-from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RecyclingTable, SuffixMatch
-from antiphon.accel.drafting.drafters.recycling_table import Bigrams, K, recycling_table_of
 from antiphon.accel.drafting.cost_model import StepCost
+from antiphon.accel.drafting.drafters import Blend, Nothing, Recycling, RecyclingTable, SuffixMatch
+from antiphon.accel.drafting.drafters.recycling_table import TOP_K, Bigrams, recycling_table_of
 from antiphon.accel.engines.torch import bigrams
-from antiphon.accel.engines.torch.bigrams import BELIEVED, FIRST, Forward, ask, find
+from antiphon.accel.engines.torch.bigrams import DISCOUNT, FIRST, Forward, compute_bigrams, load_or_compute_bigrams
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate, stream
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 
@@ -56,16 +56,16 @@ def test_they_are_what_the_model_says_after_each_token_alone(family: str) -> Non
     assert traits_of(model).level == "tree"
     found = bigrams_of(model)
     assert found is not None
-    assert found.tokens.shape == found.chances.shape == (VOCABULARY, K)
+    assert found.tokens.shape == found.chances.shape == (VOCAB_SIZE, TOP_K)
     start = model.config.get_text_config().bos_token_id or 0
-    for token in (0, 1, FIRST, FIRST + 1, VOCABULARY - 1):
+    for token in (0, 1, FIRST, FIRST + 1, VOCAB_SIZE - 1):
         with torch.no_grad():
             logits = model(torch.tensor([[start, token]])).logits[0, -1]
-        assert next(iter(found.after(token))) == int(logits.argmax())
-        shares = logits.softmax(-1)[list(found.after(token))]
-        assert np.all(np.array(list(found.after(token).values())) >= BELIEVED * shares.numpy() - 1e-4)
+        assert next(iter(found.lookup(token))) == int(logits.argmax())
+        shares = logits.softmax(-1)[list(found.lookup(token))]
+        assert np.all(np.array(list(found.lookup(token).values())) >= DISCOUNT * shares.numpy() - 1e-4)
     assert np.all(found.chances.sum(1) < 1)
-    assert found.after(VOCABULARY) == found.after(-1) == {}
+    assert found.lookup(VOCAB_SIZE) == found.lookup(-1) == {}
 
 
 def test_they_are_asked_for_once_and_kept_for_other_processes() -> None:
@@ -84,26 +84,26 @@ def test_they_are_asked_for_once_and_kept_for_other_processes() -> None:
 @pytest.mark.parametrize("content", [b"", b"no tensors", None])
 def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> None:
     model, same = tiny_model(seed=5), tiny_model(seed=5)
-    expected = find(model, forwards_of(model), tmp_path)
+    expected = load_or_compute_bigrams(model, forwards_of(model), tmp_path)
     [file] = tmp_path.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    found = find(same, forwards_of(same), tmp_path)
+    found = load_or_compute_bigrams(same, forwards_of(same), tmp_path)
     assert expected is not None
     assert found is not None
     assert np.array_equal(found.tokens, expected.tokens)
-    assert bigrams._read(file, VOCABULARY) is not None
+    assert bigrams._read(file, VOCAB_SIZE) is not None
 
 
 @pytest.mark.parametrize(
     ("tokens", "chances"),
     [
-        (np.full((3, K), VOCABULARY), np.full((3, K), 0.1)),
-        (np.full((3, K), -1), np.full((3, K), 0.1)),
-        (np.zeros((3, K)), np.full((3, K), 1.1)),
-        (np.zeros((3, K)), np.full((3, K), np.nan)),
-        (np.zeros((3, K)), np.full((2, K), 0.1)),
-        (np.zeros((3, K + 1)), np.full((3, K + 1), 0.1)),
-        (np.zeros((0, K)), np.zeros((0, K))),
+        (np.full((3, TOP_K), VOCAB_SIZE), np.full((3, TOP_K), 0.1)),
+        (np.full((3, TOP_K), -1), np.full((3, TOP_K), 0.1)),
+        (np.zeros((3, TOP_K)), np.full((3, TOP_K), 1.1)),
+        (np.zeros((3, TOP_K)), np.full((3, TOP_K), np.nan)),
+        (np.zeros((3, TOP_K)), np.full((2, TOP_K), 0.1)),
+        (np.zeros((3, TOP_K + 1)), np.full((3, TOP_K + 1), 0.1)),
+        (np.zeros((0, TOP_K)), np.zeros((0, TOP_K))),
         (np.zeros(()), np.zeros(())),
     ],
     ids=["beyond", "below", "sure", "no number", "lengths", "width", "empty", "number"],
@@ -111,24 +111,24 @@ def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> 
 def test_a_file_that_could_not_have_been_written_is_not_believed(tokens: Any, chances: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     save_file({"tokens": tokens.astype(np.int32), "chances": chances.astype(np.float32)}, file)
-    assert bigrams._read(file, VOCABULARY) is None
-    save_file({"tokens": np.zeros((3, K), np.int32), "chances": np.zeros((3, K), np.float32)}, file)
-    assert bigrams._read(file, VOCABULARY) is not None
+    assert bigrams._read(file, VOCAB_SIZE) is None
+    save_file({"tokens": np.zeros((3, TOP_K), np.int32), "chances": np.zeros((3, TOP_K), np.float32)}, file)
+    assert bigrams._read(file, VOCAB_SIZE) is not None
 
 
-@pytest.mark.parametrize("start", [VOCABULARY, -1, None])
+@pytest.mark.parametrize("start", [VOCAB_SIZE, -1, None])
 def test_a_model_without_a_token_that_begins_texts_is_asked_all_the_same(start: int | None) -> None:
     model = tiny_model(seed=8, bos_token_id=start)
     found = bigrams_of(model)
     assert found is not None
-    assert len(found.tokens) == VOCABULARY
+    assert len(found.tokens) == VOCAB_SIZE
 
 
 def test_chances_leave_room_where_the_best_tokens_share_a_column() -> None:
     model: Any = tiny_model(seed=9, vocab_size=1024)
     with torch.no_grad():
         model.lm_head.weight.zero_()[::16] = 1.0  # tokens 0, 16, 32, ... are equally good, in one column of sixteen
-    assert np.all(ask(model, forwards_of(model)).chances.sum(1) <= BELIEVED + 1e-4)
+    assert np.all(compute_bigrams(model, forwards_of(model)).chances.sum(1) <= DISCOUNT + 1e-4)
 
 
 def test_a_model_that_cannot_be_asked_is_decoded_without_them() -> None:
@@ -159,15 +159,15 @@ def test_a_drafter_that_goes_to_another_model_takes_nothing_along() -> None:
 def test_where_no_file_can_be_written_they_are_done_with_for_this_process(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     model = tiny_model(seed=5)
-    assert find(model, forwards_of(model), tmp_path / "file") is not None
+    assert load_or_compute_bigrams(model, forwards_of(model), tmp_path / "file") is not None
 
 
 @torch.no_grad()
 def test_when_time_is_up_the_frequent_tokens_have_been_asked() -> None:
     model = tiny_model()
-    found = ask(model, forwards_of(model), seconds=0.0)
+    found = compute_bigrams(model, forwards_of(model), seconds=0.0)
     assert len(found.tokens) == FIRST
-    assert found.after(FIRST) == {}
+    assert found.lookup(FIRST) == {}
 
 
 def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked() -> None:
@@ -176,15 +176,15 @@ def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked() -> None:
 
 
 def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
-    prior = Bigrams(np.arange(5 * K, dtype=np.int32).reshape(5, K), np.full((5, K), 0.1, dtype=np.float32))
+    prior = Bigrams(np.arange(5 * TOP_K, dtype=np.int32).reshape(5, TOP_K), np.full((5, TOP_K), 0.1, dtype=np.float32))
     table = RecyclingTable()
     table.prior = prior
-    assert list(table.after(9, 3)) == list(range(3 * K, 4 * K))
-    table.learn((9, 3), draft=Nothing().propose((), 0), logits=TorchLogits(torch.eye(1, 40)))
-    assert list(table.after(9, 3)) != list(range(3 * K, 4 * K))
-    assert table.after(9, 5) == {}
+    assert list(table.lookup(9, 3)) == list(range(3 * TOP_K, 4 * TOP_K))
+    table.update((9, 3), draft=Nothing().propose((), 0), logits=TorchLogits(torch.eye(1, 40)))
+    assert list(table.lookup(9, 3)) != list(range(3 * TOP_K, 4 * TOP_K))
+    assert table.lookup(9, 5) == {}
     table.clear()
-    assert list(table.after(9, 3)) == list(range(3 * K, 4 * K))
+    assert list(table.lookup(9, 3)) == list(range(3 * TOP_K, 4 * TOP_K))
 
 
 def test_every_drafter_with_a_table_is_given_them() -> None:
@@ -205,8 +205,8 @@ def test_they_save_forwards_and_change_no_text() -> None:
     for is_known in (True, False):
         request = prepare(model, PROMPT, **options)
         drafting = DecodingOptions(num_draft_tokens=8)
-        generation = engine_of(model).lock.run(lambda: TextGeneration(request, options=drafting))  # noqa: B023
-        table = recycling_table_of(generation.text.drafter)
+        generation = engine_of(model).lock.run(lambda: Generation(request, options=drafting))  # noqa: B023
+        table = recycling_table_of(generation.running.drafter)
         assert table is not None
         assert table.prior is bigrams_of(model)
         if not is_known:

@@ -1,4 +1,4 @@
-"""Laws of the parts that hold no model, for any input: the walk, trimming, merging, masks and stops."""
+"""Laws of the parts that hold no model, for any input: the verify, trimming, merging, masks and stops."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
-from antiphon.accel.decoding.stopping import Stop
-from antiphon.accel.decoding.transcript import Transcript
-from antiphon.accel.drafting.draft import ROOT, Draft, likeliest_chain, merge, trim
-from antiphon.accel.drafting.tree import AttentionSpan, plant
-from antiphon.accel.drafting.verify import walk
-from antiphon.accel.engines.torch.masks import mask
+from antiphon.accel.decoding.output import RequestOutput, TokenHistory
+from antiphon.accel.drafting.draft import ROOT, Draft, merge, most_likely_chain, trim
+from antiphon.accel.drafting.tree import AttentionSpan, build_tree
+from antiphon.accel.drafting.verify import verify
+from antiphon.accel.engines.torch.masks import attention_mask
 from tests.accel.oracles import spelled
 from tests.accel.test_tree import seen
 
@@ -48,7 +47,7 @@ def test_the_walk_emits_the_longest_drafted_beginning_of_the_text_and_one_token_
         said.append(token)
         return len(said) == end
 
-    accepted = walk(draft, lambda row: text[len(said)], commit)
+    accepted = verify(draft, lambda row: text[len(said)], commit)
     drafted = paths(draft) | {()}
     longest = max(length for length in range(len(text) + 1) if tuple(text[:length]) in drafted)
     assert list(accepted.tokens) == said == text[: min(longest + 1, end)]
@@ -80,7 +79,7 @@ def test_merging_is_associative_and_makes_siblings_distinct(one: Draft, two: Dra
 @many
 @given(drafts())
 def test_the_likeliest_chain_is_a_path_of_the_draft_down_to_a_leaf(draft: Draft) -> None:
-    chosen = likeliest_chain(draft)
+    chosen = most_likely_chain(draft)
     assert chosen.parents == tuple(range(-1, len(chosen) - 1))
     assert chosen.tokens in paths(draft) | {()}
     assert not any(len(path) > len(chosen) and path[: len(chosen)] == chosen.tokens for path in paths(draft))
@@ -99,8 +98,8 @@ def test_masks_are_what_their_definition_says(
     draft: Draft, reach: AttentionSpan, pending: int, length: int, data: st.DataObject
 ) -> None:
     offset, padding = data.draw(st.integers(0, length)), data.draw(st.integers(0, length))
-    tree = plant(pending, draft.parents)
-    sees = mask(tree, reach, length=length, offset=offset, padding=padding)
+    tree = build_tree(pending, draft.parents)
+    sees = attention_mask(tree, reach, length=length, offset=offset, padding=padding)
     for row in range(pending + len(draft)):
         expected = seen(tree, reach, row, length=length, offset=offset, padding=padding)
         assert set(sees[row].nonzero().flatten().tolist()) == expected
@@ -124,15 +123,15 @@ def test_a_text_stops_at_the_first_token_that_any_rule_ends_and_says_which_kind(
     criteria = StoppingCriteriaList([MaxLengthCriteria(limit), Rule(lambda ids: sum(ids) % modulus == modulus - 1)])
     if ends:
         criteria.append(EosTokenCriteria(ends))
-    stop = Stop(Transcript(torch.tensor([[1]])), criteria, lambda: None)
+    stop = RequestOutput(TokenHistory(torch.tensor([[1]])), criteria, lambda: None)
     said: list[int] = []
     for token in text:
         said.append(token)
         ended = token in ends or (1 + sum(said)) % modulus == modulus - 1
         is_full = 1 + len(said) >= limit
-        assert stop.room == limit - len(said)
+        assert stop.remaining_tokens == limit - len(said)
         assert stop.commit(token) == (ended or is_full)
         assert stop.finish == ("stop" if ended else "length" if is_full else None)
         if stop.finish:
             break
-    assert stop.transcript.tokens == [1, *said]
+    assert stop.history.tokens == [1, *said]

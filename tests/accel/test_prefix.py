@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, PrefixCache, Summary, summarize
+from antiphon.accel.decoding.generation import Generation
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.request import prepare
-from antiphon.accel.decoding.text_generation import TextGeneration
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.testing.drafters import RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
 CROPS = ("llama", "qwen3", "phi3", "gpt2")
@@ -46,11 +46,11 @@ def decoded(
     request = prepare(
         model, prompt, past_key_values=prefix.take(model, prompt), max_new_tokens=14, eos_token_id=None, do_sample=False
     )
-    recorder = RecordingDrafter(drafter or RandomTreeDrafter(plain(family, tuple(prompt)), seed=1, vocabulary=VOCABULARY))
+    recorder = RecordingDrafter(drafter or RandomTreeDrafter(plain(family, tuple(prompt)), seed=1, vocab_size=VOCAB_SIZE))
     options = DecodingOptions(drafter=lambda: recorder, num_draft_tokens=32)
-    generation = engine_of(model).lock.run(lambda: TextGeneration(request, options=options))
-    summary = summarize(prefix.keeping(generation, generation.steps()))
-    text = generation.transcript.tokens
+    generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
+    summary = summarize(prefix.keep_after(generation, generation.steps()))
+    text = generation.history.tokens
     assert text == plain(family, tuple(prompt))
     expect_plain_logits(model, text, recorder.records)
     return text, summary

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TopKLogitsWarper
 
-from antiphon.accel.decoding.sampling import Chooser
-from antiphon.accel.decoding.transcript import Transcript
+from antiphon.accel.decoding.output import TokenHistory
+from antiphon.accel.decoding.sampling import Sampler
 from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, chain, merge, trim
 from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.torch.engine import traits_of
@@ -20,7 +20,7 @@ from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 from tests.accel.oracles import plain_logits, spelled
 from tests.chi_square import p_value
 
@@ -190,8 +190,8 @@ def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counte
     seen: Counter[Text] = Counter()
     generator = torch.Generator().manual_seed(20)
     for _ in range(DRAWS):
-        transcript = Transcript(torch.tensor([prompt]))
-        chooser = Chooser(transcript, LogitsProcessorList([TopKLogitsWarper(4)]), sample=True, generator=generator)
+        transcript = TokenHistory(torch.tensor([prompt]))
+        chooser = Sampler(transcript, LogitsProcessorList([TopKLogitsWarper(4)]), sample=True, generator=generator)
         said: list[int] = []
         scheme(draft, chooser.over(TorchLogits(logits)), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
         seen[tuple(said)] += 1
@@ -230,7 +230,7 @@ def test_the_same_seed_draws_the_same_text_with_and_without_drafts(temperature: 
         model,
         PROMPT,
         num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+        drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
         on_step=lambda step: accepted.append(step.accepted),
         eos_token_id=None,
         **options,

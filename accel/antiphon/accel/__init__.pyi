@@ -1,7 +1,7 @@
 from .certify import Certificate as Certificate
-from .decoding.choice import Choice as Choice
-from .decoding.choice import choose_drafter as choose_drafter
-from .decoding.prefix import PrefixCache as PrefixCache
+from .decoding.drafter_choice import DrafterChoice as DrafterChoice
+from .decoding.drafter_choice import choose_drafter as choose_drafter
+from .decoding.prefix_cache import PrefixCache as PrefixCache
 from .decoding.stats import Step as Step
 from .decoding.stats import Summary as Summary
 from .decoding.stats import summarize as summarize
@@ -11,9 +11,8 @@ from .drafting.draft import Accepted as Accepted
 from .drafting.draft import Draft as Draft
 from .drafting.draft import Drafter as Drafter
 from .drafting.draft import DrafterFactory as DrafterFactory
-from .engines.torch.engine import prepack as prepack
 from .engines.torch.engine import traits_of as traits_of
-from .engines.torch.growing import GrowingCache as GrowingCache
+from .engines.torch.growing_cache import GrowingCache as GrowingCache
 from .engines.torch.traits import Traits as Traits
 from .generate import Decoder as Decoder
 from .generate import stream as stream

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from antiphon.accel.engines.torch.attention import HALF
-from antiphon.accel.engines.torch.traits import declared
+from antiphon.accel.engines.torch.attention import HALF_DTYPES
+from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.text.completion import Completion
 
 HALF_ULPS = 2.0
@@ -134,7 +134,7 @@ def certify(
         regrets=tuple(regrets),
         prompt_tokens=prompt_length,
         dtype=str(dtype).removeprefix("torch."),
-        allowed=(HALF_ULPS if dtype in HALF else SINGLE_ULPS) if ulps is None else ulps,
+        allowed=(HALF_ULPS if dtype in HALF_DTYPES else SINGLE_ULPS) if ulps is None else ulps,
     )
 
 
@@ -170,7 +170,7 @@ def _whole_mask(attention_mask: Tensor | None, ids: Tensor) -> Tensor:
 
 def _stretches(model: PreTrainedModel, first: int, length: int, padding: int) -> Iterator[tuple[int, int]]:
     """Where rotary frequencies switch once, what came before is computed by itself: ``first`` to ``last`` - 1."""
-    rope = declared(model).rope
+    rope = declared_traits(model).rope
     if rope is None or length <= padding + rope.position:
         yield first, length
         return

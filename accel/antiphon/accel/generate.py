@@ -1,4 +1,4 @@
-"""The seam with transformers: `model.generate(custom_generate=Decoder(), references=[...])`, whole or as a stream."""
+"""Decoding through transformers' own interface: `model.generate(custom_generate=Decoder(), references=[...])`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, take_options
-from antiphon.accel.decoding.request import Reference, Request, prepare, refuse
-from antiphon.accel.decoding.split import share_out, split
+from antiphon.accel.decoding.batched_request import merge_outputs, references_per_sequence, split_batch
+from antiphon.accel.decoding.generation import Generation, decode_together
+from antiphon.accel.decoding.options import DecodingKeywords, DecodingOptions, pop_options
+from antiphon.accel.decoding.request import Reference, Request, check_supported, prepare
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.decoding.text_generation import TextGeneration, joined, steps_of
 from antiphon.accel.engines.torch.engine import engine_of
 
 
 class Decoder:
-    """Drafted, exact decoding for `model.generate(**inputs, custom_generate=decoder, references=[...])`.
+    """Speculative decoding for `model.generate(**inputs, custom_generate=decoder, references=[...])`.
 
-    The output is what `generate` would have returned without it (see `generate` for streamers and stop strings, which
-    transformers does not hand on to callables). ``tokenizer`` is needed where references are texts, and ``on_step`` is
-    told of every forward. The other arguments are those of `DecodingOptions`.
+    The output is what `generate` returns without it. Transformers does not pass streamers and stop strings on to a
+    custom decoding function; use `generate` of this module for them.
+
+    Args:
+        tokenizer: needed if references are texts.
+        on_step: called with every step.
+        **options: the fields of `DecodingOptions`.
     """
 
     def __init__(
@@ -54,9 +58,9 @@ class Decoder:
         references: Sequence[Any] = (),
         **arguments: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Called by `generate` with what it has prepared."""
+        """Decode a request that `generate` has prepared and passes here."""
         request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
-        refuse(request)
+        check_supported(request)
         return _finish(request, references, self.tokenizer, self.on_step, self.options)
 
 
@@ -70,22 +74,28 @@ def stream(
     generator: torch.Generator | None = None,
     **arguments: Any,
 ) -> Iterator[Step]:
-    """Decode lazily: one Step per forward, its ``tokens`` as plain ids; closing the iterator stops generating.
+    """Yield one Step per forward pass with the emitted token ids; closing the iterator stops generating.
 
-    Takes what `model.generate` takes (sampling parameters, processors, criteria, cache, ...) and `DecodingOptions`. A
-    ``generator`` draws from its own stream of random numbers instead of torch's global one. The last step says why it
-    ``finish``-ed.
+    Args:
+        model: the causal model.
+        input_ids: token ids of one prompt, as a list or of shape (1, length).
+        references: texts, or token ids, that the output may repeat.
+        tokenizer: needed if references are texts, and for stop strings.
+        stop_strings: texts after which generation stops.
+        generator: source of random numbers; None: torch's global one.
+        **arguments: what `model.generate` takes (sampling parameters, processors, criteria, cache, ...), and the fields
+            of `DecodingOptions`.
 
     Raises:
-        ValueError: an option that this decoder does not offer (beams, no cache, embeddings, batches), named; or the
+        ValueError: an option is not supported (beams, no cache, embeddings, batches); the message names it. Or the
             model cannot be decoded deterministically.
     """
-    options = take_options(arguments)
+    options = pop_options(arguments)
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
     if len(request.input_ids) > 1:
         raise ValueError(f"A stream is of one text, and these are {len(request.input_ids)}; use `generate`.")
     lock = engine_of(model).lock
-    return lock.take(lambda: TextGeneration(request, references, tokenizer, generator, options)).steps()
+    return lock.run(lambda: Generation(request, references, tokenizer, generator, options)).steps()
 
 
 def generate(
@@ -99,17 +109,26 @@ def generate(
     on_step: Callable[[Step], None] | None = None,
     **arguments: Any,
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """`model.generate` with drafts: the same arguments and `DecodingOptions`, the same output, fewer forwards.
+    """Generate like `model.generate`: the same arguments and the same output, with fewer forward passes.
 
-    Other than `custom_generate`, it carries ``streamer`` (the prompt first, then token by token) and ``stop_strings``
-    with their ``tokenizer``. Deterministically, the texts of a batch are decoded one by one; compiled steps are for a
-    text alone.
+    A batch, padded on the left, shares its forward passes, except in deterministic decoding and with compiled steps.
+    Its sequences end at different steps, so each gets its own copies of processors and criteria; samples have the same
+    distribution as those of `model.generate` but use its random numbers in another order.
 
-    A batch of texts, padded on the left, shares its forwards; ``references`` is then one list for each text. Texts end
-    at different steps, so processors and criteria are asked text by text, each with copies of its own; samples follow
-    the same law as those of `model.generate`, but use its random numbers in another order.
+    Args:
+        model: the causal model.
+        input_ids: token ids of the prompts, shape (batch, length), or of one prompt as a list.
+        references: texts, or token ids, that the output may repeat; one list for each prompt of a batch.
+        streamer: gets the prompt first, then token by token.
+        tokenizer: needed if references are texts, and for stop strings.
+        stop_strings: texts after which generation stops.
+        on_step: called with every step.
+        **arguments: everything else that `model.generate` takes, and the fields of `DecodingOptions`.
+
+    Raises:
+        ValueError: an option is not supported; the message names it.
     """
-    options = take_options(arguments)
+    options = pop_options(arguments)
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)
     if streamer is None:
         return _finish(request, references, tokenizer, on_step, options)
@@ -135,17 +154,17 @@ def _finish(
     on_step: Callable[[Step], None] | None,
     options: DecodingOptions,
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """Decode every text of a request to its end: together where the model can share forwards, else one by one."""
-    shares = share_out(references, request)
+    """Decode all sequences of a request, together if the model can share forward passes, else one by one."""
+    shares = references_per_sequence(references, request)
     engine = engine_of(request.model)
 
-    def begin() -> list[TextGeneration]:
-        parts = zip(split(request), shares, strict=True)
-        return [TextGeneration(part, own, tokenizer, None, options) for part, own in parts]
+    def begin() -> list[Generation]:
+        parts = zip(split_batch(request), shares, strict=True)
+        return [Generation(part, own, tokenizer, None, options) for part, own in parts]
 
-    generations = engine.lock.take(begin)
-    for steps in steps_of(generations):
+    generations = engine.lock.run(begin)
+    for steps in decode_together(generations):
         for step in steps:
             if on_step is not None:
                 on_step(step)
-    return generations[0].output() if len(generations) == 1 else joined(generations)
+    return generations[0].output() if len(generations) == 1 else merge_outputs(generations)

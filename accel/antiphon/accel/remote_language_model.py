@@ -11,10 +11,10 @@ from os import environ
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
-from antiphon.accel.remote.body import body_of, with_references
 from antiphon.accel.remote.client import Client
 from antiphon.accel.remote.errors import RemoteError
-from antiphon.accel.remote.server import Server, find, has_plug_in
+from antiphon.accel.remote.request_body import add_references, build_body
+from antiphon.accel.remote.server import ServedModel, find_model, has_plugin
 from antiphon.accel.remote.stream import RemoteStream
 from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.messages import (
@@ -23,14 +23,14 @@ from antiphon.accel.text.messages import (
     Message,
     PromptInput,
     TokenizedPrompt,
-    prompt_tokens,
+    encode_prompt,
 )
-from antiphon.accel.text.parameters import Parameters, Settings, check, texts
+from antiphon.accel.text.parameters import Parameters, Settings, check, check_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antiphon.accel.decoding.prefix import PrefixCache
+    from antiphon.accel.decoding.prefix_cache import PrefixCache
 
 __all__ = ["RemoteError", "RemoteLanguageModel", "RemoteStream"]
 
@@ -85,18 +85,18 @@ class RemoteLanguageModel:
         self._takes_references: bool | None = None
 
     @cached_property
-    def server(self) -> Server:
+    def server(self) -> ServedModel:
         """What the server says of itself and the model, asked when first needed and kept.
 
         Raises:
             RemoteError: it cannot be reached, rejects the key, or has no such model.
         """
-        return find(self.client, self._model)
+        return find_model(self.client, self._model)
 
     @property
     def name(self) -> str:
         """The model's name, as the server has it."""
-        return self._model or self.server.model
+        return self._model or self.server.name
 
     @property
     def context_window(self) -> int | None:
@@ -176,7 +176,7 @@ class RemoteLanguageModel:
 
     def _count(self, prompt: Content) -> int:
         if self.tokenizer is not None:
-            return len(prompt_tokens(prompt, self.tokenizer))
+            return len(encode_prompt(prompt, self.tokenizer))
         if self.server.kind == "vllm" and self._counts:
             try:
                 return int(self.client.post("/../tokenize", self._to_count(prompt))["count"])
@@ -185,7 +185,7 @@ class RemoteLanguageModel:
         return len(str(_texts(prompt)).encode()) // BYTES
 
     def _to_count(self, prompt: Content) -> dict[str, Any]:
-        named = {"model": self.server.model}
+        named = {"model": self.server.name}
         if isinstance(prompt, str):
             return named | {"prompt": prompt}
         conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
@@ -193,23 +193,24 @@ class RemoteLanguageModel:
         return named | {"messages": [dict(message) for message in conversation.messages]} | tools
 
     def _stream(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> RemoteStream:
-        sources = texts("references", references)
+        sources = check_texts("references", references)
         begin = partial(self._begin, prompt, sources, settings)
-        return RemoteStream(self.client, begin, chosen=(settings.temperature, settings.repetition_penalty))
+        chosen = {"temperature": settings.temperature, "repetition_penalty": settings.repetition_penalty}
+        return RemoteStream(self.client, begin, **chosen)
 
     def _begin(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> Any:
         with self._asking:
             server = self.server
             is_drafted = bool(references) and self._drafts()
-        path, body = body_of(_content(prompt), settings, server)
-        return self.client.stream(path, with_references(body, references, server) if is_drafted else body)
+        path, body = build_body(_content(prompt), settings, server)
+        return self.client.stream(path, add_references(body, references, server) if is_drafted else body)
 
     def _drafts(self) -> bool:
         """Whether the server drafts from references; where it does not, that is said once."""
         if self._takes_references is None:
             kind = self.server.kind
             self._takes_references = kind == "antiphon" or (
-                kind == "vllm" and has_plug_in(self.client, self.server.model)
+                kind == "vllm" and has_plugin(self.client, self.server.name)
             )
             if not self._takes_references:
                 warnings.warn(

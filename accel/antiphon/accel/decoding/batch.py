@@ -1,53 +1,61 @@
-"""Several texts that one thread decodes together, so many at a time. Knows neither models nor drafts."""
+"""Several requests that one thread decodes together, a limited number at a time. Independent of models and drafts."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from antiphon.accel.decoding.loop import Loop
-from antiphon.accel.decoding.running_text import Text
+from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.scheduler import Scheduler
 from antiphon.accel.decoding.stats import Step
 
 
 class Batch:
-    """Decodes up to ``size`` texts at once; when one ends, the next one that waits begins.
+    """Decodes up to ``size`` requests at once; when one finishes, the next waiting one starts.
 
-    Each text is drafted for, verified and ended by itself, so it says what it would say alone; only the forwards are
-    shared, and with them the seconds of its steps.
+    Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
+    forward passes are shared, and with them the seconds of its steps.
+
+    Args:
+        scheduler: runs the forward passes.
+        size: maximum number of requests that are decoded at the same time.
 
     Raises:
         ValueError: ``size`` is below 1.
     """
 
-    def __init__(self, loop: Loop, *, size: int = 8) -> None:
+    def __init__(self, scheduler: Scheduler, *, size: int = 8) -> None:
         if size < 1:
             raise ValueError(f"The batch size is {size}; it must be at least 1.")
         self.size = size
-        self._loop = loop
-        self._waiting: deque[Text] = deque()
-        self._active: list[Text] = []
-        self._steps: dict[Text, deque[Step | Exception]] = {}
-        self._at_end: dict[Text, Callable[[], object]] = {}
+        self._scheduler = scheduler
+        self._waiting: deque[RunningRequest] = deque()
+        self._active: list[RunningRequest] = []
+        self._steps: dict[RunningRequest, deque[Step | Exception]] = {}
+        self._on_end: dict[RunningRequest, Callable[[], object]] = {}
 
     @property
-    def active(self) -> Sequence[Text]:
-        """The texts that are being decoded now."""
+    def active(self) -> Sequence[RunningRequest]:
+        """The requests that are being decoded now."""
         return tuple(self._active)
 
-    def add(self, text: Text, at_end: Callable[[], object] | None = None) -> Iterator[Step]:
-        """The steps of one more text. Asking for one runs forwards for all; dropping the iterator ends the text.
+    def add(self, request: RunningRequest, on_end: Callable[[], object] | None = None) -> Iterator[Step]:
+        """Add a request and return its steps.
 
-        ``at_end`` is called when the text has ended, though nobody may have read its last steps yet.
+        Reading a step runs forward passes for all active requests; closing the iterator drops the request.
+
+        Args:
+            request: the request to decode.
+            on_end: called when it has finished, even if its last steps have not been read yet.
         """
-        self._waiting.append(text)
-        self._steps[text] = deque()
-        if at_end is not None:
-            self._at_end[text] = at_end
-        return self._of(text)
+        self._waiting.append(request)
+        self._steps[request] = deque()
+        if on_end is not None:
+            self._on_end[request] = on_end
+        return self._steps_of(request)
 
-    def _of(self, text: Text) -> Iterator[Step]:
-        steps = self._steps[text]
+    def _steps_of(self, request: RunningRequest) -> Iterator[Step]:
+        steps = self._steps[request]
         try:
             while True:
                 while not steps:
@@ -59,26 +67,23 @@ class Batch:
                 if step.finish:
                     return
         finally:
-            self._leave(text)
+            self._drop(request)
 
     def _advance(self) -> None:
-        """One more step of everybody, and the first one of those that can begin."""
+        """Start waiting requests as far as the size allows, and decode one step of every active one."""
         while self._waiting and len(self._active) < self.size:
             self._active.append(self._waiting.popleft())
-        texts = list(self._active)
-        for text, step in zip(texts, self._loop.advance(texts), strict=True):
-            self._steps[text].append(step)
+        requests = list(self._active)
+        for request, step in zip(requests, self._scheduler.advance(requests), strict=True):
+            self._steps[request].append(step)
             if isinstance(step, Exception) or step.finish:
-                self._active.remove(text)
-                self._at_end.pop(text, _nothing)()
+                self._active.remove(request)
+                if (on_end := self._on_end.pop(request, None)) is not None:
+                    on_end()
 
-    def _leave(self, text: Text) -> None:
-        """Free the place of a text that has ended, or that nobody reads any more."""
-        self._loop.leave(text)
-        for place in (self._active, self._waiting):
-            if text in place:
-                place.remove(text)
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
+    def _drop(self, request: RunningRequest) -> None:
+        """Free the place of a request that has finished or that is not read any more."""
+        self._scheduler.leave(request)
+        for requests in (self._active, self._waiting):
+            if request in requests:
+                requests.remove(request)

@@ -1,4 +1,4 @@
-"""How probable each token was to the model. Knows no text and no drafts."""
+"""Log-probabilities of emitted tokens. Independent of text and drafts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ from antiphon.accel.decoding.stats import Step
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, the natural logarithm of its probability, and those of the most probable tokens, best first."""
+    """The log-probability of one emitted token.
+
+    Attributes:
+        token: the token id.
+        logprob: natural logarithm of its probability.
+        top: the most likely tokens with their log-probabilities, best first.
+    """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
-def noting_logprobs(
-    steps: Iterator[Step], logits: list[Tensor], count: int, found: list[TokenLogprob]
+def collect_logprobs(
+    steps: Iterator[Step], logits: list[Tensor], count: int, logprobs: list[TokenLogprob]
 ) -> Iterator[Step]:
-    """The same steps; ``found`` gets one entry for each token, from the logits that it was chosen from.
+    """Yield the same steps and append the log-probability of each emitted token to ``logprobs``.
 
-    ``logits`` are those of the step, each of shape (1, vocab), and are let go of when they are read.
+    Args:
+        steps: the steps of one request.
+        logits: raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.
+        count: number of most likely tokens to report for each token.
+        logprobs: list that is filled.
     """
     for step in steps:
-        found += [_logprob(*pair, count) for pair in zip(step.tokens, logits, strict=False)]
+        logprobs += [_logprob(*pair, count) for pair in zip(step.tokens, logits, strict=False)]
         logits.clear()
         yield step
 

@@ -1,19 +1,25 @@
-"""How a request is decoded: drafter, rows, determinism, compiled steps. Knows no model, and nothing of sampling."""
+"""How a request is decoded: drafter, draft tokens, determinism, compiled steps, engine. Independent of sampling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict, cast
 
-from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.cost_model import StepCost
-from antiphon.accel.engines.selection import EngineChoice, EngineName, WeightsName, parse_engine_name, parse_weights_name
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.engines.selection import (
+    EngineChoice,
+    EngineName,
+    WeightsName,
+    parse_engine_name,
+    parse_weights_name,
+)
 
-GRAIN = 8
-"""Forwards of a fixed number of rows have a multiple of so many."""
+ROW_MULTIPLE = 8
+"""Deterministic forward passes have a multiple of this many rows, unless a number is given."""
 
-DETERMINISTIC_ROWS = 32
-"""Rows of the largest draft where forwards have a fixed number of rows and nothing else is asked for."""
+DETERMINISTIC_DRAFT_TOKENS = 32
+"""Maximum number of draft tokens in deterministic decoding if ``num_draft_tokens`` is None."""
 
 
 class DecodingKeywords(TypedDict, total=False):
@@ -31,44 +37,36 @@ class DecodingKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
-    """How texts are decoded. Nothing of it changes a text, but for rounding in half precision.
+    """How requests are decoded. No option changes a text, except by rounding in half precision and by ``weights``.
 
-    ``drafter`` is a drafter's name, what makes a fresh one for each request, or "auto": the one that suits the model
-    where it runs (see `choose_drafter`).
-
-    ``num_draft_tokens`` fixes how many rows of a draft are verified at most. With None each step verifies those that pay, by what
-    forwards of this model cost and by what drafts have been worth: the model is measured once, in under two seconds,
-    and the figures are kept in the user's cache. So is its word after each frequent token alone, which drafts use where
-    nothing better is known, and for which it is asked once, for some three seconds.
-
-    In half precision, where one rounding decides between two tokens that are equally good, drafts can change which of
-    them is said (`certify` measures it). With ``deterministic`` they cannot: every forward after the prefill has the
-    same number of rows, 1 + ``num_draft_tokens`` (32) rounded up to a multiple of 8 (or the number that it is), and attends to
-    each of them by itself, which costs time. The model is given that attention for each forward alone.
-
-    ``compiled`` steps have fixed shapes and fixed memory: None takes them on a GPU, as CUDA graphs, where they have
-    been tried and are faster, False never, and True on any device, out of code that `torch.compile` has made.
-
-    With ``reproducible`` a repeated request gives the same text in half precision too: what is drafted and how many
-    rows are verified depend on the request alone, neither on the clock nor on what other requests have taught, and no
-    forward is shared with another text. It is cheaper than ``deterministic``, and promises less: the text may part
-    from plain decoding's where rounding decides, but always in the same way. (What was measured of the model, once,
-    is part of it: another machine may choose other rows.)
-
-    A ``cost`` stands for what forwards of the model cost, which is then neither measured nor corrected by the clock;
-    and drafts are calibrated anew for each request.
-
-    The ``engine`` runs the forwards: "torch", "openvino", or with "auto" the faster of the two where both say the same
-    (see `antiphon.accel.engines.selection.select_engine`). What OpenVINO does not offer runs on torch all the same: prompts
-    with left padding, a cache of the caller's, ``deterministic`` forwards, compiled steps, and BiTA.
-
-    With ``weights`` ("int8" or "int4", extra `int8`) OpenVINO runs another model: that of so many bits to a weight. It
-    has words of its own, which drafts change as little as any other model's; nothing of it is proven by `certify`, and
-    what OpenVINO does not offer is refused. It is never chosen by itself.
+    Attributes:
+        drafter: name of a drafter; what makes a new one for each request; or "auto", the best one for the model on
+            this machine (`choose_drafter`).
+        num_draft_tokens: maximum number of draft tokens to verify per step; None: as many as pay, by the measured cost
+            of forward passes and the acceptance rate so far. Measuring takes under two seconds per model, and about
+            three more for the model's most likely token after each frequent token; the user's cache keeps both.
+        deterministic: in half precision, where rounding decides between two equally likely tokens, drafts can change
+            which one is emitted (`certify` measures this). If True they cannot: every forward pass after the prefill
+            has the same number of rows, 1 + ``num_draft_tokens`` (32) rounded up to a multiple of 8, and computes the
+            attention of each row by itself, which costs time. A number sets the number of rows.
+        compiled: compiled steps have fixed shapes and fixed memory. None: on a GPU, as CUDA graphs, if they have been
+            tried and are faster; False: never; True: on any device, by `torch.compile`.
+        cost: cost of forward passes to assume; it is then neither measured nor corrected by the clock, and acceptance
+            rates are learned anew for each request. None: measured.
+        engine: "torch", "openvino", or "auto": the faster of the two if they agree
+            (`antiphon.accel.engines.selection.select_engine`). Torch also runs what OpenVINO does not offer: prompts
+            with left padding, a cache of the caller's, ``deterministic`` or compiled steps, and BiTA.
+        reproducible: a repeated request gives the same text in half precision too. Drafts and their number depend on
+            the request alone, neither on the clock nor on other requests, and no forward pass is shared. It is cheaper
+            than ``deterministic`` but a weaker promise: the text may differ from plain decoding where rounding decides,
+            always in the same way on one machine; another machine measures other costs.
+        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. It is another
+            model with its own texts, which drafts change as little as any other model's; `certify` does not apply to
+            it, and what OpenVINO does not offer is refused. None: the loaded weights.
 
     Raises:
-        ValueError: ``num_draft_tokens`` is negative, or with so many a draft does not fit into a deterministic forward; there is no
-            such engine, or there are no such weights; or weights are asked for beside what only torch has.
+        ValueError: ``num_draft_tokens`` is negative or does not fit into a deterministic forward pass; the engine or
+            the weights are unknown; or weights are combined with what only torch has.
     """
 
     drafter: str | DrafterFactory = "blend"
@@ -82,53 +80,49 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         parse_engine_name(self.engine)
-        if self.weights is not None and (parse_weights_name(self.weights), self.own_engine) != (self.weights, "openvino"):
+        drafts = self.num_draft_tokens
+        if self.weights is not None:
+            parse_weights_name(self.weights)
+            if self.engine_name != "openvino":
+                raise ValueError(
+                    f"weights is {self.weights!r}, which OpenVINO alone has; leave out what only torch does "
+                    "(deterministic, compiled), and take engine='openvino' or 'auto'."
+                )
+        if drafts is not None and (not isinstance(drafts, int) or drafts < 0):
             raise ValueError(
-                f"weights is {self.weights!r}, which OpenVINO alone has; leave out what only torch does "
-                "(deterministic, compiled), and take engine='openvino' or 'auto'."
+                f"num_draft_tokens is {drafts!r}; give 0 (plain decoding) or more, or None for as many as pay."
             )
-        if self.num_draft_tokens is not None and (
-            not isinstance(self.num_draft_tokens, int) or self.num_draft_tokens < 0
-        ):
+        if drafts is not None and not isinstance(self.deterministic, bool) and 0 < self.deterministic <= drafts:
             raise ValueError(
-                f"num_draft_tokens is {self.num_draft_tokens!r}; a draft has 0 rows (plain decoding) or more, or None: what pays."
-            )
-        if (
-            self.num_draft_tokens is not None
-            and not isinstance(self.deterministic, bool)
-            and 0 < self.deterministic <= self.num_draft_tokens
-        ):
-            raise ValueError(
-                f"deterministic is {self.deterministic}; a forward with {self.num_draft_tokens} draft rows has at least "
-                f"{self.num_draft_tokens + 1}."
+                f"deterministic is {self.deterministic}; a forward with {drafts} draft rows has at least {drafts + 1}."
             )
 
     @property
     def fixed_rows(self) -> int:
-        """How many rows every forward after the prefill has; 0 where that is left to the draft.
+        """Number of rows of every forward pass after the prefill; 0 if not deterministic.
 
-        ``True`` gives 1 + ``num_draft_tokens`` (32 where that is None), rounded up to a multiple of 8, a number gives itself: runs
-        with different ``num_draft_tokens`` are then comparable too.
+        True gives 1 + ``num_draft_tokens`` (32 if that is None), rounded up to a multiple of 8. A number gives itself,
+        so that runs with different ``num_draft_tokens`` can be compared.
         """
         if not isinstance(self.deterministic, bool):
             return self.deterministic
-        largest = DETERMINISTIC_ROWS if self.num_draft_tokens is None else self.num_draft_tokens
-        return -(-(1 + largest) // GRAIN) * GRAIN if self.deterministic else 0
+        largest = DETERMINISTIC_DRAFT_TOKENS if self.num_draft_tokens is None else self.num_draft_tokens
+        return -(-(1 + largest) // ROW_MULTIPLE) * ROW_MULTIPLE if self.deterministic else 0
 
     @property
-    def own_engine(self) -> EngineName:
-        """The engine that is asked for: torch, where forwards are asked for that only it has."""
+    def engine_name(self) -> EngineName:
+        """The engine to use: torch if another option needs it, else the one that was asked for."""
         if self.fixed_rows or self.compiled:
             return "torch"
         return "openvino" if self.weights is not None and self.engine == "auto" else self.engine
 
     @property
-    def runs_on(self) -> EngineChoice:
-        """The same, with the weights that are asked for."""
-        return self.own_engine if self.weights is None else cast(EngineChoice, f"openvino-{self.weights}")
+    def engine_choice(self) -> EngineChoice:
+        """The engine to use, with the weights that were asked for."""
+        return self.engine_name if self.weights is None else cast(EngineChoice, f"openvino-{self.weights}")
 
     def check_certifiable(self) -> None:
-        """Refuse weights of which nothing can be proven.
+        """Refuse weights that cannot be certified.
 
         Raises:
             ValueError: they are not those that were loaded.
@@ -140,26 +134,29 @@ class DecodingOptions:
             )
 
     @property
-    def draft_rows(self) -> int | None:
-        """How many rows a draft has at most; None: those that pay."""
+    def max_draft_rows(self) -> int | None:
+        """Maximum number of rows in a draft; None: as many as pay."""
         fixed = self.fixed_rows
-        return min(DETERMINISTIC_ROWS, fixed - 1) if fixed and self.num_draft_tokens is None else self.num_draft_tokens
+        is_open = fixed and self.num_draft_tokens is None
+        return min(DETERMINISTIC_DRAFT_TOKENS, fixed - 1) if is_open else self.num_draft_tokens
 
     @property
     def keywords(self) -> DecodingKeywords:
-        """The same as keyword arguments."""
+        """The options as keyword arguments."""
         return cast(DecodingKeywords, {field.name: getattr(self, field.name) for field in fields(self)})
 
     def with_num_draft_tokens(self, num_draft_tokens: int | None) -> DecodingOptions:
-        """The same with another number of rows, unless None is given."""
-        return (
-            self
-            if num_draft_tokens is None
-            else replace(self, num_draft_tokens=num_draft_tokens, deterministic=self.fixed_rows or False)
-        )
+        """Return the options with another number of draft tokens, in forward passes of the same number of rows.
+
+        Args:
+            num_draft_tokens: the number for one request; None: keep this one.
+        """
+        if num_draft_tokens is None:
+            return self
+        return replace(self, num_draft_tokens=num_draft_tokens, deterministic=self.fixed_rows or False)
 
 
-def take_options(arguments: dict[str, Any]) -> DecodingOptions:
-    """Take the options out of the arguments of a call that mixes them with others."""
+def pop_options(arguments: dict[str, Any]) -> DecodingOptions:
+    """Remove the decoding options from keyword arguments and return them."""
     names = [field.name for field in fields(DecodingOptions) if field.name in arguments]
     return DecodingOptions(**{name: arguments.pop(name) for name in names})

@@ -1,4 +1,4 @@
-"""Lookahead decoding over several devices: each has the whole model and a part of the draft. Knows one greedy text."""
+"""Lookahead parallelism: several devices, each with the whole model, verify parts of one draft. One greedy request."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from antiphon.accel.decoding.loop import loop_of
-from antiphon.accel.decoding.running_text import Text
-from antiphon.accel.decoding.sampling import Chooser
+from antiphon.accel.decoding.output import RequestOutput, TokenHistory
+from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.sampling import Sampler
+from antiphon.accel.decoding.scheduler import scheduler_of
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.decoding.stopping import Stop
-from antiphon.accel.decoding.transcript import Transcript
-from antiphon.accel.drafting.budget import Fixed
-from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens, path_to, select
+from antiphon.accel.drafting.budget import FixedBudget
+from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens, path_to, take_rows
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
-from antiphon.accel.engines.protocol import CachedSequence, Feed, Level
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Where this process stands: its number among all, and its device (None: chosen as usual)."""
+    """One of the processes that decode together.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+        device: its torch device; None: chosen as for a single process.
+    """
 
     rank: int = 0
     size: int = 1
@@ -45,9 +50,9 @@ class Process:
 
 @contextmanager
 def process_group() -> Iterator[Process]:
-    """Join the processes that torchrun has started beside this one, and yield this one's place; alone without them.
+    """Join the processes that torchrun has started and yield this one; without torchrun there is only this one.
 
-    Its device is the GPU of its rank on this machine where there are enough for all, else the CPU; they talk by NCCL
+    Each process uses the GPU of its local rank if the machine has enough GPUs, else the CPU. They communicate by NCCL
     on GPUs and by Gloo on CPUs.
     """
     if "WORLD_SIZE" not in os.environ:
@@ -74,37 +79,50 @@ def decode_parallel(
     references: Sequence[Tokens] = (),
     group: Any = None,
 ) -> Iterator[Step]:
-    """Decode greedily with everybody in the process ``group``; all get the same steps, and none waits for a leader.
+    """Decode greedily with all processes of a group; every process yields the same steps, and none is a leader.
 
-    Lookahead parallelism (Fu et al. 2024, arXiv 2402.02057, section 3.4): of D devices each verifies 1/D of the
-    window's columns, with what they see of level 0, and 1/D of the n-grams, so a forward has about 1/D of the rows.
-    Every process is called with the same arguments; without a process group this one does everything.
+    Lookahead parallelism (Fu et al. 2024, arXiv 2402.02057, section 3.4): each of D devices verifies 1/D of the
+    window's columns, with what they see of level 0, and 1/D of the n-grams, so a pass has about 1/D of the rows.
+
+    Args:
+        model: this process's copy of the model.
+        prompt: token ids, at least two.
+        lookahead: the drafter; the same settings in every process, like all other arguments.
+        max_new_tokens: maximum number of tokens to emit.
+        ends: token ids that end the text.
+        references: token ids of texts that n-grams are taken from.
+        group: process group of torch.distributed; None: the default one, or this process alone without any.
 
     Raises:
-        ValueError: the model cannot verify trees after any number of tokens, or the prompt is shorter than two tokens.
+        ValueError: the model cannot verify trees at any length, or the prompt is shorter than two tokens.
     """
     engine = ParallelEngine(engine_of(model), group)
     if len(prompt) < 2:
         raise ValueError(f"The prompt has {len(prompt)} tokens; at least 2 are needed.")
-    transcript = Transcript(torch.tensor([list(prompt)]))
-    stop = Stop(transcript, _criteria(len(prompt) + max_new_tokens, ends), lambda: None)
-    chooser = Chooser(transcript, LogitsProcessorList())
-    text = Text(engine.sequence(), lookahead, chooser, stop, Fixed(lookahead.rows), references)
-    yield from loop_of(engine).steps(text)
+    history = TokenHistory(torch.tensor([list(prompt)]))
+    output = RequestOutput(history, _criteria(len(prompt) + max_new_tokens, ends), lambda: None)
+    sampler = Sampler(history, LogitsProcessorList())
+    budget = FixedBudget(lookahead.max_rows)
+    request = RunningRequest(engine.sequence(), lookahead, sampler, output, budget, references)
+    yield from scheduler_of(engine).steps(request)
 
 
 class ParallelEngine:
-    """An engine in each of several processes, which verify parts of the same draft and tell each other the outcome.
+    """An engine in each of several processes, which verify parts of one draft and exchange the most likely tokens.
 
-    The outcome is the best token after every row, a number for each. Keys and values stay where they are: the tokens
-    that a step has confirmed are read by every process in the next forward.
+    They exchange one number per row: the most likely token after it. Keys and values are not exchanged; each process
+    reads the tokens that a step has confirmed in its next forward pass.
+
+    Args:
+        engine: this process's engine.
+        group: process group of torch.distributed; None: the default one.
 
     Raises:
-        ValueError: the model cannot verify trees after any number of tokens.
+        ValueError: the model cannot verify trees at any length.
     """
 
-    shared_cost = None
-    reading = 0
+    batch_cost = None
+    prefill_batch_tokens = 0
 
     def __init__(self, engine: TorchEngine, group: Any = None) -> None:
         traits = engine.traits
@@ -115,102 +133,111 @@ class ParallelEngine:
             )
         self.engine = engine
         self.lock = engine.lock
-        self.loop: object | None = None
+        self.scheduler: object | None = None
         self._group = group
 
     def sequence(self) -> ParallelSequence:
-        """The memory of one more text in this process."""
+        """Return the sequence of a new request in this process."""
         return ParallelSequence(self.engine.sequence())
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
-        """The forward of one text: of its draft this process runs its part, and has the outcome of all."""
-        [feed] = feeds
-        sequence = cast(ParallelSequence, feed.sequence).own
-        kept = part_of_draft(feed.draft, *self._place())
-        [logits] = self.engine.forward([replace(feed, sequence=sequence, draft=select(feed.draft, kept))])
-        best = [-1] * (1 + len(feed.draft))
-        for place, row in enumerate((ROOT, *kept)):
-            best[1 + row] = logits.best(place - 1)
-        return [BestTokens(self._exchanged(best), logits.vocabulary)]
+    def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
+        """Run this process's part of a draft and return the most likely tokens of all rows; see `Engine.forward`."""
+        [whole] = inputs
+        sequence = cast(ParallelSequence, whole.sequence).own
+        rows = part_of_draft(whole.draft, *self._rank_and_size())
+        [logits] = self.engine.forward([replace(whole, sequence=sequence, draft=take_rows(whole.draft, rows))])
+        best = [-1] * (1 + len(whole.draft))
+        for index, row in enumerate((ROOT, *rows)):
+            best[1 + row] = logits.argmax(index - 1)
+        return [BestTokens(self._all_reduce(best), logits.vocab_size)]
 
-    def _place(self) -> tuple[int, int]:
+    def _rank_and_size(self) -> tuple[int, int]:
         return (dist.get_rank(self._group), dist.get_world_size(self._group)) if dist.is_initialized() else (0, 1)
 
-    def _exchanged(self, best: list[int]) -> list[int]:
-        """Everybody's tokens in one list: no token is negative, and where two have run a row the larger one counts."""
+    def _all_reduce(self, best: list[int]) -> list[int]:
+        """Return the tokens of all processes; -1 marks rows of others, and the larger token of a row counts."""
         if not dist.is_initialized():
             return best
         device = torch.device("cuda" if dist.get_backend(self._group) == "nccl" else "cpu")
-        mine = torch.tensor(best, device=device)
-        dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._group)
-        tokens: list[int] = mine.tolist()
+        merged = torch.tensor(best, device=device)
+        dist.all_reduce(merged, dist.ReduceOp.MAX, group=self._group)
+        tokens: list[int] = merged.tolist()
         return tokens
 
 
 class ParallelSequence:
-    """The memory of one text in one of several processes: of a step it keeps the tokens that all have read."""
+    """A `CachedSequence` in one of several processes, which keeps only what every process has read.
 
-    is_shareable = False
+    Args:
+        own: this process's sequence.
+    """
+
+    can_batch = False
 
     def __init__(self, own: CachedSequence) -> None:
         self.own = own
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
+        """Number of cached tokens."""
         return self.own.length
 
     @property
     def level(self) -> Level:
-        """What a forward may verify of this text."""
+        """What a forward pass can verify of this sequence."""
         return self.own.level
 
     @property
-    def is_open(self) -> bool:
-        """Whether the beginning of the text has been read."""
-        return self.own.is_open
+    def is_prefilled(self) -> bool:
+        """Whether a forward pass has run for this sequence."""
+        return self.own.is_prefilled
 
-    def can_open(self, context: Tokens) -> bool:
-        """Whether the last token of a prompt may be read with a draft beside it."""
-        return self.own.can_open(context)
+    def can_draft_at_prefill(self, context: Tokens) -> bool:
+        """Return whether the prompt's last token may be read together with a draft."""
+        return self.own.can_draft_at_prefill(context)
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
-        """What of a draft can be verified now."""
+        """Return the part of a draft that can be verified now; see `CachedSequence.fit`."""
         return self.own.fit(draft, rows, depth, pending)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Keep the pending tokens, and none of the rows: other processes may not have them."""
+        """Keep the pending tokens and no draft rows: other processes may not have them."""
         self.own.keep(())
 
-    def restart(self) -> None:
-        """Forget everything that was read."""
-        self.own.restart()
+    def reset(self) -> None:
+        """Drop everything that is cached."""
+        self.own.reset()
 
-    def is_void(self, context: Tokens) -> bool:
-        """Whether the memory has to be restarted."""
-        return self.own.is_void(context)
+    def is_evicted(self, context: Tokens) -> bool:
+        """Return whether the cache has to be reset."""
+        return self.own.is_evicted(context)
 
 
 @dataclass(frozen=True, slots=True)
 class BestTokens:
-    """`Logits` of which only the best tokens are known, the root's first."""
+    """`Logits` of which only the most likely token of each row is known.
+
+    Attributes:
+        tokens: the most likely token after the root and after every draft row.
+        vocab_size: number of the model's tokens.
+    """
 
     tokens: Sequence[int]
-    vocabulary: int
+    vocab_size: int
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def best(self, row: int) -> int:
-        """The likeliest token after this row."""
+    def argmax(self, row: int) -> int:
+        """Return the most likely token after a row."""
         return self.tokens[1 + row]
 
     def head(self, rows: int) -> Logits:
-        """The same without the rows behind the first ``rows``."""
-        return BestTokens(self.tokens[: 1 + rows], self.vocabulary)
+        """Return the logits of the root and the first ``rows`` rows."""
+        return BestTokens(self.tokens[: 1 + rows], self.vocab_size)
 
-    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Refused: processes tell each other one token for each row.
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Refuse, because processes exchange one token per row.
 
         Raises:
             ValueError: always.
@@ -218,7 +245,7 @@ class BestTokens:
         raise ValueError(f"Of rows verified by several processes the best token is known, not the best {k}.")
 
     def tensor(self) -> Tensor:
-        """Refused as `top` is.
+        """Refuse, because processes exchange one token per row.
 
         Raises:
             ValueError: always.
@@ -227,20 +254,32 @@ class BestTokens:
 
 
 def part(count: int, rank: int, size: int) -> range:
-    """The part of ``count`` things that falls to one of ``size``: as many for each, and fewer or none for the last."""
+    """Return the indices, of ``count`` ones, that fall to a process: equally many for each, fewer for the last.
+
+    Args:
+        count: number of items.
+        rank: number of the process.
+        size: number of processes.
+    """
     each = -(-count // size)
     return range(min(rank * each, count), min((rank + 1) * each, count))
 
 
 def part_of_draft(draft: Draft, rank: int, size: int) -> list[int]:
-    """The rows that fall to one of ``size`` processes: part of the paths, of candidates and of probes alike."""
+    """Return the rows that a process verifies: its part of the paths to candidates, and of those to probes.
+
+    Args:
+        draft: the whole draft.
+        rank: number of the process.
+        size: number of processes.
+    """
     leaves = sorted(set(range(len(draft))) - set(draft.parents))
-    candidates = [row for row in leaves if row < draft.candidates]
-    probes = [row for row in leaves if row >= draft.candidates]
+    candidates = [row for row in leaves if row < draft.num_candidates]
+    probes = [row for row in leaves if row >= draft.num_candidates]
     kept: set[int] = set()
     for paths in (candidates, probes):
-        for place in part(len(paths), rank, size):
-            kept.update(path_to(draft, paths[place]))
+        for index in part(len(paths), rank, size):
+            kept.update(path_to(draft, paths[index]))
     return sorted(kept)
 
 

@@ -1,4 +1,4 @@
-"""What transformers makes of `generate`'s arguments: prompt, processors, criteria, cache. Decodes nothing."""
+"""The request that transformers prepares from `generate`'s arguments: prompt, processors, criteria, cache."""
 
 from __future__ import annotations
 
@@ -19,31 +19,38 @@ from transformers import (
     StopStringCriteria,
 )
 
-from antiphon.accel.engines.torch.sequence import CACHES, cache_of, held
+from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of, cached_length
 
 Reference = str | Sequence[int]
-"""A text that the answer may quote, or its token ids."""
+"""A text that drafts may be copied from, or its token ids."""
 
 DRAFTS = "its drafts come from drafter= and references="
 OTHER_DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp", "speculation_type")
 OTHER_MODES = ("constraints", "force_words_ids", "dola_layers")
-UNHEARD = {
+NOT_PASSED_ON = {
     "assistant_model": DRAFTS,
     "assistant_tokenizer": DRAFTS,
     "custom_generate": "pass the decoder itself as custom_generate to the model's own generate",
     "streamer": "pass it to generate of this module, or iterate over the steps",
     "synced_gpus": "decode in one process",
 }
-"""What `generate` takes for itself before a callable hears of it, and what to do instead."""
+"""Arguments that `generate` does not pass on to a custom decoding function, and what to do instead."""
 
 KNOWN = frozenset({"past_key_values", "cache_params", "attention_mask", "position_ids", "logits_to_keep", "use_cache"})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `generate` makes of its arguments, ready to be decoded.
+    """A request as `generate` prepares it.
 
-    ``is_cache_given`` says that the caller has named a cache, which is to be filled even where it is empty.
+    Attributes:
+        model: the causal model.
+        input_ids: token ids of the prompts, shape (batch, length).
+        processors: logits processors, in the order of plain decoding.
+        criteria: stopping criteria.
+        config: the generation settings.
+        arguments: what `generate` would pass to the model: cache, attention mask and others.
+        is_cache_given: whether the caller passed a cache, which is then filled even if it is empty.
     """
 
     model: PreTrainedModel
@@ -56,18 +63,20 @@ class Request:
 
     @property
     def cache(self) -> Cache | None:
-        """The cache that was prepared, or given."""
+        """The cache that transformers prepared or the caller passed."""
         return cache_of(self.model, dict(self.arguments))
 
     @property
     def has_own_cache(self) -> bool:
-        """Whether a certain cache is to be read or filled, and not any that an engine may have."""
+        """Whether this very cache has to be read or filled, so that an engine cannot use its own."""
         cache = self.cache
-        return cache is not None and (self.is_cache_given or type(cache) is not DynamicCache or held(cache) > 0)
+        return cache is not None and (
+            self.is_cache_given or type(cache) is not DynamicCache or cached_length(cache) > 0
+        )
 
     @property
     def padding(self) -> int:
-        """How many tokens of left padding the prompt begins with."""
+        """Number of left padding tokens before the prompt."""
         return _padding(self.arguments.get("attention_mask"))
 
 
@@ -80,17 +89,25 @@ def prepare(
     stopping_criteria: Sequence[Any] | None = None,
     **arguments: Any,
 ) -> Request:
-    """Everything that `generate` prepares (config, processors, criteria, cache), without its decoding loop.
+    """Return what `generate` prepares (config, processors, criteria, cache) before its decoding loop.
+
+    Args:
+        model: the causal model.
+        input_ids: token ids of the prompts, shape (batch, length), or of one prompt as a list.
+        tokenizer: needed for ``stop_strings``.
+        stop_strings: texts after which generation stops.
+        stopping_criteria: further stopping criteria.
+        **arguments: everything else that `generate` takes.
 
     Raises:
-        ValueError: an option that this decoder does not offer, or that `generate` would swallow or misread, is named.
+        ValueError: an option is not supported, or `generate` would drop or misread it; the message names it.
     """
-    _refuse_unheard(model, arguments)
+    _check_passed_on(model, arguments)
     if not isinstance(input_ids, Tensor):
         input_ids = torch.tensor([list(input_ids)], device=model.device)
     criteria = StoppingCriteriaList(stopping_criteria or [])
-    configured = _asked(model, arguments, "stop_strings")
-    if configured:  # `generate` would ask for the tokenizer that it does not hand on to callables
+    configured = _option(model, arguments, "stop_strings")
+    if configured:  # `generate` would need the tokenizer, which it does not pass on
         stop_strings, arguments["stop_strings"] = stop_strings or configured, None
     if stop_strings:
         if tokenizer is None:
@@ -110,15 +127,25 @@ def prepare(
 
     generate: Any = model.generate  # the stubs of transformers leave it out of PreTrainedModel
     request: Request = generate(input_ids, stopping_criteria=criteria, custom_generate=capture, **arguments)
-    refuse(request)
-    is_given = any(arguments.get(name) is not None for name in CACHES)
+    check_supported(request)
+    is_given = any(arguments.get(name) is not None for name in CACHE_ARGUMENTS)
     return replace(request, is_cache_given=is_given) if is_given else request
 
 
 def reference_tokens(
-    references: Sequence[Reference], tokenizer: PreTrainedTokenizerBase | None, vocabulary: int
+    references: Sequence[Reference], tokenizer: PreTrainedTokenizerBase | None, vocab_size: int
 ) -> list[list[int]]:
-    """References as token ids below ``vocabulary``, each encoded alone and without special tokens."""
+    """Return the references as token ids, each encoded alone and without special tokens.
+
+    Args:
+        references: texts or token ids.
+        tokenizer: needed for texts.
+        vocab_size: number of the model's tokens.
+
+    Raises:
+        TypeError: a reference is neither a text nor a list of token ids.
+        ValueError: there is no tokenizer for a text, or a token id that the model does not have.
+    """
     if isinstance(references, str):
         raise TypeError(f"references is the text {references[:40]!r}; pass a list of texts.")
     encoded: list[list[int]] = []
@@ -129,9 +156,9 @@ def reference_tokens(
             raise ValueError(f"Reference {index} is a text; pass tokenizer= too, or its token ids.")
         else:
             encoded.append(tokenizer.encode(reference, add_special_tokens=False))
-        if max(encoded[-1], default=0) >= vocabulary:
+        if max(encoded[-1], default=0) >= vocab_size:
             raise ValueError(
-                f"Reference {index} has token id {max(encoded[-1])} and the model's vocabulary ends at {vocabulary}; "
+                f"Reference {index} has token id {max(encoded[-1])} and the model's vocabulary ends at {vocab_size}; "
                 "encode it with the model's own tokenizer."
             )
     return encoded
@@ -143,8 +170,12 @@ def _ids(index: int, reference: object) -> list[int]:
     raise TypeError(f"Reference {index} is a {type(reference).__name__}; a reference is a text or a list of token ids.")
 
 
-def refuse(request: Request) -> None:
-    """Name the first option that this decoder does not offer, before anything is decoded."""
+def check_supported(request: Request) -> None:
+    """Refuse a request that this decoder cannot decode, before anything is decoded.
+
+    Raises:
+        ValueError: an option is not supported; the message names the first one.
+    """
     config, arguments = request.config, request.arguments
     batch, length = request.input_ids.shape
     cache = request.cache
@@ -156,7 +187,9 @@ def refuse(request: Request) -> None:
         "use_cache=False": config.use_cache is False or arguments.get("use_cache") is False,
         "inputs_embeds": arguments.get("inputs_embeds") is not None or length == 0,
         f"a {kind} for {batch} sequences": batch > 1 and cache is not None and type(cache) is not DynamicCache,
-        f"a cache that holds tokens for {batch} sequences": batch > 1 and cache is not None and held(cache) > 0,
+        f"a cache that holds tokens for {batch} sequences": batch > 1
+        and cache is not None
+        and cached_length(cache) > 0,
         "output_attentions": bool(config.output_attentions),
         "output_hidden_states": bool(config.output_hidden_states),
         f"penalty_alpha={config.penalty_alpha} without sampling (contrastive search)": contrastive,
@@ -164,40 +197,40 @@ def refuse(request: Request) -> None:
     reasons |= {name: getattr(config, name, None) is not None for name in OTHER_MODES}
     reasons |= {name: getattr(config, name, None) not in (None, False) for name in OTHER_DRAFTS}
     reasons |= {name: value is not None for name, value in arguments.items() if name not in KNOWN}
-    _name_first(reasons)
-    _name_first({"position_ids of your own": not _counts_up(request)})
-    if cache is not None and held(cache) >= length:
+    _refuse_first(reasons)
+    _refuse_first({"position_ids of your own": not _has_default_positions(request)})
+    if cache is not None and cached_length(cache) >= length:
         raise ValueError(
-            f"The cache already holds {held(cache)} tokens and input_ids has {length}; "
+            f"The cache already holds {cached_length(cache)} tokens and input_ids has {length}; "
             "pass the whole text, with at least one token that the cache does not hold."
         )
 
 
-def _refuse_unheard(model: PreTrainedModel, arguments: Mapping[str, Any]) -> None:
-    """Name what `generate` takes for itself before a callable hears of it."""
-    reasons = {name: arguments.get(name) not in (None, False) for name in UNHEARD}
-    reasons["token_healing"] = bool(_asked(model, arguments, "token_healing"))
-    reasons["cache_implementation='paged'"] = _asked(model, arguments, "cache_implementation") == "paged"
-    _name_first(reasons)
+def _check_passed_on(model: PreTrainedModel, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that `generate` does not pass on."""
+    reasons = {name: arguments.get(name) not in (None, False) for name in NOT_PASSED_ON}
+    reasons["token_healing"] = bool(_option(model, arguments, "token_healing"))
+    reasons["cache_implementation='paged'"] = _option(model, arguments, "cache_implementation") == "paged"
+    _refuse_first(reasons)
 
 
-def _name_first(reasons: Mapping[str, bool]) -> None:
+def _refuse_first(reasons: Mapping[str, bool]) -> None:
     for name, given in reasons.items():
         if given:
             remedy = DRAFTS if name in OTHER_DRAFTS else "decode prompts of input_ids, greedy or sampled"
-            raise ValueError(f"This decoder does not offer {name}; {UNHEARD.get(name, remedy)}.")
+            raise ValueError(f"This decoder does not offer {name}; {NOT_PASSED_ON.get(name, remedy)}.")
 
 
-def _asked(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> Any:
-    """An option as `generate` will see it: the argument, or that of the given configuration, or the model's own."""
+def _option(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> Any:
+    """Return an option as `generate` sees it: the argument, the passed configuration's, or the model's own."""
     if name in arguments:
         return arguments[name]
     configs = (arguments.get("generation_config"), getattr(model, "generation_config", None))
     return next((value for value in (getattr(config, name, None) for config in configs) if value is not None), None)
 
 
-def _counts_up(request: Request) -> bool:
-    """Whether positions are what they are without being given: 0, 1, 2, ... from the first visible token."""
+def _has_default_positions(request: Request) -> bool:
+    """Return whether positions are 0, 1, 2, ... from the first visible token, as without ``position_ids``."""
     positions = request.arguments.get("position_ids")
     length = request.input_ids.shape[1]
     if positions is None or positions.shape[-1] < length:
@@ -211,7 +244,7 @@ def _counts_up(request: Request) -> bool:
 
 
 def _padding(attention_mask: Tensor | None) -> int:
-    """How many tokens of left padding the prompt begins with."""
+    """Return the number of left padding tokens before the prompt."""
     if attention_mask is None:
         return 0
     hidden = int((attention_mask[0] == 0).sum())

@@ -1,4 +1,4 @@
-"""The model's own next token: an argmax, or one draw from the processed distribution. Knows nothing of drafts."""
+"""The model's own next token: an argmax, or one draw from the processed distribution. Independent of drafts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antiphon.accel.decoding.transcript import Transcript
+from antiphon.accel.decoding.output import TokenHistory
 from antiphon.accel.drafting.draft import Logits
 
 
-class Chooser:
-    """Chooses as `generate` does, at the rows that are visited and only there.
+class Sampler:
+    """Chooses tokens as `generate` does, and only at the rows that verification visits.
 
-    Processors get the confirmed tokens with the path's own (shape (1, length)) and float32 logits (1, vocab), in the
-    same order as in plain decoding, so stateful ones stay right. One draw per emitted token: the same seed gives the
-    same text with and without drafts.
+    Logits processors get the confirmed tokens with those of the accepted path, shape (1, length), and float32 logits,
+    shape (1, vocab), in the order of plain decoding, so stateful ones stay correct. There is one draw per emitted
+    token: a seed gives the same text with and without drafts.
 
-    ``scores`` and ``logits`` collect what each emitted token was chosen from, each of shape (1, vocab), where asked;
-    ``log_probability`` sums up what the model, before any processor, gave the tokens that were chosen, where it was
-    asked for by `weigh`.
+    Args:
+        history: the tokens of the request.
+        processors: the logits processors that `generate` prepared.
+        sample: draw tokens; False: take the most likely one.
+        generator: source of random numbers; None: torch's global one.
+        keep_scores: collect the processed scores of every emitted token in ``scores``, each of shape (1, vocab).
+        keep_logits: collect the raw logits of every emitted token in ``logits``, each of shape (1, vocab).
+
+    Attributes:
+        log_probability: summed log-probability, in nats and before any processor, of the tokens chosen since
+            `track_log_probability` was called; None before.
     """
 
     def __init__(
         self,
-        transcript: Transcript,
+        history: TokenHistory,
         processors: LogitsProcessorList,
         *,
         sample: bool = False,
@@ -35,7 +43,7 @@ class Chooser:
         keep_scores: bool = False,
         keep_logits: bool = False,
     ) -> None:
-        self.transcript = transcript
+        self.history = history
         self.processors: Any = processors  # its stub wants a LongTensor, which no tensor is
         self.sample = sample
         self.generator = generator
@@ -43,34 +51,34 @@ class Chooser:
         self.logits: list[Tensor] | None = [] if keep_logits else None
         self.log_probability: float | None = None
 
-    def weigh(self) -> None:
-        """Count from here on how likely the model finds the tokens that are chosen, in nats."""
+    def track_log_probability(self) -> None:
+        """Start to sum up the log-probability of chosen tokens."""
         self.log_probability = 0.0
 
-    def over(self, logits: Logits) -> Callable[[int], int]:
-        """How to choose after each row of one forward."""
+    def bind(self, logits: Logits) -> Callable[[int], int]:
+        """Return a function from a row of one forward pass to the model's next token after that row."""
         choose = self._choice(logits)
         if self.log_probability is None:
             return choose
         tensor = logits.tensor()
 
-        def weighed(row: int) -> int:
+        def tracked(row: int) -> int:
             token = choose(row)
-            told = torch.log_softmax(tensor[row + 1].float(), dim=-1)[token].item()
-            self.log_probability = (self.log_probability or 0.0) + told
+            logprob = torch.log_softmax(tensor[row + 1].float(), dim=-1)[token].item()
+            self.log_probability = (self.log_probability or 0.0) + logprob
             return token
 
-        return weighed
+        return tracked
 
     def _choice(self, logits: Logits) -> Callable[[int], int]:
         if self.sample or self.processors or self.scores is not None or self.logits is not None:
             tensor = logits.tensor()
             return lambda row: self._choose(tensor[row + 1 : row + 2])
-        return logits.best
+        return logits.argmax
 
     @torch.no_grad()
     def _choose(self, row: Tensor) -> int:
-        ids = self.transcript.ids
+        ids = self.history.ids
         raw = row.to(copy=True, dtype=torch.float32, device=ids.device)
         scores = self.processors(ids, raw)
         if self.scores is not None:

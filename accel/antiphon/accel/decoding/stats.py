@@ -1,4 +1,4 @@
-"""What decoding cost: one Step per forward, and their summary. Knows numbers only."""
+"""What decoding cost: one Step per forward pass, and their summary. Plain numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward: what it emitted, what it verified and what it took (seconds).
+    """One decoding step of one request.
 
-    ``padded`` counts rows that made the forward cheaper by making it larger; they are not drafted. ``prefilled`` counts
-    the tokens that it read because the cache did not hold them: those of a prompt, or of a text read anew.
+    Attributes:
+        tokens: the emitted tokens: those of the accepted rows and the bonus token.
+        drafted: number of draft rows that were verified.
+        accepted: number of draft rows that were accepted.
+        seconds: duration of the step.
+        draft_seconds: the drafter's part of it.
+        forward_seconds: the forward pass's part of it.
+        finish: why generation stopped with this step; None if it goes on.
+        padded: number of padding rows, which made the forward pass cheaper; they are not drafted.
+        prefilled: number of prompt tokens that were read because they were not in the KV cache; after an eviction,
+            of prompt and emitted tokens.
     """
 
     tokens: tuple[int, ...]
@@ -30,12 +39,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A request in figures. The first step is the prefill: it reads the whole prompt and, but for drafts that begin
-    there, emits one token.
+    """The steps of one request, added up. The first step is the prefill, which emits one token unless it has a draft.
 
-    ``prefill_tokens`` counts what was read of the prompt: all of it, unless a cache held how it begins. Times are
-    seconds; ``prefill_seconds`` is the first step's, ``seconds`` is all of them. ``weights`` is "int8" or "int4" where
-    another model than the one that was loaded has spoken; see `DecodingOptions`.
+    Attributes:
+        steps: number of forward passes.
+        tokens: number of emitted tokens.
+        drafted: number of verified draft rows.
+        accepted: number of accepted draft rows.
+        seconds: duration of all steps.
+        prefill_seconds: duration of the first step.
+        draft_seconds: the drafter's part of ``seconds``.
+        forward_seconds: the forward passes' part of ``seconds``.
+        prefill_tokens: number of prompt tokens that were read: all of them, unless a cache held a prefix.
+        weights: "int8" or "int4" if a model with fewer bits generated the text; see `DecodingOptions`.
     """
 
     steps: int = 0
@@ -51,12 +67,12 @@ class Summary:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens emitted per forward; 1.0 is plain decoding."""
+        """Emitted tokens per forward pass; 1.0 is plain decoding."""
         return self.tokens / self.steps if self.steps else 0.0
 
     @property
     def rows_per_step(self) -> float:
-        """Draft rows verified per forward, the root not counted."""
+        """Verified draft rows per forward pass, without the root."""
         return self.drafted / self.steps if self.steps else 0.0
 
     @property
@@ -66,11 +82,11 @@ class Summary:
 
     @property
     def acceptance(self) -> float:
-        """The share of drafted rows that the model would have said itself."""
+        """The acceptance rate: accepted by verified draft rows."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures under their names, rounded for people and for JSON."""
+        """Return the figures by name, rounded for display and for JSON."""
         return {
             "steps": self.steps,
             "tokens": self.tokens,
@@ -86,7 +102,12 @@ class Summary:
 
 
 def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
-    """The steps of one request, added up."""
+    """Add up the steps of one request.
+
+    Args:
+        steps: all its steps, the prefill first.
+        weights: as in `Summary`.
+    """
     steps = list(steps)
     return Summary(
         steps=len(steps),

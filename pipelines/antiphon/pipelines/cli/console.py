@@ -15,9 +15,9 @@ from rich.text import Text
 
 from antiphon.pipelines.cli.progress_lines import ProgressLines
 from antiphon.pipelines.progress import Progress
-from antiphon.pipelines.rendering.tables import fact_card
+from antiphon.pipelines.rendering.sanitize import sanitize
+from antiphon.pipelines.rendering.tables import property_card
 from antiphon.pipelines.rendering.terminal import citation_lines
-from antiphon.pipelines.rendering.visible import visible
 
 if TYPE_CHECKING:
     from antiphon.accel import Certificate, LanguageModel, Stream
@@ -73,7 +73,7 @@ def show_choice(language_model: LanguageModel) -> None:
 
     with err.status("Measuring"):
         options = language_model.options
-        choice = choose_drafter(language_model.model, deterministic=options.deterministic, engine=options.runs_on)
+        choice = choose_drafter(language_model.model, deterministic=options.deterministic, engine=options.engine_choice)
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 
@@ -82,7 +82,7 @@ def show_pieces(stream: AnswerStream | Stream) -> None:
     try:
         with stream:
             for piece in stream:
-                out.print(Text(visible(piece)), end="")
+                out.print(Text(sanitize(piece)), end="")
                 out.file.flush()
     finally:  # what goes wrong is told on a line of its own
         out.print()
@@ -109,7 +109,7 @@ def show_certificate(certificate: Certificate, word: str) -> None:
     }
     if certificate.worst:
         facts["where"] = f"token {certificate.index + 1}, {word!r} (id {certificate.token})"
-    out.print(fact_card(_verdict(certificate), facts))
+    out.print(property_card(_verdict(certificate), facts))
 
 
 def _verdict(certificate: Certificate) -> Text:

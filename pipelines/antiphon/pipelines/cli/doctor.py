@@ -10,7 +10,7 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, LARGER, MODEL_HELP, Device, EngineOption, FewBits
 from antiphon.pipelines.cli.preparation import load_language_model
-from antiphon.pipelines.models.embedded import EMBEDDED
+from antiphon.pipelines.models.bundled import BUNDLED
 
 
 def doctor(
@@ -36,12 +36,12 @@ def doctor(
 
     loaded = load_language_model(model, device=device, engine=engine, weights=weights)
     with console.err.status("Examining"):
-        diagnosis = inspect_model(loaded.model, engine=loaded.options.runs_on)
+        diagnosis = inspect_model(loaded.model, engine=loaded.options.engine_choice)
     if as_json:
         typer.echo(json.dumps({"name": model} | diagnosis.as_dict()))
         return
     show_diagnosis(model, diagnosis)
-    if model in EMBEDDED:
+    if model in BUNDLED:
         console.out.print(f"→ {LARGER}", markup=False)
 
 
@@ -56,5 +56,5 @@ def _try_families(*, markdown: bool, as_json: bool) -> None:
         typer.echo(families_markdown(trials), nl=False)
     else:
         show_families(trials)
-    if not all(trial.openvino.holds and all(map(trial.holds, trial.trials)) for trial in trials):
+    if not all(trial.openvino.passes and all(map(trial.passes, trial.results)) for trial in trials):
         raise typer.Exit(1)

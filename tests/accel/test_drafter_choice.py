@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from antiphon.accel import Choice, LanguageModel, choose_drafter
-from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
+from antiphon.accel import DrafterChoice, LanguageModel, choose_drafter
 from antiphon.accel.drafting.cost_model import StepCost
-from antiphon.accel.engines.torch.bita_weights import untrained
+from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
+from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.engines.torch.loading import load_pretrained
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
@@ -36,7 +36,7 @@ def noted(begin: Callable[..., Any], begun: list[type]) -> Callable[..., Any]:
     return written
 
 
-def with_masks(choice: Choice) -> bool:
+def with_masks(choice: DrafterChoice) -> bool:
     """Whether the drafter chosen is the default one with BiTA's masks."""
     drafter = choice.drafter()
     assert isinstance(drafter, Blend)
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     model = tiny_model()
     model.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    untrained(model).save(tmp_path / BITA_FILE)
+    initial_bita_weights(model).save(tmp_path / BITA_FILE)
     return tmp_path
 
 
@@ -72,7 +72,7 @@ def test_without_a_file_for_this_very_model_the_default_drafts_and_says_why(fold
     none = choose_drafter(model, FREE)
     assert (none.name, none.drafter) == ("blend", Blend)
     assert none.reason.startswith(f"no {BITA_FILE} lies in the model's folder; lookahead's window, ")
-    untrained(tiny_model(seed=1)).save(folder / BITA_FILE)
+    initial_bita_weights(tiny_model(seed=1)).save(folder / BITA_FILE)
     assert "the weights of" in choose_drafter(loaded(folder), FREE).reason
     (folder / BITA_FILE).write_bytes(b"torn")
     assert "or damaged; train anew" in choose_drafter(loaded(folder), FREE).reason
@@ -111,6 +111,6 @@ def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
 
 
 def test_a_full_draft_has_so_many_rows() -> None:
-    learned = untrained(tiny_model())
-    assert Bita(learned).rows == 51
-    assert Bita(learned, shape="chain").rows == 15
+    learned = initial_bita_weights(tiny_model())
+    assert Bita(learned).max_rows == 51
+    assert Bita(learned, shape="chain").max_rows == 15

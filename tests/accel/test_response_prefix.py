@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.draft import EMPTY, Accepted
 from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
+from antiphon.accel.drafting.draft import EMPTY, Accepted
 from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.remote.request_body import build_body
 from antiphon.accel.remote.server import ServedModel
@@ -121,4 +121,4 @@ def test_bad_beginnings_are_refused() -> None:
     with pytest.raises(ValueError, match=r"response_prefix is 'So'.*json_schema"):
         Settings(response_prefix="So", json_schema={"type": "object"})
     with pytest.raises(ValueError, match=r"response_prefix is 'So'.*not to servers"):
-        build_body("Hello", Settings(response_prefix="So"), Server("m", "other", None))
+        build_body("Hello", Settings(response_prefix="So"), ServedModel("m", "other", None))

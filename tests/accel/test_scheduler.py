@@ -12,28 +12,27 @@ from typing import Any
 import pytest
 
 from antiphon.accel.decoding.batch import Batch
-from antiphon.accel.decoding.loop import loop_of
-from antiphon.accel.decoding.running_text import Text
+from antiphon.accel.decoding.running_request import RunningRequest
+from antiphon.accel.decoding.scheduler import scheduler_of
 from antiphon.accel.decoding.stats import Step
-from antiphon.accel.drafting.budget import Fixed
+from antiphon.accel.drafting.budget import FixedBudget
+from antiphon.accel.drafting.cost_model import FixedCostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, Drafter, Logits, Tokens, chain
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
-from antiphon.accel.drafting.running_cost import FixedCost
-from antiphon.accel.drafting.step_cost import StepCost
-from antiphon.accel.engines.protocol import Feed
-from antiphon.accel.testing.adversary import Oracle, Thicket
-from antiphon.accel.testing.table_engine import Greedy, TableEnding, TableEngine, TableSequence
+from antiphon.accel.engines.protocol import SequenceInput
+from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
+from antiphon.accel.testing.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
 
-VOCABULARY = 50
-FLAT = FixedCost(StepCost({64: {1: 1.0, 64: 1.1}}))
+VOCAB_SIZE = 50
+FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
 """Rows cost next to nothing: sharing always pays."""
 
-STEEP = FixedCost(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
+STEEP = FixedCostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
 """Every further row costs two plain steps: sharing never pays."""
 
 
 def follows(tokens: Tokens) -> int:
-    return (31 * tokens[-1] + 17 * tokens[-2] + 7 * len(tokens)) % VOCABULARY
+    return (31 * tokens[-1] + 17 * tokens[-2] + 7 * len(tokens)) % VOCAB_SIZE
 
 
 def truth(prompt: Tokens, new_tokens: int) -> list[int]:
@@ -45,15 +44,15 @@ def truth(prompt: Tokens, new_tokens: int) -> list[int]:
 
 def prompt_of(seed: int, length: int = 12) -> list[int]:
     random = Random(seed)
-    return [random.randrange(VOCABULARY) for _ in range(length)]
+    return [random.randrange(VOCAB_SIZE) for _ in range(length)]
 
 
-def text_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> Text:
-    return Text(TableSequence(), drafter or Nothing(), Greedy(), TableEnding(prompt, new_tokens), Fixed(rows))
+def text_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> RunningRequest:
+    return RunningRequest(TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows))
 
 
 def engine(**options: Any) -> TableEngine:
-    return TableEngine(follows, VOCABULARY, **({"shared_cost": FLAT} | options))
+    return TableEngine(follows, VOCAB_SIZE, **({"batch_cost": FLAT} | options))
 
 
 def said(steps: Sequence[Step]) -> list[int]:
@@ -62,8 +61,8 @@ def said(steps: Sequence[Step]) -> list[int]:
 
 DRAFTERS: dict[str, Callable[[list[int]], Drafter]] = {
     "nothing": lambda text: Nothing(),
-    "oracle": lambda text: Oracle(text, 5),
-    "thicket": lambda text: Thicket(text, 3, VOCABULARY),
+    "oracle": lambda text: OracleDrafter(text, 5),
+    "random trees": lambda text: RandomTreeDrafter(text, 3, VOCAB_SIZE),
     "suffix match": lambda text: SuffixMatch(),
 }
 
@@ -73,8 +72,8 @@ def test_a_text_is_what_follows_it_whatever_is_drafted(name: str) -> None:
     prompt, table = prompt_of(1), engine()
     expected = truth(prompt, 60)
     text = text_of(prompt, 60, DRAFTERS[name](expected))
-    steps = list(loop_of(table).steps(text))
-    assert [*prompt, *said(steps)] == expected == text.ending.tokens
+    steps = list(scheduler_of(table).steps(text))
+    assert [*prompt, *said(steps)] == expected == text.output.tokens
     assert steps[-1].finish == "length"
     assert steps[0].prefilled == len(prompt)
     assert len(table.forwards) == len(steps)
@@ -84,12 +83,12 @@ def test_a_text_is_what_follows_it_whatever_is_drafted(name: str) -> None:
 
 def test_the_loop_and_its_fakes_need_no_torch() -> None:
     script = (
-        "import sys; from antiphon.accel.testing.table_engine import *; from antiphon.accel.decoding.loop import *;"
-        "from antiphon.accel.decoding.running_text import Text;"
-        "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import Fixed;"
-        "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); ending = TableEnding([1, 2, 3], 20);"
-        "text = Text(TableSequence(), Blend(), Greedy(), ending, Fixed(8));"
-        "steps = list(loop_of(engine).steps(text)); print(ending.tokens[3:], len(steps) < 20);"
+        "import sys; from antiphon.accel.testing.table_engine import *; from antiphon.accel.decoding.scheduler import *;"
+        "from antiphon.accel.decoding.running_request import RunningRequest;"
+        "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
+        "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); ending = TableOutput([1, 2, 3], 20);"
+        "text = RunningRequest(TableSequence(), Blend(), GreedySampler(), ending, FixedBudget(8));"
+        "steps = list(scheduler_of(engine).steps(text)); print(ending.tokens[3:], len(steps) < 20);"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -97,7 +96,7 @@ def test_the_loop_and_its_fakes_need_no_torch() -> None:
     assert run.stdout.splitlines() == [f"{[(3 + place) % 9 for place in range(1, 21)]} True", "[]"]
 
 
-class Asking(Oracle):
+class Asking(OracleDrafter):
     """Has a draft at the very beginning."""
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:  # type: ignore[override]
@@ -106,7 +105,7 @@ class Asking(Oracle):
 
 def test_a_draft_that_is_there_at_the_beginning_is_verified_in_the_first_step() -> None:
     prompt, table = prompt_of(2), engine()
-    steps = list(loop_of(table).steps(text_of(prompt, 12, Asking(truth(prompt, 12), 3))))
+    steps = list(scheduler_of(table).steps(text_of(prompt, 12, Asking(truth(prompt, 12), 3))))
     assert [*prompt, *said(steps)] == truth(prompt, 12)
     assert (steps[0].accepted, steps[0].prefilled, len(steps[0].tokens)) == (3, len(prompt), 4)
 
@@ -123,7 +122,7 @@ def test_texts_of_threads_that_ask_at_the_same_time_share_forwards() -> None:
 
     def decode(prompt: list[int]) -> list[int]:
         together.wait()
-        return [*prompt, *said(list(loop_of(table).steps(text_of(prompt, 40))))]
+        return [*prompt, *said(list(scheduler_of(table).steps(text_of(prompt, 40))))]
 
     found = in_threads([lambda prompt=prompt: decode(prompt) for prompt in prompts])  # type: ignore[misc]
     assert found == [truth(prompt, 40) for prompt in prompts]
@@ -132,31 +131,31 @@ def test_texts_of_threads_that_ask_at_the_same_time_share_forwards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reading", "expected"),
+    ("prefill_batch_tokens", "expected"),
     [(0, [[300], [200], [600], [500], [20, 20]]), (800, [[300, 200], [600], [500], [20, 20]]), (2000, None)],
 )
 def test_long_prompts_are_read_beside_each_other_as_far_as_the_engine_reads_at_once(
-    reading: int, expected: list[list[int]] | None
+    prefill_batch_tokens: int, expected: list[list[int]] | None
 ) -> None:
     seen: list[list[int]] = []
-    table = engine(reading=reading, watch=lambda feeds: seen.append([len(feed.pending) for feed in feeds]))
+    table = engine(prefill_batch_tokens=prefill_batch_tokens, watch=lambda feeds: seen.append([len(feed.pending) for feed in feeds]))
     prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 200, 600, 500, 20, 20))]
     texts = [text_of(prompt, 8) for prompt in prompts]
     for _ in range(8):
-        assert not any(isinstance(step, Exception) for step in loop_of(table).advance(texts))
-    assert [text.ending.tokens for text in texts] == [truth(prompt, 8) for prompt in prompts]
+        assert not any(isinstance(step, Exception) for step in scheduler_of(table).advance(texts))
+    assert [text.output.tokens for text in texts] == [truth(prompt, 8) for prompt in prompts]
     assert seen[:-7] == (expected or [[300, 200, 600, 500], [20, 20]])
     assert seen[-7:] == 7 * [6 * [1]]
 
 
 def test_a_prompt_that_fails_beside_others_costs_them_no_words() -> None:
-    def watch(feeds: Sequence[Feed]) -> None:
+    def watch(feeds: Sequence[SequenceInput]) -> None:
         if any(len(feed.pending) == 301 for feed in feeds):
             raise RuntimeError("of 301 tokens")
 
-    table = engine(reading=2000, watch=watch)
+    table = engine(prefill_batch_tokens=2000, watch=watch)
     prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 301, 302))]
-    found = loop_of(table).advance([text_of(prompt, 8) for prompt in prompts])
+    found = scheduler_of(table).advance([text_of(prompt, 8) for prompt in prompts])
     assert [str(one) if isinstance(one, Exception) else one.tokens for one in found] == [
         tuple(truth(prompts[0], 1)[-1:]),
         "of 301 tokens",
@@ -165,9 +164,9 @@ def test_a_prompt_that_fails_beside_others_costs_them_no_words() -> None:
 
 
 def test_where_rows_are_dear_every_text_has_forwards_of_its_own() -> None:
-    table = engine(shared_cost=STEEP, watch=lambda feeds: sleep(1e-4))
+    table = engine(batch_cost=STEEP, watch=lambda feeds: sleep(1e-4))
     prompts = [prompt_of(seed) for seed in range(4)]
-    batch = Batch(loop_of(table), size=4)
+    batch = Batch(scheduler_of(table), size=4)
     running = [batch.add(text_of(prompt, 20)) for prompt in prompts]
     assert [[*p, *said(list(steps))] for p, steps in zip(prompts, running, strict=True)] == [
         truth(prompt, 20) for prompt in prompts
@@ -175,7 +174,7 @@ def test_where_rows_are_dear_every_text_has_forwards_of_its_own() -> None:
     assert set(map(len, table.forwards[4:])) == {1}
 
 
-class Failing(Oracle):
+class Failing(OracleDrafter):
     """Raises when it is asked for the n-th time."""
 
     def __init__(self, text: Tokens, calls: int) -> None:
@@ -189,7 +188,7 @@ class Failing(Oracle):
         return super().propose(context, budget)
 
 
-class Careless(Oracle):
+class Careless(OracleDrafter):
     """Raises when it is told of a step."""
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
@@ -214,13 +213,13 @@ def test_two_hundred_texts_come_and_go_at_random_and_none_disturbs_another() -> 
         kind = number % 5
         if kind == 0:
             outcomes[number] = expect_failure(
-                loop_of(table).steps(text_of(prompt, 60, Failing(truth(prompt, 60), own.randint(0, 8))))
+                scheduler_of(table).steps(text_of(prompt, 60, Failing(truth(prompt, 60), own.randint(0, 8))))
             )
             return
         if kind == 1:
-            outcomes[number] = expect_failure(loop_of(table).steps(text_of(prompt, 9, Careless(expected, 2))))
+            outcomes[number] = expect_failure(scheduler_of(table).steps(text_of(prompt, 9, Careless(expected, 2))))
             return
-        steps = loop_of(table).steps(text_of(prompt, length, Thicket(expected, number, VOCABULARY)))
+        steps = scheduler_of(table).steps(text_of(prompt, length, RandomTreeDrafter(expected, number, VOCAB_SIZE)))
         if kind == 2:
             taken = [step for step, _ in zip(steps, range(own.randint(1, 5)), strict=False)]
             steps.close()  # type: ignore[attr-defined]
@@ -236,20 +235,20 @@ def test_two_hundred_texts_come_and_go_at_random_and_none_disturbs_another() -> 
     assert {number: outcome for number, outcome in outcomes.items() if outcome not in (True, "failed")} == {}
     assert sum(outcome == "failed" for outcome in outcomes.values()) == 80
     assert max(map(len, table.forwards)) > 1
-    assert loop_of(table).running == ()
+    assert scheduler_of(table).running == ()
 
 
 def test_a_forward_that_fails_for_all_is_tried_again_by_each_and_fails_only_whom_it_must() -> None:
     prompts = [prompt_of(seed) for seed in range(4)]
     poisoned: list[TableSequence] = []
 
-    def watch(feeds: Sequence[Feed]) -> None:
+    def watch(feeds: Sequence[SequenceInput]) -> None:
         if any(feed.sequence in poisoned for feed in feeds):
             raise MemoryError("no room for these rows")
 
     table = engine(watch=watch)
-    texts = [text_of(prompt, 30, Oracle(truth(prompt, 30), 2)) for prompt in prompts]
-    batch = Batch(loop_of(table), size=4)
+    texts = [text_of(prompt, 30, OracleDrafter(truth(prompt, 30), 2)) for prompt in prompts]
+    batch = Batch(scheduler_of(table), size=4)
     running = [batch.add(text) for text in texts]
     begun = [[next(steps), next(steps)] for steps in running]
     poisoned.append(texts[2].sequence)  # type: ignore[arg-type]
@@ -263,7 +262,7 @@ def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_o
     prompts = [prompt_of(seed) for seed in range(3)]
     interrupted, ready = Event(), Barrier(3)
 
-    def watch(feeds: Sequence[Feed]) -> None:
+    def watch(feeds: Sequence[SequenceInput]) -> None:
         sleep(1e-3)
         if len(feeds) > 1 and not interrupted.is_set():
             interrupted.set()
@@ -275,7 +274,7 @@ def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_o
         ready.wait()
         spoken: list[int] = []
         try:
-            for step in loop_of(table).steps(text_of(prompts[number], 40)):
+            for step in scheduler_of(table).steps(text_of(prompts[number], 40)):
                 spoken += step.tokens
         except KeyboardInterrupt:
             caught.append(number)
@@ -292,32 +291,32 @@ def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_o
 def test_an_interrupt_in_a_forward_that_a_thread_runs_for_another_costs_that_one_no_words() -> None:
     others: list[TableSequence] = []
 
-    def watch(feeds: Sequence[Feed]) -> None:
+    def watch(feeds: Sequence[SequenceInput]) -> None:
         if others and any(feed.sequence is others[0] for feed in feeds):
             others.clear()
             raise KeyboardInterrupt
 
-    table = engine(shared_cost=STEEP, watch=watch)
+    table = engine(batch_cost=STEEP, watch=watch)
     prompts = [prompt_of(seed) for seed in range(2)]
     texts = [text_of(prompt, 30) for prompt in prompts]
-    loop = loop_of(table)
+    loop = scheduler_of(table)
     for _ in range(3):
         loop.advance(texts)
     others.append(texts[1].sequence)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         loop.advance(texts)
     list(loop.steps(texts[1]))  # the first one was the interrupted caller's own
-    assert texts[1].ending.tokens == truth(prompts[1], 30)
+    assert texts[1].output.tokens == truth(prompts[1], 30)
 
 
 def test_nobody_waits_for_a_text_whose_reader_has_gone_away() -> None:
     table = engine()
-    idle = loop_of(table).steps(text_of(prompt_of(1), 30))
+    idle = scheduler_of(table).steps(text_of(prompt_of(1), 30))
     next(idle)
     prompt, done = prompt_of(2), Event()
 
     def decode() -> None:
-        assert [*prompt, *said(list(loop_of(table).steps(text_of(prompt, 30))))] == truth(prompt, 30)
+        assert [*prompt, *said(list(scheduler_of(table).steps(text_of(prompt, 30))))] == truth(prompt, 30)
         done.set()
 
     Thread(target=decode, daemon=True).start()
@@ -328,7 +327,7 @@ def test_nobody_waits_for_a_text_whose_reader_has_gone_away() -> None:
 def test_texts_that_one_thread_reads_in_turns_are_decoded_each_for_itself() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(2)]
-    streams = [loop_of(table).steps(text_of(prompt, 25)) for prompt in prompts]
+    streams = [scheduler_of(table).steps(text_of(prompt, 25)) for prompt in prompts]
     pairs = list(zip(*streams, strict=True))
     for number, prompt in enumerate(prompts):
         assert [*prompt, *said([pair[number] for pair in pairs])] == truth(prompt, 25)
@@ -337,7 +336,7 @@ def test_texts_that_one_thread_reads_in_turns_are_decoded_each_for_itself() -> N
 def test_a_batch_keeps_so_many_texts_going_and_no_more() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(7)]
-    batch = Batch(loop_of(table), size=3)
+    batch = Batch(scheduler_of(table), size=3)
     running = [batch.add(text_of(prompt, 5 + number)) for number, prompt in enumerate(prompts)]
     most = 0
     for number in (4, 0, 6, 2, 1, 3, 5):
@@ -354,12 +353,12 @@ class Verbose(Nothing):
     """Drafts one wrong row."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        return chain([(follows(context) + 1) % VOCABULARY]) if budget else EMPTY
+        return chain([(follows(context) + 1) % VOCAB_SIZE]) if budget else EMPTY
 
 
 def test_a_wrong_draft_costs_rows_and_no_words() -> None:
     prompt, table = prompt_of(5), engine()
-    steps = list(loop_of(table).steps(text_of(prompt, 10, Verbose())))
+    steps = list(scheduler_of(table).steps(text_of(prompt, 10, Verbose())))
     assert [*prompt, *said(steps)] == truth(prompt, 10)
     assert [step.accepted for step in steps] == [0] * 10
     assert sum(step.drafted for step in steps) == 8  # none with the prompt, and none for the last token

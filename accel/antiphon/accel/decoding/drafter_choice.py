@@ -1,0 +1,149 @@
+"""Selection of the drafter: by name, or automatically from the model's BiTA masks and the cost of forward passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.drafting.draft import DrafterFactory
+from antiphon.accel.drafting.drafters import WINDOW, Bita, Blend, RecyclingTable, make_drafter
+from antiphon.accel.drafting.drafters.bita import MaskWeights, initial_acceptance
+from antiphon.accel.drafting.drafters.lookahead import window_rows
+from antiphon.accel.engines.selection import EngineChoice, select_engine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from antiphon.accel.drafting.cost_model import StepCost
+    from antiphon.accel.engines.protocol import ModelEngine
+
+AUTO = "auto"
+"""Name of the drafter that is selected automatically."""
+
+_CONTEXT = 512
+"""Context length, in tokens, at which costs are compared."""
+
+_WINDOW_GAIN = 0.05
+"""Tokens per step that Lookahead's window added to SmolLM2's chats, at 32 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterChoice:
+    """A selected drafter.
+
+    Attributes:
+        drafter: makes a drafter for each request.
+        name: what it is called.
+        reason: why it was selected.
+    """
+
+    drafter: DrafterFactory
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def choose_drafter(
+    model: PreTrainedModel,
+    cost: StepCost | None = None,
+    *,
+    deterministic: bool | int = False,
+    engine: EngineChoice = "torch",
+) -> DrafterChoice:
+    """Return `Blend`, with BiTA's masks if they were trained for this model and pay on this device.
+
+    Masks pay if BiTA's full draft emits more tokens than its forward pass costs plain steps. They are not used on a GPU
+    whose steps would be compiled, because masks prevent that. `Lookahead` is never selected, alone or in `Blend`: the
+    recycling table of `Blend` gains more per row, and the window added only a few hundredths of a token per step to it;
+    the reason states what it would cost.
+
+    Args:
+        model: the causal model that decodes.
+        cost: cost of forward passes; None: measured once, or taken from the cache.
+        deterministic: as in `DecodingOptions`; deterministic decoding uses no masks.
+        engine: the engine that decodes; only torch uses masks.
+    """
+    runs, options = select_engine(model, engine).engine, DecodingOptions(cost=cost, deterministic=deterministic)
+    return runs.lock.run(lambda: _choose(runs, options))
+
+
+def check_drafter(drafter: str | DrafterFactory) -> None:
+    """Check the name of a drafter.
+
+    Raises:
+        ValueError: there is no drafter of that name.
+    """
+    if isinstance(drafter, str) and drafter != AUTO:
+        make_drafter(drafter)
+
+
+def drafter_factory(options: DecodingOptions, engine: ModelEngine) -> DrafterFactory:
+    """Return what makes the drafters of these options.
+
+    Args:
+        options: name a drafter, `AUTO`, or a factory, which is returned as it is.
+        engine: the engine that decodes, for `AUTO`.
+
+    Raises:
+        ValueError: there is no drafter of that name.
+    """
+    drafter = options.drafter
+    if not isinstance(drafter, str):
+        return drafter
+    return _choose(engine, options).drafter if drafter == AUTO else make_drafter(drafter)
+
+
+def check_table(table: RecyclingTable | Literal[False], model: str, *, reproducible: bool) -> RecyclingTable | None:
+    """Return the recycling table that a caller gave for this model; None for False.
+
+    Args:
+        table: the caller's table, or False for none.
+        model: name of the model.
+        reproducible: as in `DecodingOptions`.
+
+    Raises:
+        ValueError: the table belongs to another model, or the requests are to be reproducible.
+    """
+    if table is False:
+        return None
+    if reproducible:
+        raise ValueError(
+            "recycling is a table that remembers other requests, on which a reproducible request must not depend; "
+            "leave recycling out, or reproducible."
+        )
+    if table.model not in ("", model):
+        raise ValueError(
+            f"recycling is the recycling table of {table.model!r}, and this is {model!r}; give each model a table of "
+            "its own."
+        )
+    return table
+
+
+def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
+    weights, reason = engine.usable_bita(options.fixed_rows)
+    if engine.level == "plain":
+        return DrafterChoice(Blend, "blend", reason)
+    cost = options.cost or engine.step_cost()
+    rows = window_rows(*WINDOW[:2])
+    window = (
+        f"lookahead's window, {rows} rows for some {_WINDOW_GAIN} tokens, would cost "
+        f"{cost.ratio(1 + rows, _CONTEXT) - 1:.2f} plain steps"
+    )
+    if weights is None:
+        return DrafterChoice(Blend, "blend", f"{reason}; {window}")
+    pays, reason = _masks_pay(weights, cost)
+    if pays:
+        return DrafterChoice(partial(Blend, weights), "blend with bita", f"{reason}; {window}")
+    return DrafterChoice(Blend, "blend", f"{reason}; {window}")
+
+
+def _masks_pay(weights: MaskWeights, cost: StepCost) -> tuple[bool, str]:
+    """Return whether BiTA's full draft emits more tokens than its forward pass costs plain steps, and both figures."""
+    rows, tokens = 1 + Bita(weights).max_rows, 1 + sum(initial_acceptance(len(weights.masks)))
+    price = cost.ratio(rows, _CONTEXT)
+    reason = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"
+    return tokens > price, reason

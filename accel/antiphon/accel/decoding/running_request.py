@@ -1,0 +1,71 @@
+"""The decoding state of one request. Independent of the engine that runs its forward passes and of other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.accel.decoding.stats import FinishReason
+from antiphon.accel.drafting.budget import Budget
+from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
+from antiphon.accel.engines.protocol import CachedSequence
+
+
+class TokenSampler(Protocol):
+    """Chooses the model's next token from its logits."""
+
+    def bind(self, logits: Logits) -> Callable[[int], int]:
+        """Return a function from a row of one forward pass to the model's next token after that row."""
+
+
+class Output(Protocol):
+    """The tokens of a request, and whether it has finished."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and emitted tokens."""
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """Why generation has stopped; None while it runs."""
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Number of tokens that may still be emitted."""
+
+    def commit(self, token: int) -> bool:
+        """Append a token and return whether generation stops with it."""
+
+
+@dataclass(eq=False, slots=True)
+class RunningRequest:
+    """The decoding state of one request.
+
+    Attributes:
+        sequence: its KV cache in the engine.
+        drafter: proposes the draft trees.
+        sampler: chooses the model's next token at each verified row.
+        output: its tokens and stopping rules.
+        budget: decides how many rows of a draft are verified.
+        references: token ids of the texts that drafts may be copied from.
+        prefill_chunk: longest part of the prompt that one forward pass reads, in tokens; None: the engine's choice.
+        thread: id of the thread that decodes the request.
+        is_started: whether the drafter has seen the prompt.
+        last_step_at: when its last step ended, in seconds of `perf_counter`; 0 before the first.
+        idle_seconds: time between the end of its last step and the request for the next one.
+        must_run_alone: whether its next forward pass is its own, because a shared one failed.
+    """
+
+    sequence: CachedSequence
+    drafter: Drafter
+    sampler: TokenSampler
+    output: Output
+    budget: Budget
+    references: Sequence[Tokens] = ()
+    prefill_chunk: int | None = None
+    thread: int = 0
+    is_started: bool = False
+    last_step_at: float = 0.0
+    idle_seconds: float = 0.0
+    must_run_alone: bool = False

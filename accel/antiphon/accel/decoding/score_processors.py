@@ -1,0 +1,78 @@
+"""Logits processors for penalties, logit bias and a forced response prefix. Independent of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from antiphon.accel.drafting.draft import Tokens
+
+
+def penalties(
+    presence: float, frequency: float, bias: Mapping[int, float] | None, prompt_tokens: int, vocab_size: int
+) -> LogitsProcessorList:
+    """Return the processor for penalties and logit bias; an empty list if all are zero.
+
+    Args:
+        presence: subtracted from the score of every token that has been emitted.
+        frequency: subtracted from a token's score once for each time it has been emitted.
+        bias: added to the scores of these tokens.
+        prompt_tokens: length of the prompt, whose tokens are not counted.
+        vocab_size: number of the model's tokens.
+
+    Raises:
+        ValueError: the bias names a token that the model does not have.
+    """
+    unknown = next((token for token in bias or {} if not 0 <= token < vocab_size), None)
+    if unknown is not None:
+        raise ValueError(f"logit_bias names token {unknown}; this model's tokens are 0 to {vocab_size - 1}.")
+    is_needed = presence or frequency or bias
+    return LogitsProcessorList([_Penalties(presence, frequency, bias or {}, prompt_tokens)] if is_needed else [])
+
+
+class _Penalties(LogitsProcessor):
+    """score[t] + bias[t] - frequency * count[t] - presence * (count[t] > 0), as OpenAI's API defines them."""
+
+    def __init__(self, presence: float, frequency: float, bias: Mapping[int, float], prompt_tokens: int) -> None:
+        self._presence = presence
+        self._frequency = frequency
+        self._tokens = torch.tensor(list(bias), dtype=torch.long)
+        self._bias = torch.tensor(list(bias.values()), dtype=torch.float32)
+        self._prompt_tokens = prompt_tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores, shape (1, vocab), of the token after these ids."""
+        counts = torch.bincount(input_ids[0, self._prompt_tokens :], minlength=scores.shape[-1])
+        changed = scores - self._frequency * counts - self._presence * (counts > 0)
+        changed[0, self._tokens.to(scores.device)] += self._bias.to(scores.device)
+        return changed
+
+
+def forced_prefix(tokens: Tokens, prompt_tokens: int) -> LogitsProcessorList:
+    """Return the processor that forces the response to start with these tokens; an empty list for no tokens.
+
+    Args:
+        tokens: token ids of the response prefix.
+        prompt_tokens: length of the prompt.
+    """
+    return LogitsProcessorList([_ForcedPrefix(tokens, prompt_tokens)] if tokens else [])
+
+
+class _ForcedPrefix(LogitsProcessor):
+    """Leaves one token possible at each position of the response prefix."""
+
+    def __init__(self, tokens: Tokens, prompt_tokens: int) -> None:
+        self._tokens = tokens
+        self._prompt_tokens = prompt_tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores, shape (1, vocab), of the token after these ids."""
+        position = input_ids.shape[1] - self._prompt_tokens
+        if position >= len(self._tokens):
+            return scores
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self._tokens[position]] = 0.0
+        return forced

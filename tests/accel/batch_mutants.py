@@ -1,0 +1,92 @@
+"""Faults put into forwards over several texts on purpose. Knows nothing of the tests that must notice them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from antiphon.accel.engines.torch import batched_forward
+from antiphon.accel.engines.torch.batched_forward import BatchedCache, Segment
+
+Patch = pytest.MonkeyPatch
+
+
+def rows_go_to_the_neighbour(patch: Patch) -> None:
+    """In a forward over several texts, all but the first take the last row of the text before for their first one."""
+    cut = batched_forward._segments
+
+    def moved(fed: Any) -> list[Segment]:
+        first, *others = cut(fed)
+        return [first, *(replace(each, start=each.start - 1, end=each.end - 1) for each in others)]
+
+    patch.setattr(batched_forward, "_segments", moved)
+
+
+def masks_are_the_neighbours(patch: Patch) -> None:
+    """In a forward over several texts each has the mask of the next one."""
+    cut = batched_forward._segments
+
+    def swapped(fed: Any) -> list[Segment]:
+        segments = cut(fed)
+        others = segments[1:] + segments[:1]
+        return [
+            replace(own, masks={kind: fitted(other.masks[kind], seen) for kind, seen in own.masks.items()})
+            for own, other in zip(segments, others, strict=True)
+        ]
+
+    patch.setattr(batched_forward, "_segments", swapped)
+
+
+def states_are_the_neighbours(patch: Patch) -> None:
+    """In a forward over several texts each attends to the keys and values of the next one."""
+    update = BatchedCache.update
+
+    def swapped(self: BatchedCache, keys: Tensor, values: Tensor, layer_idx: int, *given: Any) -> tuple[Tensor, Tensor]:
+        outputs = update(self, keys, values, layer_idx, *given)
+        own = self.states[layer_idx]
+        self.states[layer_idx] = [
+            (fitted(other[0], mine[0]), fitted(other[1], mine[1]))
+            for mine, other in zip(own, own[1:] + own[:1], strict=True)
+        ]
+        return outputs
+
+    patch.setattr(BatchedCache, "update", swapped)
+
+
+def states_are_another_layers(patch: Patch) -> None:
+    """In a forward over several texts every layer attends to the keys and values of the first one."""
+    update = BatchedCache.update
+
+    def first(self: BatchedCache, keys: Tensor, values: Tensor, layer_idx: int, *given: Any) -> tuple[Tensor, Tensor]:
+        outputs = update(self, keys, values, layer_idx, *given)
+        self.states[layer_idx] = self.states[0]
+        return outputs
+
+    patch.setattr(BatchedCache, "update", first)
+
+
+def texts_see_each_other(patch: Patch) -> None:
+    """In a forward over several texts whose states are joined, nothing hides one text from another."""
+    join = batched_forward._mask
+
+    def open_mask(cache: BatchedCache, kind: str, traits: Any, dtype: Any) -> Tensor:
+        joined = join(cache, kind, traits, dtype)
+        row = slot = 0
+        for each in cache.segments:
+            rows, slots = each.masks[kind].shape[2:]
+            joined[..., row : row + rows, :slot] = joined[..., row : row + rows, slot + slots :] = 0
+            row, slot = row + rows, slot + slots
+        return joined
+
+    patch.setattr(batched_forward, "_mask", open_mask)
+
+
+def fitted(states: Tensor, like: Tensor) -> Tensor:
+    """As much of a tensor as another one has, repeated where it is smaller."""
+    for place, size in enumerate(like.shape):
+        states = states.index_select(place, torch.arange(size) % states.shape[place])
+    return states
