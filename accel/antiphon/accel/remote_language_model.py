@@ -1,4 +1,4 @@
-"""Text in, text out, by a model that a server runs: any that speaks OpenAI's protocol. Runs no model itself."""
+"""A language model on a server that speaks OpenAI's protocol. Runs no model itself."""
 
 from __future__ import annotations
 
@@ -36,28 +36,33 @@ __all__ = ["RemoteError", "RemoteLanguageModel", "RemoteStream"]
 
 Content = str | Sequence[Message] | Conversation
 
-KEY = "ANTIPHON_API_KEY"
-"""The environment variable that holds the server's key where none is given."""
+API_KEY_VARIABLE = "ANTIPHON_API_KEY"
+"""Environment variable with the server's API key, used if none is given."""
 
-BYTES = 3
-"""So many bytes of a text count as a token where nobody can count: a cautious guess, most texts have four."""
+BYTES_PER_TOKEN = 3
+"""Estimated bytes per token if tokens cannot be counted; cautious, since most texts have four."""
 
 
 class RemoteLanguageModel:
-    """A language model that a server runs, asked as `LanguageModel` is: the same words go in, the same come out.
+    """A language model on a server, with the interface of `LanguageModel`.
 
-    ``model`` is its name there, by default the first that the server has. The server is asked once what it is
-    (``/models``), when that is first needed: a vLLM with Antiphon's plug-in and Antiphon's own server draft from the
-    references; any other never sees them, and a warning says so, once. ``api_key`` is by default what the environment's
-    ANTIPHON_API_KEY holds.
+    The server is asked for its models (``/models``) once, when first needed. Antiphon's own server and vLLM with
+    Antiphon's plug-in draft from references; other servers do not get them, and the user gets one warning. Several
+    threads may use one object at the same time.
 
-    A request has ``timeout`` seconds for each wait, and is asked again up to ``retries`` times, with longer and longer
-    pauses, while no piece of its answer has come. ``context_window`` (tokens), ``tokenizer`` and ``prompt_format`` are
-    for servers that do not tell. Any number of threads may ask at once.
+    Args:
+        base_url: Address of the API, such as "http://localhost:8000/v1".
+        model: Name of the model on the server; None for its first model.
+        api_key: API key; None takes the environment variable ANTIPHON_API_KEY.
+        timeout: Maximum seconds to wait for each response or piece.
+        retries: Maximum number of retries, with increasing pauses, until the first piece has arrived.
+        context_window: Maximum number of tokens, for servers that do not report it.
+        tokenizer: The model's tokenizer, to count tokens, for servers that cannot.
+        prompt_format: Name of the prompt format that the model was trained for.
 
     Raises:
-        ImportError: the package openai is missing.
-        ValueError: the address is none, or a number is out of range.
+        ImportError: The package openai is missing.
+        ValueError: The address is invalid, or a number is out of range.
     """
 
     def __init__(
@@ -74,34 +79,36 @@ class RemoteLanguageModel:
     ) -> None:
         check("timeout", timeout, timeout > 0, "above 0 seconds")
         check("retries", retries, isinstance(retries, int) and retries >= 0, "0 or more")
-        self.client = Client(base_url, api_key=api_key or environ.get(KEY), timeout=timeout, retries=retries)
+        self.client = Client(
+            base_url, api_key=api_key or environ.get(API_KEY_VARIABLE), timeout=timeout, retries=retries
+        )
         self.tokenizer = tokenizer
         self.prompt_format = prompt_format
         self.takes_messages = True
         self._model = model
-        self._window = context_window
-        self._asking = Lock()
-        self._counts = True
+        self._context_window = context_window
+        self._lock = Lock()
+        self._can_count = True
         self._takes_references: bool | None = None
 
     @cached_property
     def server(self) -> ServedModel:
-        """What the server says of itself and the model, asked when first needed and kept.
+        """The model as the server describes it, requested when first needed.
 
         Raises:
-            RemoteError: it cannot be reached, rejects the key, or has no such model.
+            RemoteError: The server cannot be reached, rejects the API key, or has no such model.
         """
         return find_model(self.client, self._model)
 
     @property
     def name(self) -> str:
-        """The model's name, as the server has it."""
+        """Name of the model on the server."""
         return self._model or self.server.name
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens, prompt and completion together, the model takes; None where nobody says."""
-        return self._window or self.server.context_window
+        """Maximum number of tokens of prompt and completion together; None if unknown."""
+        return self._context_window or self.server.context_window
 
     def generate(
         self,
@@ -111,7 +118,7 @@ class RemoteLanguageModel:
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Completion:
-        """The whole completion; see `stream`, whose pieces it joins."""
+        """Return the completion of a prompt; see `stream` for arguments and errors."""
         return self.stream(prompt, references=references, prefix=prefix, **parameters).to_end().completion
 
     def generate_batch(
@@ -123,25 +130,32 @@ class RemoteLanguageModel:
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """The completion of each prompt, in order; ``batch_size`` of them are asked for at once.
+        """Return the completion of each prompt, in their order.
+
+        Args:
+            prompts: The prompts.
+            references: Reference texts for each prompt; empty for none.
+            seeds: Random seed for each prompt; None takes the parameter ``seed`` for all.
+            batch_size: Maximum number of requests at the same time.
+            **parameters: As in `Settings`.
 
         Raises:
-            ValueError, TypeError: as `stream`; or there are not as many references or seeds as prompts.
-            RemoteError: one of them failed; those under way end, and no further one is begun.
+            ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.
+            RemoteError: A request failed. Running requests are closed, and no further ones are sent.
         """
         check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
         settings = Settings(**parameters)
-        each = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
-        shares = list(references) or [()] * len(prompts)
-        for name, given in (("references", shares), ("seeds", each)):
+        own_settings = [replace(settings, seed=seed) for seed in seeds] if seeds else [settings] * len(prompts)
+        own_references = list(references) or [()] * len(prompts)
+        for name, given in (("references", own_references), ("seeds", own_settings)):
             count = f"{len(prompts)}, one for each prompt"
             check(f"The number of {name}", len(given), len(given) == len(prompts), count)
-        streams = [self._stream(*one) for one in zip(prompts, shares, each, strict=True)]
+        streams = [self._stream(*one) for one in zip(prompts, own_references, own_settings, strict=True)]
         pool = ThreadPoolExecutor(batch_size, thread_name_prefix="antiphon-remote")
         try:
             return list(pool.map(_read, streams))
-        finally:  # after an error, or Ctrl-C, nobody waits for the rest
+        finally:  # after an error or Ctrl-C, the remaining requests are dropped
             for stream in streams:
                 stream.close()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -154,22 +168,26 @@ class RemoteLanguageModel:
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> RemoteStream:
-        """Continue a text, or answer messages, piece by piece, as the parameters say (see `Settings`).
+        """Return the completion as a stream of text pieces.
 
-        A ``prefix`` is not needed: servers keep what they have read themselves.
+        Args:
+            prompt: A text to continue, or messages to answer.
+            references: Texts that the completion may repeat.
+            prefix: Ignored: servers have prefix caches of their own.
+            **parameters: As in `Settings`.
 
         Raises:
-            ValueError: a parameter is out of range, or is one for models that are run here.
-            TypeError: a reference or stop string is not text, or there is no parameter of that name.
-            RemoteError: the server does not answer as it should; raised where the first piece is asked for. Broken off
-                in the midst of an answer it is a `BrokenStreamError`, which has what was received.
+            ValueError: A parameter is out of range, or is for local models only.
+            TypeError: A reference or stop string is not a text, or there is no parameter of this name.
+            RemoteError: The request failed; raised when the first piece is requested. If the connection breaks later, a
+                `BrokenStreamError` contains the received text.
         """
         return self._stream(prompt, references, Settings(**parameters))
 
     def tokenize(self, prompt: PromptInput) -> CountedPrompt:
-        """The prompt and how many tokens it has, to be handed on to `stream`.
+        """Return the prompt with its number of tokens; it can be passed on to `stream`.
 
-        They are counted by the tokenizer, if one was given, else by a vLLM itself, else guessed, rather too many.
+        Tokens are counted by the tokenizer if one was given, or by a vLLM server; otherwise their number is estimated.
         """
         content = _content(prompt)
         return prompt if isinstance(prompt, CountedPrompt) else CountedPrompt(content, self._count(content))
@@ -177,36 +195,36 @@ class RemoteLanguageModel:
     def _count(self, prompt: Content) -> int:
         if self.tokenizer is not None:
             return len(encode_prompt(prompt, self.tokenizer))
-        if self.server.kind == "vllm" and self._counts:
+        if self.server.kind == "vllm" and self._can_count:
             try:
-                return int(self.client.post("/../tokenize", self._to_count(prompt))["count"])
+                return int(self.client.post("/../tokenize", self._count_body(prompt))["count"])
             except (RemoteError, KeyError):
-                self._counts = False
-        return len(str(_texts(prompt)).encode()) // BYTES
+                self._can_count = False
+        return len(str(_texts(prompt)).encode()) // BYTES_PER_TOKEN
 
-    def _to_count(self, prompt: Content) -> dict[str, Any]:
-        named = {"model": self.server.name}
+    def _count_body(self, prompt: Content) -> dict[str, Any]:
+        body = {"model": self.server.name}
         if isinstance(prompt, str):
-            return named | {"prompt": prompt}
+            return body | {"prompt": prompt}
         conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
         tools = {"tools": [dict(tool) for tool in conversation.tools]} if conversation.tools else {}
-        return named | {"messages": [dict(message) for message in conversation.messages]} | tools
+        return body | {"messages": [dict(message) for message in conversation.messages]} | tools
 
     def _stream(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> RemoteStream:
         sources = check_texts("references", references)
-        begin = partial(self._begin, prompt, sources, settings)
+        send = partial(self._send, prompt, sources, settings)
         chosen = {"temperature": settings.temperature, "repetition_penalty": settings.repetition_penalty}
-        return RemoteStream(self.client, begin, **chosen)
+        return RemoteStream(self.client, send, **chosen)
 
-    def _begin(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> Any:
-        with self._asking:
+    def _send(self, prompt: PromptInput, references: Sequence[str], settings: Settings) -> Any:
+        with self._lock:
             server = self.server
-            is_drafted = bool(references) and self._drafts()
+            is_drafted = bool(references) and self._drafts_from_references()
         path, body = build_body(_content(prompt), settings, server)
         return self.client.stream(path, add_references(body, references, server) if is_drafted else body)
 
-    def _drafts(self) -> bool:
-        """Whether the server drafts from references; where it does not, that is said once."""
+    def _drafts_from_references(self) -> bool:
+        """Return whether the server drafts from references; if not, warn once."""
         if self._takes_references is None:
             kind = self.server.kind
             self._takes_references = kind == "antiphon" or (
@@ -214,8 +232,8 @@ class RemoteLanguageModel:
             )
             if not self._takes_references:
                 warnings.warn(
-                    f"{self.client.base_url} does not draft from references, so they are not sent: answers are the "
-                    "same, and as fast as that server is by itself.",
+                    f"{self.client.base_url} does not draft from references, so they are not sent; the answers are the "
+                    "same, at the speed of that server.",
                     stacklevel=2,
                 )
         return self._takes_references
@@ -226,7 +244,7 @@ def _read(stream: RemoteStream) -> Completion:
 
 
 def _content(prompt: PromptInput) -> Content:
-    """What a prompt says; one that was tokenized here is sent as its text."""
+    """Return what is sent for a prompt; a tokenized prompt is sent as its text."""
     if isinstance(prompt, CountedPrompt):
         return prompt.content
     return prompt.text if isinstance(prompt, TokenizedPrompt) else prompt

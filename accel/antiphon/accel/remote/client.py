@@ -155,8 +155,8 @@ class Client:
 
     def _wrong_protocol(self) -> str:
         return (
-            f"{self.base_url} answers, but not like an OpenAI-compatible server; give the address that its clients use, "
-            "which mostly ends in /v1."
+            f"{self.base_url} answers, but not like an OpenAI-compatible server; give the address that its clients "
+            "use, which mostly ends in /v1."
         )
 
 

@@ -43,8 +43,8 @@ MIN_BIGRAM_WINDOW = 256
 PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 8192, 256 << 20
 """Part of the KV cache whose memory is requested from the system in advance, at most.
 
-On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and no layer shares a page with another: without
-this, SmolLM2's prefill took 25 ms longer.
+On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and no two layers share a page: without this,
+SmolLM2's prefill took 25 ms longer.
 """
 
 FindBigrams = Callable[["Callable[[Draft, int], Tensor]"], "Bigrams | None"]
