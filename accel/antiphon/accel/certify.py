@@ -1,7 +1,7 @@
-"""The proof of a greedy output: the regret of every emitted token in one full forward. Knows nothing of decoding.
+"""Certificates of greedy outputs: the regret of every emitted token in one full forward pass. Independent of decoding.
 
-In half precision no two ways to compute a text round alike, so none can promise the very tokens of another; what
-each of them can promise is that every token was the best one but for rounding. This measures it, for anybody's output.
+In half precision two ways to compute a text round differently, so neither can promise the tokens of the other. Each
+can promise that every token was the most likely one up to rounding. This module measures that for any decoder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.accel.text.completion import Completion
 
 HALF_ULPS = 2.0
 SINGLE_ULPS = 64.0
-"""What rounding may cost: half precision accumulates in single, and rounds results; single has nothing finer."""
+"""Regret that rounding may cause: half precision accumulates in single precision and rounds the results."""
 
 BLOCK = 64
 """Rows of logits that are widened to float32 at a time."""
@@ -30,9 +30,14 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The regrets of an output's ``tokens``, in ulps of ``dtype``; it holds where none is above ``allowed``.
+    """The regrets of an output; the certificate holds if none is above the allowed one. See `certify`.
 
-    ``prompt_tokens`` stand before them; see `certify` for what a regret is.
+    Attributes:
+        tokens: the emitted tokens.
+        regrets: the regret of each of them, in ulps of ``dtype``.
+        prompt_tokens: number of prompt tokens before them.
+        dtype: the model's dtype.
+        allowed: largest regret that rounding explains, in ulps.
     """
 
     tokens: tuple[int, ...]
@@ -43,17 +48,17 @@ class Certificate:
 
     @property
     def worst(self) -> float:
-        """The largest regret, in ulps; infinite where a token was impossible."""
+        """The largest regret, in ulps; infinite if a token was impossible."""
         return max(self.regrets)
 
     @property
     def index(self) -> int:
-        """Which of ``tokens`` has the largest regret, counted from 0; the first of several."""
+        """Index in ``tokens`` of the first one with the largest regret."""
         return self.regrets.index(self.worst)
 
     @property
     def position(self) -> int:
-        """Where that token stands in the whole output, prompt included."""
+        """Index of that token in the whole output, prompt included."""
         return self.prompt_tokens + self.index
 
     @property
@@ -63,16 +68,16 @@ class Certificate:
 
     @property
     def share(self) -> float:
-        """The share of tokens whose regret is above zero: another token came out better by rounding, or more."""
+        """Share of the tokens whose regret is above zero, by rounding or for another reason."""
         return sum(regret > 0 for regret in self.regrets) / len(self.regrets)
 
     @property
     def holds(self) -> bool:
-        """Whether every token was the model's own choice but for rounding."""
+        """Whether every token was the model's most likely one up to rounding."""
         return self.worst <= self.allowed
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as values that JSON can hold; an infinite regret is None."""
+        """Return all fields and properties as JSON values; an infinite regret is None."""
         regrets = [regret if math.isfinite(regret) else None for regret in self.regrets]
         worst = self.worst if math.isfinite(self.worst) else None
         found = {"worst": worst, "position": self.position, "token": self.token, "share": round(self.share, 6)}
@@ -96,37 +101,40 @@ def certify(
     logits_processor: LogitsProcessorList | None = None,
     ulps: float | None = None,
 ) -> Certificate:
-    """Measure how far each token of a greedy ``output`` was from the model's best one, in one full forward.
+    """Measure how far each token of a greedy output was from the model's most likely one, in one full forward pass.
 
-    ``output`` is the prompt's ``prompt_length`` ids and those that were emitted after them, as `generate` returns it,
-    shape (1, length) or (length,), whoever decoded it. Let ``l`` be the logits of the forward after the tokens before
-    one, as float32, and ``s`` the scores that ``logits_processor`` makes of them, called with float32 (1, vocab) and
-    the ids before the token, once for each token in turn, as `generate` does it; without processors ``s = l``. Then
+    Let ``l`` be the float32 logits after the tokens before a token, and ``s`` the scores that the processors make of
+    them; without processors ``s = l``. Then
 
         regret = (max(s) - s[token]) / ulp,    ulp = eps * 2 ** floor(log2(max(1, abs(max(l)))))
 
     where ``eps`` is the distance from 1 to the next number in the model's dtype (2**-7 in bfloat16, 2**-10 in float16,
-    2**-23 in float32): the spacing of the dtype's numbers at the size of the top logit, and not below 1, since the
-    noise of a logit does not vanish where it happens to be near zero. A token whose score is -inf or NaN has an
-    infinite regret. By default 2 ulp are allowed in half precision and 64 in single; a wrong mask, position or cache
-    costs hundreds.
+    2**-23 in float32). The ulp is the spacing of the dtype's numbers at the size of the top logit, and not below 1,
+    because the noise of a logit does not vanish if the logit happens to be near zero. A token whose score is -inf or
+    NaN has an infinite regret. A wrong mask, position or cache costs hundreds of ulps.
 
-    Left padding is what ``attention_mask``, of shape (1, prompt_length) or (1, length), hides. The logits take
-    emitted tokens x vocabulary in the model's dtype; of float32 no more than 64 rows are made at a time.
+    The logits take emitted tokens x vocabulary in the model's dtype, and at most 64 rows of float32 at a time. A
+    sampled output cannot be certified: its tokens were drawn and need not be the most likely ones.
 
-    A sampled output cannot be certified: its tokens were drawn, and need not be the best.
+    Args:
+        model: the causal model.
+        output: prompt and emitted token ids, as `generate` returns them: shape (1, length) or (length,).
+        prompt_length: number of prompt tokens.
+        attention_mask: hides left padding; shape (1, prompt_length) or (1, length).
+        logits_processor: called for each token in turn with the ids before it and float32 scores of shape (1, vocab).
+        ulps: allowed regret; None: 2 in half precision, 64 in single.
 
     Raises:
         ValueError: there is nothing to certify, several rows are given, ids are outside the vocabulary, the model is
-            in training mode, or its rotary frequencies change while such a text grows, so that no one forward has
-            the numbers it was decoded with.
+            in training mode, or its rotary frequencies change while the text grows, so that no single forward pass has
+            the numbers that it was decoded with.
     """
     ids = _row(model, output, prompt_length)
     mask = _whole_mask(attention_mask, ids)
     padding = int((mask[0] == 0).sum())
     dtype = model.dtype
     regrets: list[float] = []
-    for first, last in _stretches(model, prompt_length, ids.shape[1], padding):
+    for first, last in _token_ranges(model, prompt_length, ids.shape[1], padding):
         logits = _logits(model, ids[:, : last - 1], mask[:, : last - 1], last - first)
         regrets += _regrets(logits, ids[:, :last], logits_processor, torch.finfo(dtype).eps)
     return Certificate(
@@ -139,7 +147,7 @@ def certify(
 
 
 def _row(model: PreTrainedModel, output: Tensor | Sequence[int], prompt_length: int) -> Tensor:
-    """The output as ids of shape (1, length), checked."""
+    """Return the output as ids of shape (1, length), after checking it."""
     if model.training:
         raise ValueError("The model is in training mode, where dropout changes its logits; call model.eval() first.")
     ids = torch.as_tensor(output, device=model.device)
@@ -168,8 +176,8 @@ def _whole_mask(attention_mask: Tensor | None, ids: Tensor) -> Tensor:
     return mask
 
 
-def _stretches(model: PreTrainedModel, first: int, length: int, padding: int) -> Iterator[tuple[int, int]]:
-    """Where rotary frequencies switch once, what came before is computed by itself: ``first`` to ``last`` - 1."""
+def _token_ranges(model: PreTrainedModel, first: int, length: int, padding: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of emitted tokens to compute separately: before and after rotary frequencies switch."""
     rope = declared_traits(model).rope
     if rope is None or length <= padding + rope.position:
         yield first, length
@@ -187,7 +195,7 @@ def _stretches(model: PreTrainedModel, first: int, length: int, padding: int) ->
 
 
 def _logits(model: PreTrainedModel, ids: Tensor, mask: Tensor, rows: int) -> Tensor:
-    """The logits after each of the last ``rows`` ids, in the model's dtype: (rows, vocab)."""
+    """Return the logits after each of the last ``rows`` ids, in the model's dtype: (rows, vocab)."""
     offered: dict[str, Any] = {"attention_mask": mask, "use_cache": False, "logits_to_keep": rows}
     offered["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp_(min=0)
     if bool(mask.all()):
@@ -198,7 +206,7 @@ def _logits(model: PreTrainedModel, ids: Tensor, mask: Tensor, rows: int) -> Ten
 
 
 def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterator[float]:
-    """The regret of each of the last ids, whose logits these are; ``ids`` has shape (1, length)."""
+    """Yield the regret of each of the last ids, shape (1, length), from their logits."""
     start = ids.shape[1] - len(logits)
     for offset in range(0, len(logits), BLOCK):
         raw = logits[offset : offset + BLOCK].float()
@@ -215,7 +223,12 @@ def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterat
 
 
 def emitted_ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of what was said; of a text they are guessed."""
+    """Return the token ids of a completion.
+
+    Args:
+        completion: a completion, token ids, or a text, which is tokenized again.
+        tokenizer: the model's tokenizer.
+    """
     if isinstance(completion, Completion):
         return list(completion.tokens)
     if isinstance(completion, str):

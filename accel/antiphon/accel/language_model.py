@@ -49,7 +49,7 @@ class LanguageModel:
     threads: they share forward passes if that is faster, and each generates what it generates alone.
 
     The recycling table makes earlier requests visible only in how fast a text is generated. Give tenants that must not
-    learn of each other tables of their own, here or with each request. Prompts with a common prefix are read once per
+    learn of each other separate tables, here or with each request. Prompts with a common prefix are read once per
     table on an engine with one memory for all requests (OpenVINO's).
 
     Args:
@@ -105,7 +105,7 @@ class LanguageModel:
 
         Args:
             name_or_path: folder, or name on the hub.
-            device: where it runs; None: a GPU if there is one.
+            device: a torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
             recycling: as in `LanguageModel`.
@@ -159,7 +159,7 @@ class LanguageModel:
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Completion:
-        """Return the whole completion; see `stream` for arguments and errors."""
+        """Return the whole completion; see `stream` for the arguments and errors."""
         return self.stream(prompt, references=references, prefix=prefix, **parameters).to_end().completion
 
     def generate_batch(
@@ -286,7 +286,7 @@ class LanguageModel:
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         table = self._recycling_table(settings.recycling)
         if table is not None and options.reproducible:
-            table = RecyclingTable(self.name)  # holds what this request itself has taught
+            table = RecyclingTable(self.name)  # learns from this request only
         return Generation(
             request,
             [*sources, forced] if forced else sources,

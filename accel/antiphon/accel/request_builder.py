@@ -83,7 +83,7 @@ class RequestBuilder:
         return list(self.tokenizer.encode(response_prefix, add_special_tokens=False, split_special_tokens=True))
 
     def generator(self, seed: int | None) -> torch.Generator:
-        """Return a source of random numbers of its own; None: with a random seed."""
+        """Return a new source of random numbers; None: with a random seed."""
         generator = torch.Generator(self.model.device)
         return generator.manual_seed(generator.seed() if seed is None else seed)
 

@@ -35,7 +35,7 @@ class DrafterChoice:
 
     Attributes:
         drafter: makes a drafter for each request.
-        name: what it is called.
+        name: its name.
         reason: why it was selected.
     """
 

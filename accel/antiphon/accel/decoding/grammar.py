@@ -1,4 +1,4 @@
-"""Answers in JSON that follow a schema, as a logits processor over llguidance. Knows nothing of drafts or models."""
+"""JSON that follows a schema, as a logits processor over llguidance. Independent of drafts and models."""
 
 from __future__ import annotations
 
@@ -17,55 +17,69 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CANDIDATES = 4
-"""How many of the best tokens are tried when few are left, for one after which the answer can still be finished."""
+"""Number of likely tokens to try, when few are left, for one after which the response can be completed in time."""
 
 SLACK = 8
-"""How many bytes more than one part of a schema a token may begin: brackets and quotation marks."""
+"""Bytes that one token may add to the shortest completion beyond one part of the schema: brackets and quotes."""
 
 LONGEST = 4096
-"""The most tokens that are looked for to finish an answer."""
+"""Maximum length, in tokens, of a completion that is searched for."""
 
 FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as `json.dumps` writes it."""
 
 CLOSING = '"]},"0123456789ntf[{'
-"""What is tried to finish an answer: the first in a string, the others outside of one, what ends most first."""
+"""Characters that are tried to complete an answer: the first one inside a string, the others outside, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """A JSON schema, and how an answer in it begins where the prompt already says so."""
+    """A JSON schema for a response.
+
+    Attributes:
+        schema: the schema.
+        begun: beginning of the JSON text that is already in the prompt.
+    """
 
     schema: Mapping[str, Any]
     begun: str = ""
 
 
 class JsonGrammar:
-    """What makes an answer follow a JSON schema, for the tokens of one tokenizer; ``end`` is what ends a text.
+    """Makes responses follow JSON schemas.
 
-    The answer is whole before its last token is spent, so it always parses. Objects have the properties that their
-    schema names and no others, unless it says so.
+    A response is complete before its last token is spent, so it always parses. Objects have only the properties that
+    their schema names, unless the schema allows more.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        vocab_size: number of the model's tokens.
+        end: the end-of-sequence token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, end: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, end: int) -> None:
         self._tokenizer = tokenizer
-        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
         self._end = end
 
     def processors(
-        self, schema: Mapping[str, Any] | JsonSchema | None, prompt_tokens: int, room: int
+        self, schema: Mapping[str, Any] | JsonSchema | None, prompt_tokens: int, max_new_tokens: int
     ) -> LogitsProcessorList:
-        """The processor of one answer, of at most ``room`` tokens; none without a schema.
+        """Return the logits processor of one response; an empty list without a schema.
+
+        Args:
+            schema: the JSON schema, or None.
+            prompt_tokens: length of the prompt.
+            max_new_tokens: maximum length of the response.
 
         Raises:
-            ValueError: the schema is not valid or asks for what no grammar can say, or no answer in it is so short.
-            ImportError: llguidance is not installed; says the command.
+            ValueError: the schema is invalid or not supported, or its shortest response is longer than the maximum.
+            ImportError: llguidance is not installed; the message has the command.
         """
         if schema is None:
             return LogitsProcessorList()
-        asked = schema if isinstance(schema, JsonSchema) else JsonSchema(schema)
-        follower = _Follower(self._tokens, asked, prompt_tokens, room)
-        return LogitsProcessorList([follower])
+        wanted = schema if isinstance(schema, JsonSchema) else JsonSchema(schema)
+        return LogitsProcessorList([_SchemaProcessor(self._tokens, wanted, prompt_tokens, max_new_tokens)])
 
     @cached_property
     def _tokens(self) -> Any:
@@ -75,68 +89,67 @@ class JsonGrammar:
             raise ImportError(
                 "Answers that follow a JSON schema need llguidance; run: pip install 'antiphon[structured]'"
             ) from error
-        size = max(self._vocabulary, len(self._tokenizer))
+        size = max(self._vocab_size, len(self._tokenizer))
         return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._end)  # type: ignore[arg-type]
 
 
-class _Follower(LogitsProcessor):
-    """Leaves the tokens their scores after which the answer still follows the schema, and can be finished in time."""
+class _SchemaProcessor(LogitsProcessor):
+    """Rules out tokens after which the response no longer follows the schema or cannot be completed in time."""
 
-    def __init__(self, tokens: Any, asked: JsonSchema, prompt_tokens: int, room: int) -> None:
+    def __init__(self, tokens: Any, wanted: JsonSchema, prompt_tokens: int, max_new_tokens: int) -> None:
         from llguidance import LLMatcher
 
-        written = json.dumps({**_closed(asked.schema), "x-guidance": FORM})
+        written = json.dumps({**_closed(wanted.schema), "x-guidance": FORM})
         grammar = LLMatcher.grammar_from_json_schema(written)
         is_wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, tokens)
         if is_wrong:
             raise ValueError(f"No answer can follow this JSON schema: {'; '.join(messages)}; change the schema.")
         self._tokens = tokens
-        self._end = prompt_tokens + room
+        self._end = prompt_tokens + max_new_tokens
         self._read = prompt_tokens
-        self._growth = SLACK + max(_sizes(asked.schema, asked.schema), default=0)
-        self._place = _Place(LLMatcher(tokens, grammar), tokens, [tokens.tokenize_str(each) for each in CLOSING])
-        if asked.begun and not self._place.take(tokens.tokenize_str(asked.begun)):
+        self._growth = SLACK + max(_sizes(wanted.schema, wanted.schema), default=0)
+        self._state = _ParserState(LLMatcher(tokens, grammar), tokens, [tokens.tokenize_str(each) for each in CLOSING])
+        if wanted.begun and not self._state.advance(tokens.tokenize_str(wanted.begun)):
             raise ValueError(
-                f"No answer that begins with {asked.begun!r} can follow this JSON schema; change one of them."
+                f"No answer that begins with {wanted.begun!r} can follow this JSON schema; change one of them."
             )
-        least = self._place.finish()
+        least = self._state.shortest_completion()
         self._least = len(least or ())
-        if least is None or len(least) > room:
+        if least is None or len(least) > max_new_tokens:
             count = "more than that" if least is None else len(least)
             raise ValueError(
-                f"The answer may have {room} tokens, and the shortest that follows this JSON schema has {count}; "
-                "raise max_new_tokens, or ask for less."
+                f"The answer may have {max_new_tokens} tokens, and the shortest that follows this JSON schema has "
+                f"{count}; raise max_new_tokens, or ask for less."
             )
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores of shape (1, vocab) with -inf for every token that may not come next."""
-        fresh = input_ids[0, self._read :].tolist()
-        self._read += len(fresh)
-        self._place.take(fresh)
-        admitted = self._place.admitted(scores.shape[-1])
+        """Return the scores, shape (1, vocab), with -inf for every token that may not come next."""
+        new = input_ids[0, self._read :].tolist()
+        self._read += len(new)
+        self._state.advance(new)
+        admitted = self._state.allowed_tokens(scores.shape[-1])
         left = self._end - self._read
-        if left <= self._least + 2 * self._growth:  # further away no token can make it too late
+        if left <= self._least + 2 * self._growth:  # earlier, no single token can make it too late
             admitted &= self._in_time(admitted, scores, left)
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:
-        """Which of the best tokens leave enough for the answer to be finished; there is always one."""
-        way = self._place.finish() or [self._tokens.eos_token]
-        if len(way) + self._growth < left:
+        """Return a mask of the likely tokens after which the response can be completed; there is always one."""
+        shortest = self._state.shortest_completion() or [self._tokens.eos_token]
+        if len(shortest) + self._growth < left:
             return admitted
         kept = np.zeros_like(admitted)
-        kept[way[0]] = True
+        kept[shortest[0]] = True
         allowed = scores[0].masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
         for token in allowed.topk(min(CANDIDATES, allowed.numel())).indices.tolist():
             if admitted[token]:
-                then = self._place.after(token)
-                rest = then.finish()
+                rest = self._state.after(token).shortest_completion()
                 kept[token] |= rest is not None and len(rest) <= left - 1
         return kept
 
 
-class _Place:
-    """How far an answer has come."""
+class _ParserState:
+    """The state of the parser after a part of the response."""
 
     def __init__(
         self, matcher: Any, tokens: Any, closing: list[list[int]], in_string: bool = False, escaped: bool = False
@@ -147,8 +160,8 @@ class _Place:
         self._in_string = in_string
         self._escaped = escaped
 
-    def take(self, tokens: list[int]) -> bool:
-        """Go on by these tokens; whether all of them were admitted."""
+    def advance(self, tokens: list[int]) -> bool:
+        """Parse further tokens; return whether all of them were allowed."""
         for byte in self._tokens.decode_bytes([token for token in tokens if token != self._tokens.eos_token]):
             if self._escaped:
                 self._escaped = False
@@ -158,45 +171,45 @@ class _Place:
                 self._escaped = self._in_string and byte == ord("\\")
         return bool(self._matcher.consume_tokens(tokens))
 
-    def admitted(self, size: int) -> Any:
-        """Which tokens may come next, of shape (size,)."""
+    def allowed_tokens(self, size: int) -> Any:
+        """Return a mask of the tokens that may come next, shape (size,)."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return np.unpackbits(bits, bitorder="little", count=size).astype(bool)
 
-    def after(self, token: int) -> _Place:
-        """The place after one more token."""
-        place = self._copy()
-        place.take([token])
-        return place
+    def after(self, token: int) -> _ParserState:
+        """Return the state after one more token."""
+        state = self._copy()
+        state.advance([token])
+        return state
 
-    def finish(self) -> list[int] | None:
-        """A short way to the end of the answer, in tokens; None where there is no short one."""
-        place, way = self._copy(), list[int]()
-        while not (place._matcher.is_accepting() or place._matcher.is_stopped()):
-            if len(way) > LONGEST:
+    def shortest_completion(self) -> list[int] | None:
+        """Return the tokens of a short completion of the response; None if none is found."""
+        state, completion = self._copy(), list[int]()
+        while not (state._matcher.is_accepting() or state._matcher.is_stopped()):
+            if len(completion) > LONGEST:
                 return None
-            taken = place._next()
-            if not taken or not place.take(taken):
+            tokens = state._next()
+            if not tokens or not state.advance(tokens):
                 return None
-            way += taken
-        return way
+            completion += tokens
+        return completion
 
     def _next(self) -> list[int]:
-        """What must come next, or what ends most of what may."""
+        """Return the tokens that must come next, or those that close the most."""
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))
         for closing in self._closing[:1] if self._in_string and not self._escaped else self._closing[1:]:
             if self._matcher.validate_tokens(closing) == len(closing):
                 return closing
-        admitted = np.flatnonzero(self.admitted(self._tokens.vocab_size)).tolist()
+        admitted = np.flatnonzero(self.allowed_tokens(self._tokens.vocab_size)).tolist()
         return [max(admitted, key=lambda token: len(self._tokens.decode_bytes([token])))] if admitted else []
 
-    def _copy(self) -> _Place:
-        return _Place(self._matcher.deep_copy(), self._tokens, self._closing, self._in_string, self._escaped)
+    def _copy(self) -> _ParserState:
+        return _ParserState(self._matcher.deep_copy(), self._tokens, self._closing, self._in_string, self._escaped)
 
 
 def _sizes(schema: Any, root: Any, depth: int = 8) -> list[int]:
-    """How many bytes the shortest of anything in a schema has at most: of each part that an answer may begin."""
+    """Return upper bounds, in bytes, of the shortest JSON of each part of a schema that a response may start."""
     if not isinstance(schema, Mapping) or not depth:
         return []
     if isinstance(pointer := schema.get("$ref"), str) and pointer.startswith("#/"):
@@ -222,7 +235,7 @@ def _sizes(schema: Any, root: Any, depth: int = 8) -> list[int]:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema, whose objects have no properties that it does not name, unless it says that they may."""
+    """Return the schema with objects restricted to the named properties, unless it allows others."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, Mapping):

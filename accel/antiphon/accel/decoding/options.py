@@ -52,7 +52,7 @@ class DecodingOptions:
         compiled: compiled steps have fixed shapes and fixed memory. None: on a GPU, as CUDA graphs, if they have been
             tried and are faster; False: never; True: on any device, by `torch.compile`.
         cost: cost of forward passes to assume; it is then neither measured nor corrected by the clock, and acceptance
-            rates are learned anew for each request. None: measured.
+            rates are learned for each request separately. None: measured.
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
             (`antiphon.accel.engines.selection.select_engine`). Torch also runs what OpenVINO does not offer: prompts
             with left padding, a cache of the caller's, ``deterministic`` or compiled steps, and BiTA.
@@ -125,7 +125,7 @@ class DecodingOptions:
         """Refuse weights that cannot be certified.
 
         Raises:
-            ValueError: they are not those that were loaded.
+            ValueError: the weights are not the loaded ones.
         """
         if self.weights is not None:
             raise ValueError(

@@ -184,7 +184,7 @@ class ParallelSequence:
 
     @property
     def level(self) -> Level:
-        """What a forward pass can verify of this sequence."""
+        """The drafts that a forward pass can verify."""
         return self.own.level
 
     @property

@@ -32,7 +32,7 @@ class PrefixCache:
     change with the length of the text, or that can only be decoded plainly. Texts do not change, except by rounding,
     which depends on how many tokens a forward pass reads.
 
-    An engine with one memory for all requests (OpenVINO's) keeps what it has read for the tenant there: for this cache
+    An engine with one memory for all requests (OpenVINO's) keeps the tenant's prefixes there: for this cache
     alone, in whole blocks of tokens, for any number of requests at a time, as long as there is space.
 
     Args:
@@ -88,7 +88,7 @@ class PrefixCache:
 
     def _keep(self, generation: Generation) -> None:
         cache = generation.cache
-        if cache is None:  # the engine itself keeps what it has read for this tenant
+        if cache is None:  # the engine has a prefix cache for this tenant
             return
         traits = traits_of(generation.request.model)
         # Plain models (Jamba) may restart their recurrence whenever several tokens are read at once.

@@ -3,7 +3,7 @@
 A thread that wants the next step of a request puts it into a queue. The thread whose step is the oldest is elected to
 run one forward pass for all waiting steps that can share it; the other threads wait until their step is done or they
 are elected (flat combining: Hendler et al. 2010). So requests join and leave between any two forward passes, an error
-stays with the request that caused it, and nothing is computed for requests that nobody reads.
+stays with the request that caused it, and nothing is computed for a request whose steps are not read.
 
 A request that decodes alone is computed in its own thread, by `decode_step` without the queue. Shared forward passes
 run in one worker thread of the scheduler: threads that take turns would each have a pool of torch threads, which slow
@@ -105,7 +105,7 @@ class Scheduler:
         return step
 
     def _run_alone(self, step: StepRequest) -> None:
-        """Decode a step in a forward pass of its own, in the calling thread."""
+        """Decode a step in a separate forward pass, in the calling thread."""
         step.request.must_run_alone = False
         try:
             step.result = decode_step(self.engine, step)
@@ -212,7 +212,7 @@ class Scheduler:
     def _run_batch(self, group: Sequence[StepRequest], cost: CostModel | None) -> None:
         """Decode a step of several requests: steps 2 to 6 of `decode_step`, with one forward pass for all.
 
-        Each request gets a forward pass of its own if the cost model says that this is faster.
+        If the cost model says that separate forward passes are faster, each request gets one.
 
         Args:
             group: steps whose drafts have been proposed.
@@ -253,7 +253,7 @@ class Scheduler:
     ) -> tuple[list[Logits], float]:
         """Run a shared forward pass; return the logits of each request and the seconds, or no logits if it failed.
 
-        After a failure nobody knows how far it came, so every request is prefilled again, in a pass of its own.
+        A failed pass may have written some keys and values, so every request is prefilled again, in a separate pass.
         """
         started = perf_counter()
         try:

@@ -107,7 +107,7 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
     # 5. Keep the pending tokens and the rows of that path in the KV cache; drop the other rows.
     sequence.keep(accepted.path)
 
-    # 6. Observe: the budget learns costs and acceptance rates, the drafter what was accepted and what was likely.
+    # 6. Observe: the budget learns costs and acceptance rates, the drafter learns from accepted rows and logits.
     return observe(step, accepted, logits, perf_counter() - started)
 
 
