@@ -33,43 +33,13 @@ TIMEOUT = 120.0
 PRINTED = 200
 
 NAN, INF = float("nan"), float("inf")
-NUMBERS = [
-    0,
-    1,
-    -1,
-    -2,
-    2**31 - 1,
-    2**31,
-    2**63 - 1,
-    2**63,
-    2**64,
-    -(2**63) - 1,
-    10**400,
-    0.5,
-    -0.5,
-    1e308,
-    NAN,
-    INF,
-    -INF,
+NUMBERS: list[Any] = [
+    *(0, 1, -1, -2, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400),
+    *(0.5, -0.5, 1e308, NAN, INF, -INF),
 ]
 TEXTS = ["", "a", "\ud800", "a\udfff", "\x00", "\u202e", "<|endoftext|>", "<|im_start|>" * 20, "x" * 3_000]
-JUNK = [
-    None,
-    True,
-    False,
-    {},
-    {"a": 1},
-    [],
-    [[]],
-    [[1, 2], [3]],
-    [None],
-    [True],
-    ["a", 1],
-    [1, 0.5],
-    [NAN],
-    *NUMBERS,
-    *TEXTS,
-]
+LISTS: list[Any] = [[], [[]], [[1, 2], [3]], [None], [True], ["a", 1], [1, 0.5], [NAN], {}, {"a": 1}]
+JUNK: list[Any] = [None, True, False, *NUMBERS, *TEXTS, *LISTS]
 
 PARAMETERS = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed"),
@@ -83,69 +53,89 @@ PARAMETERS = (
 """Fields of a request that get junk: all but ``n``, because vLLM accepts thousands of answers and computes them."""
 
 
-def sampling(chance: Random) -> dict[str, Any]:
-    """Return one or two sampling parameters of valid types, alone or in unusual combinations."""
-    penalty = chance.choice([-2.0, 0.0, 2.0, 1e-30, 1e30])
-    ids = chance.choice([[], [0], [7], [VOCAB_SIZE - 1], [VOCAB_SIZE], [2**31], [2**63], [-1], list(range(VOCAB_SIZE))])
-    choices: list[dict[str, Any]] = [
-        {"top_k": chance.choice([1, 2, 50, VOCAB_SIZE, VOCAB_SIZE + 1, 2**31 - 1]), "temperature": 1.0},
-        {"top_k": 5, "temperature": chance.choice([1e-9, 0.01, 1.0, 2.0, 1e9, 1e38])},
-        {"top_p": chance.choice([1e-12, 0.1, 0.9999999, 1.0]), "temperature": 1.0},
-        {"temperature": 1.0, "seed": chance.choice([0, -1, 2**63 - 1, -(2**63)]), "n": chance.choice([0, 1, 3, 2**31])},
-        {"presence_penalty": penalty, "frequency_penalty": -penalty, "temperature": chance.choice([0, 1])},
-        {"repetition_penalty": chance.choice([1e-30, 0.5, 2.0, 1e30])},
-        {"stop_token_ids": ids, "min_tokens": chance.choice([0, 1, 3, 10**9])},
-        {"allowed_token_ids": ids},
-        {"logprobs": chance.choice([0, 1, 20, 21, 2**31]), "prompt_logprobs": chance.choice([0, 1, -1])},
-        {"bad_words": chance.choice([[], [""], [" "], ["a"] * 1000, ["\x00"]])},
-        {"stop": chance.choice([[], [""], ["a"] * 1000, "\n"]), "min_tokens": 2},
-        {"logprob_token_ids": ids},
-        {"structured_outputs": chance.choice(GRAMMARS)},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": chance.choice(SCHEMAS)}}},
-        {"logit_bias": chance.choice([{}, {"7": 5.0}, {str(VOCAB_SIZE): 1}, {"a": 1}, {"7": NAN}])},
-    ]
-    return {key: value for each in chance.sample(choices, chance.choice([1, 1, 2])) for key, value in each.items()}
-
-
 SCHEMAS: list[Any] = [
     *({}, {"type": "object"}, {"type": "nothing"}, {"$ref": "#"}, {"type": "string", "pattern": "("}, True, 1),
     {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
 ]
 GRAMMARS: list[Any] = [
-    *(
-        {},
-        {"choice": []},
-        {"choice": ["a", ""]},
-        {"choice": ["\ud800"]},
-        {"regex": "("},
-        {"regex": ""},
-        {"regex": "a*"},
-    ),
-    *({"grammar": "root ::= "}, {"grammar": 'root ::= "a" root'}, {"json": {}}, {"json": "{"}, {"json_object": True}),
-    {"choice": ["a"], "regex": "a"},
+    *({}, {"choice": []}, {"choice": ["a", ""]}, {"choice": ["\ud800"]}, {"choice": ["a"], "regex": "a"}),
+    *({"regex": "("}, {"regex": ""}, {"regex": "a*"}, {"json": {}}, {"json": "{"}, {"json_object": True}),
+    *({"grammar": "root ::= "}, {"grammar": 'root ::= "a" root'}),
 ]
 
 
-def sources(chance: Random) -> dict[str, Any]:
-    """Return the ``vllm_xargs`` of a request, valid, malformed or too large, with ids at the vocabulary's limits."""
-    bad = chance.choice(
-        [VOCAB_SIZE, VOCAB_SIZE + 1, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, -2, -(2**63)]
-    )
-    pool: list[Any] = [
-        *([7, bad] * 5, [bad], [7, VOCAB_SIZE - 1] * 5, [-1, -1, -1], [-1], [0] * 65_536, [7] * 65_537, [7, -1] * 300),
-        *(["a"] * 256, ["a"] * 257, "a b " * 20_000, "ab" * 400_000, ["\ud800"], ["a", "\udc00b"], ["", ""]),
-        *([7.0], [7, "a"], [7, None], [[7], [8]], chance.choice(JUNK), chance.choice(TEXTS)),
+def valid_parameters(chance: Random) -> dict[str, Any]:
+    """Return sampling parameters that vLLM accepts, at their limits and in unusual combinations."""
+    penalty = chance.choice([-2.0, 2.0, 1e-30])
+    choices: list[dict[str, Any]] = [
+        {"top_k": chance.choice([1, 2, 50, VOCAB_SIZE, VOCAB_SIZE + 1, 2**31 - 1]), "temperature": 1.0},
+        {"top_k": 5, "temperature": chance.choice([1e-9, 0.01, 2.0, 1e9, 1e38])},
+        {"top_p": chance.choice([1e-12, 0.1, 0.9999999, 1.0]), "temperature": 1.0},
+        {"temperature": 1.0, "seed": chance.choice([0, -1, 2**63 - 1, -(2**63)]), "n": chance.choice([1, 3])},
+        {"presence_penalty": penalty, "frequency_penalty": -penalty, "temperature": chance.choice([0, 1])},
+        {"repetition_penalty": chance.choice([1e-30, 0.5, 2.0, 1e30])},
+        {"stop_token_ids": chance.choice([[], [7], [VOCAB_SIZE - 1]]), "min_tokens": 1},
+        {"allowed_token_ids": chance.choice([[0], [7], [VOCAB_SIZE - 1], list(range(VOCAB_SIZE))])},
+        {"bad_words": chance.choice([[], ["a"] * 1000, ["\x00"]])},
+        {"stop": chance.choice([[], ["a"] * 1000, "\n"]), "ignore_eos": True},
     ]
-    given = {chance.choice(["references", "prediction"]): chance.choice(pool) for _ in range(chance.choice([1, 1, 2]))}
-    if chance.random() < 0.25:
-        given[chance.choice(["antiphon", "unknown", "", "session_id", "kv_transfer_params"])] = chance.choice(
-            [*pool, {"references": [[bad]], "prediction": []}]
-        )
-    return given
+    return {key: value for each in chance.sample(choices, chance.choice([1, 1, 2])) for key, value in each.items()}
+
+
+def doubtful_parameters(chance: Random) -> dict[str, Any]:
+    """Return sampling parameters of valid types that vLLM may refuse."""
+    ids = chance.choice([[], [VOCAB_SIZE], [2**31], [2**63], [-1]])
+    choices: list[dict[str, Any]] = [
+        {"n": chance.choice([0, -1, 2**31]), "temperature": 1.0},
+        {"stop_token_ids": ids, "min_tokens": chance.choice([0, 1, 3, 10**9])},
+        {"allowed_token_ids": ids},
+        {"logprob_token_ids": ids},
+        {"logprobs": chance.choice([0, 1, 20, 21, 2**31]), "prompt_logprobs": chance.choice([0, 1, -1])},
+        {"bad_words": chance.choice([[""], [" "]])},
+        {"repetition_penalty": chance.choice([0, -1, NAN])},
+        {"structured_outputs": chance.choice(GRAMMARS)},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": chance.choice(SCHEMAS)}}},
+        {"logit_bias": chance.choice([{}, {"7": 5.0}, {str(VOCAB_SIZE): 1}, {"a": 1}, {"7": NAN}])},
+    ]
+    return chance.choice(choices)
+
+
+def junk_parameter(chance: Random) -> dict[str, Any]:
+    """Return a parameter of a random type."""
+    return {chance.choice(PARAMETERS): chance.choice(JUNK)}
+
+
+def valid_sources(chance: Random) -> dict[str, Any]:
+    """Return references or a prediction that the plug-in accepts, at their limits."""
+    pool: list[Any] = [
+        *([7, VOCAB_SIZE - 1] * 5, [7, 0] * 5, [7, 8], [0] * 65_536, [], "a b " * 20_000, "", "7 7 7", "<|endoftext|>"),
+    ]
+    lists: list[Any] = [[-1, -1, -1], [-1], [7, -1, 8], [7, -1] * 200, ["a"] * 256, ["", ""], ["\x00", "\u202e"]]
+    name = chance.choice(["references", "prediction"])
+    return {"vllm_xargs": {name: chance.choice(pool if name == "prediction" else [*pool, *lists])}}
+
+
+def bad_sources(chance: Random) -> dict[str, Any]:
+    """Return ``vllm_xargs`` with a malformed, too large or reserved value."""
+    bad = chance.choice([VOCAB_SIZE, VOCAB_SIZE + 1, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, -2])
+    pool: list[Any] = [
+        *([7, bad] * 5, [bad], [7] * 65_537, [7, -1] * 300, ["a"] * 257, "ab" * 400_000, ["\ud800"], ["a", "\udc00b"]),
+        *([7.0], [7, "a"], [7, None], [[7], [8]], chance.choice(JUNK)),
+    ]
+    given = {chance.choice(["references", "prediction"]): chance.choice(pool) for _ in range(chance.choice([1, 2]))}
+    if chance.random() < 0.3:
+        name = chance.choice(["antiphon", "unknown", "", "session_id", "kv_transfer_params"])
+        given[name] = chance.choice([*pool, {"references": [[bad]], "prediction": []}])
+    return {"vllm_xargs": given}
 
 
 def make_request(seed: int, number: int) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request that is decided by ``seed`` and ``number`` alone."""
+    """Return the path and the body of a request.
+
+    Args:
+        seed: Seed of the whole run.
+        number: Number of the request in the run.
+    """
     chance = Random(f"{seed}-{number}")
     body: dict[str, Any] = {"model": "smollm2", "max_tokens": chance.choice([1, 4, 4]), "temperature": 0}
     if is_chat := chance.random() < 0.3:
@@ -154,20 +144,29 @@ def make_request(seed: int, number: int) -> tuple[str, dict[str, Any]]:
         body["prompt"] = chance.choice([[5, 6, 8, 9, 10], [7] * 20, "Count: 1, 2, 1, 2, 1, 2"])
     if chance.random() < 0.4:
         body["allowed_token_ids"] = [7]  # the answer is 7 7 7, so what follows a 7 in a reference is drafted
-    kinds: list[Callable[[Random], dict[str, Any]]] = [
-        sampling,
-        lambda chance: {"vllm_xargs": sources(chance)},
-        lambda chance: {chance.choice(PARAMETERS): chance.choice(JUNK)},
-    ]
-    for kind in chance.sample(kinds, chance.choice([1, 1, 2, 3])):
-        body.update(kind(chance))
+    for part in chance.choice(COMBINATIONS):
+        body.update(part(chance))
     if chance.random() < 0.03:
         body["prompt"] = chance.choice([*JUNK, [VOCAB_SIZE], [-1], [7] * 5_000, [[7], [8, VOCAB_SIZE]]])
     return "/v1/chat/completions" if is_chat else "/v1/completions", body
 
 
+COMBINATIONS: list[tuple[Callable[[Random], dict[str, Any]], ...]] = [
+    *((valid_parameters,), (valid_sources,), (valid_sources, valid_parameters), (valid_sources, valid_parameters)),
+    *((bad_sources,), (bad_sources,), (bad_sources, valid_parameters), (doubtful_parameters,), (junk_parameter,)),
+    *((valid_sources, doubtful_parameters), (valid_sources, junk_parameter), (bad_sources, junk_parameter)),
+]
+"""Parts of a request, of which one combination is drawn; about half of the requests are valid."""
+
+
 def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    """Send a body, NaN and lone surrogates included, and return status and answer."""
+    """Send a body, NaN and lone surrogates included, and return the status and the body of the answer.
+
+    Args:
+        server: The server.
+        path: Path of the API.
+        body: Body of the request.
+    """
     address = urlsplit(server.url)
     connection = HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT)
     try:
@@ -216,7 +215,7 @@ def find_failure(server: Server, numbers: range, seed: int, statuses: Counter[in
 
 
 def shown(path: str, body: dict[str, Any]) -> str:
-    """Return a request as a line, with long values shortened."""
+    """Return the path and the body of a request as one line, with long values shortened."""
     return f"{path} {_shortened(body)}"
 
 
@@ -228,7 +227,13 @@ def _shortened(value: Any) -> str:
 
 
 def main(requests: int = 1000, seed: int = 0, first: int = 0) -> None:
-    """Start a server and send it malformed requests, `--first` being the number of the first one."""
+    """Start a server and send it malformed requests.
+
+    Args:
+        requests: Number of requests.
+        seed: Seed of the requests.
+        first: Number of the first request, to repeat a failure without those before it.
+    """
     started, statuses = time.monotonic(), Counter[int]()
     with tempfile.TemporaryDirectory() as folder:
         options = ("--speculative-config", json.dumps(SPECULATION))

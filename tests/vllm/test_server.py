@@ -108,7 +108,8 @@ def ask_with_openai(server: Server, prompt: str, body: dict[str, Any]) -> None:
 
 def ask_with_langchain(server: Server, prompt: str, body: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"base_url": server.url, "api_key": "none", "temperature": 0}
-    ChatOpenAI(model="smollm2", timeout=900, extra_body=body, max_tokens=MAX_NEW_TOKENS, **settings).invoke(prompt)
+    settings |= {"max_tokens": MAX_NEW_TOKENS}
+    ChatOpenAI(model="smollm2", timeout=900, extra_body=body, **settings).invoke(prompt)
 
 
 def ask_with_llama_index(server: Server, prompt: str, body: dict[str, Any]) -> None:
