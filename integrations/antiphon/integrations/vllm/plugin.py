@@ -36,7 +36,12 @@ class BatchDrafter(Protocol):
     """A drafter that vLLM's model runner tells before each step which batch it drafts for; ours is the only one."""
 
     def prepare_step(self, runner: Any, scheduled: Any) -> None:
-        """Receive the model runner and the number of rows of each request in the step that was just computed."""
+        """Receive the state of the batch before `propose`.
+
+        Args:
+            runner: vLLM's model runner.
+            scheduled: Number of rows of each request in the step that was just computed, by request id.
+        """
 
 
 def vllm_version() -> str:

@@ -78,12 +78,7 @@ class Proposer:
         """Do nothing; vLLM calls this to load a draft model."""
 
     def prepare_step(self, runner: Runner, scheduled: Mapping[str, int]) -> None:
-        """Receive, before each `propose`, the state of the batch.
-
-        Args:
-            runner: vLLM's model runner.
-            scheduled: Number of rows of each request in the step that was just computed.
-        """
+        """Receive the state of the batch before `propose`; see `BatchDrafter.prepare_step`."""
         self._runner, self._scheduled_rows = runner, scheduled
 
     def propose(
