@@ -1,4 +1,4 @@
-"""A model whose answers, and how likely it finds them, are known beforehand."""
+"""A scripted model with known answers and log-probabilities, for tests of passage selection."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 from antiphon.accel import Completion, PrefixCache, Summary, Usage
 from antiphon.accel.decoding.options import DecodingOptions
-from antiphon.accel.drafting.draft import Accepted
 from antiphon.accel.drafting.continuation_scorer import ContinuationScorer
+from antiphon.accel.drafting.draft import Accepted
 from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import PromptInput
@@ -22,8 +22,8 @@ from antiphon.accel.text.messages import PromptInput
 OTHER = 0
 
 
-class Words:
-    """A tokenizer of words."""
+class WordTokenizer:
+    """A tokenizer with one token for each word."""
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = defaultdict(lambda: 1 + len(self._ids))
@@ -32,8 +32,8 @@ class Words:
         return [self._ids[word] for word in text.split()]
 
 
-class Said(TextStream):
-    """A text that is known beforehand, and what is done before its first piece."""
+class ScriptedStream(TextStream):
+    """A stream of one piece of text, with a function that is called before it."""
 
     def __init__(self, text: str, first: Callable[[], None] = lambda: None) -> None:
         self._pieces, self._first, self.is_closed = iter([text]), first, False
@@ -52,18 +52,25 @@ class Said(TextStream):
 
 @dataclass
 class Scripted:
-    """A model that finds lines as likely as is known beforehand (nats), and goes on as it was told to begin."""
+    """A model with known log-probabilities of lines, in nats; its answers start with ``response_prefix``.
+
+    Attributes:
+        likely: the log-probability of each line.
+        read: the prompts that it has prefilled.
+        streams: the streams of the latest batch.
+        given: the parameters of each call of `stream`.
+    """
 
     likely: Mapping[str, float]
-    tokenizer: Words = field(default_factory=Words)
+    tokenizer: WordTokenizer = field(default_factory=WordTokenizer)
     options: DecodingOptions = field(default_factory=DecodingOptions)
     read: list[PromptInput] = field(default_factory=list)
-    streams: list[Said] = field(default_factory=list)
+    streams: list[ScriptedStream] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
 
     def stream(self, prompt: PromptInput, **parameters: Any) -> TextStream:
         self.given.append(parameters)
-        return Said(parameters.get("response_prefix", "") + " It is so.")
+        return ScriptedStream(parameters.get("response_prefix", "") + " It is so.")
 
     def stream_batch(
         self,
@@ -72,24 +79,24 @@ class Scripted:
         references: Sequence[Sequence[str]] = (),
         prefixes: Sequence[PrefixCache] = (),
         **parameters: Any,
-    ) -> Sequence[Said]:
+    ) -> Sequence[ScriptedStream]:
         self.read += prompts
         assert len(prefixes) == len(prompts)
-        self.streams = [Said("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
+        self.streams = [ScriptedStream("", partial(self._verify, parameters["drafter"]())) for _ in prompts]
         return self.streams
 
     def _verify(self, scorer: ContinuationScorer) -> None:
-        """The second token of each text is as likely as the text, all others are certain."""
+        """Give the second token of each text the probability of the text, and all other tokens probability 1."""
         draft = scorer.begin((), ())
         assert draft is not None
         scores = torch.full((1 + len(draft.tokens), 99), -1e9)
         scores[:, OTHER] = 0.0
         for text, nats in self.likely.items():
             row = -1
-            for place, token in enumerate(self.tokenizer.encode(text)):
-                chance = math.exp(nats) if place == 1 else 1.0
+            for index, token in enumerate(self.tokenizer.encode(text)):
+                chance = math.exp(nats) if index == 1 else 1.0
                 scores[row + 1, token] = math.log(chance)
-                if place == 1:
+                if index == 1:
                     scores[row + 1, OTHER] = -1e9 if chance == 1.0 else math.log(1 - chance)
                 else:
                     scores[row + 1, OTHER] = -1e9

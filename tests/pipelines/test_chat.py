@@ -1,4 +1,4 @@
-"""Chat: the words of a conversation without reuse, from prompts of which only what is new is read."""
+"""Chat: the same text as without a prefix cache, while only new tokens are prefilled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.accel import LanguageModel, Stream
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Answer, Chat, Rag, SessionStore
-from antiphon.pipelines.chat import rewritten
+from antiphon.pipelines.chat import rewrite_question
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
 from tests.accel.oracles import expect_plain_logits
 from tests.pipelines.listening import Listening
@@ -20,21 +20,21 @@ from tests.pipelines.listening import Listening
 QUESTIONS = ("How many eggs does a queen lay?", "And how long does honey keep?", "Who lives in a colony?")
 
 
-class Noting:
-    """A search that writes down what it is asked."""
+class RecordingSearcher:
+    """A searcher that records its queries."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self.passages = list(passages)
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def search(self, question: str, k: int = 5) -> list[Passage]:
-        """The first ``k`` passages."""
-        self.asked.append(question)
+        """Return the first ``k`` passages."""
+        self.queries.append(question)
         return self.passages[:k]
 
 
-def asked(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
-    """The answers to the three questions, in one conversation."""
+def converse(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
+    """Ask the three questions in one conversation; without ``reuse`` the prefix cache is cleared before each."""
     chat = Chat(rag)
     answers: list[Answer] = []
     for question in QUESTIONS:
@@ -45,14 +45,14 @@ def asked(rag: Rag, *, reuse: bool, **options: Any) -> list[Answer]:
 
 
 def new_tokens(turn: Answer, before: Answer) -> int:
-    """What a prompt has more than the text before it had, whose last token has been said but not read."""
+    """Return the number of tokens that are not in the KV cache: all new ones and the last generated one."""
     return turn.usage.prompt_tokens - (before.usage.total_tokens - 1)
 
 
-def test_every_turn_reads_only_what_is_new_and_says_the_same(retriever: Retriever, typist: LanguageModel) -> None:
+def test_every_turn_prefills_only_new_tokens_and_has_the_same_text(retriever: Retriever, typist: LanguageModel) -> None:
     rag = Rag(retriever, typist, k=2)
-    reused = asked(rag, reuse=True, num_draft_tokens=16)
-    again = asked(rag, reuse=False, drafter="nothing")
+    reused = converse(rag, reuse=True, num_draft_tokens=16)
+    again = converse(rag, reuse=False, drafter="nothing")
     assert [answer.text for answer in reused] == [answer.text for answer in again]
     assert [answer.usage for answer in reused] == [answer.usage for answer in again]
     assert [answer.steps.prefill_tokens for answer in again] == [answer.usage.prompt_tokens for answer in again]
@@ -61,7 +61,9 @@ def test_every_turn_reads_only_what_is_new_and_says_the_same(retriever: Retrieve
     assert reused[2].steps.prefill_tokens == new_tokens(reused[2], reused[1]) < reused[2].usage.prompt_tokens / 2
 
 
-def test_the_logits_of_a_third_turn_are_a_plain_forwards(retriever: Retriever, typist: LanguageModel) -> None:
+def test_the_logits_of_a_third_turn_equal_those_of_a_plain_forward_pass(
+    retriever: Retriever, typist: LanguageModel
+) -> None:
     chat, recorder = Chat(Rag(retriever, typist, k=1)), Listening()
     for question in QUESTIONS[:2]:
         chat.ask(question, max_new_tokens=24, num_draft_tokens=16)
@@ -80,15 +82,15 @@ def test_earlier_passages_and_answers_are_references(retriever: Retriever, typis
     assert texts == [now.passages[0].text, first.passages[0].text, first.text]
 
 
-def test_turns_that_do_not_fit_leave_the_prompt_and_the_rest_is_read_once(
+def test_turns_that_do_not_fit_are_dropped_and_the_rest_is_prefilled_once(
     retriever: Retriever, typist: LanguageModel
 ) -> None:
-    chat = Chat(Rag(retriever, typist, k=1))  # a window of 2,048 bytes
+    chat = Chat(Rag(retriever, typist, k=1))  # a context window of 2,048 bytes
     answers: list[Answer] = []
     dropped: list[int] = []
     for number in range(9):
         answers.append(chat.ask(f"Question {number}: who is the queen?", max_new_tokens=150))
-        dropped.append(chat.dropped)
+        dropped.append(chat.dropped_turns)
     assert all(answer.usage.total_tokens <= 2048 for answer in answers)
     cut = next(turn for turn, count in enumerate(dropped) if count)
     assert dropped[cut] > 1
@@ -98,39 +100,39 @@ def test_turns_that_do_not_fit_leave_the_prompt_and_the_rest_is_read_once(
     assert answers[cut + 1].steps.prefill_tokens == new_tokens(answers[cut + 1], answers[cut])
 
 
-def test_where_no_turn_fits_the_passages_give_way(retriever: Retriever) -> None:
+def test_if_no_turn_fits_passages_are_left_out(retriever: Retriever) -> None:
     small = LanguageModel(tiny_model(max_position_embeddings=512), byte_tokenizer(), name="small")
     chat = Chat(Rag(retriever, small, k=3))
     for turn, question in enumerate(QUESTIONS):
         answer = chat.ask(question, max_new_tokens=190)
         assert answer.usage.total_tokens <= 512
         assert 1 <= len(answer.passages) < 3
-        assert chat.dropped == turn
+        assert chat.dropped_turns == turn
 
 
-def test_a_follow_up_question_is_rewritten_for_the_search_alone(passages: list[Passage], typist: LanguageModel) -> None:
-    search, plain = Noting(passages), Noting(passages)
+def test_a_follow_up_question_is_rewritten_for_the_search_only(passages: list[Passage], typist: LanguageModel) -> None:
+    search, plain = RecordingSearcher(passages), RecordingSearcher(passages)
     chat = Chat(Rag(search, typist, k=1), rewrite=True)
     for question in QUESTIONS[:2]:
         chat.ask(question, max_new_tokens=9)
-    new = rewritten(typist, chat.turns[:1], QUESTIONS[1])
-    assert search.asked == [QUESTIONS[0], new]
-    assert chat.searched == new != QUESTIONS[1]
+    new = rewrite_question(typist, chat.turns[:1], QUESTIONS[1])
+    assert search.queries == [QUESTIONS[0], new]
+    assert chat.search_query == new != QUESTIONS[1]
     assert QUESTIONS[1] in chat.turns[1].messages[0]["content"]
     assert new not in chat.turns[1].messages[0]["content"]
     unchanged = Chat(Rag(plain, typist, k=1))
     for question in QUESTIONS[:2]:
         unchanged.ask(question, max_new_tokens=9)
-    assert plain.asked == list(QUESTIONS[:2])
+    assert plain.queries == list(QUESTIONS[:2])
 
 
-def test_rewriting_does_not_make_the_conversation_be_read_again(passages: list[Passage], typist: LanguageModel) -> None:
-    chat = Chat(Rag(Noting(passages), typist, k=1), rewrite=True)
+def test_rewriting_keeps_the_prefix_cache_of_the_conversation(passages: list[Passage], typist: LanguageModel) -> None:
+    chat = Chat(Rag(RecordingSearcher(passages), typist, k=1), rewrite=True)
     first, second = (chat.ask(question, max_new_tokens=9) for question in QUESTIONS[:2])
     assert second.steps.prefill_tokens == new_tokens(second, first)
 
 
-def test_what_was_said_until_it_was_stopped_is_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
+def test_the_text_of_a_closed_stream_becomes_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
     chat = Chat(Rag(retriever, typist, k=1))
     with chat.stream(QUESTIONS[0]) as stream:
         first = next(stream)
@@ -141,8 +143,8 @@ def test_what_was_said_until_it_was_stopped_is_a_turn(retriever: Retriever, typi
     assert follow.steps.prefill_tokens < follow.usage.prompt_tokens / 2
 
 
-def test_a_question_that_cannot_be_answered_is_no_turn(passages: list[Passage], typist: LanguageModel) -> None:
-    search = Noting(passages)
+def test_a_question_without_passages_does_not_become_a_turn(passages: list[Passage], typist: LanguageModel) -> None:
+    search = RecordingSearcher(passages)
     chat = Chat(Rag(search, typist, k=1))
     search.passages = []
     with pytest.raises(ValueError, match="found no passage"):
@@ -150,34 +152,32 @@ def test_a_question_that_cannot_be_answered_is_no_turn(passages: list[Passage], 
     assert chat.turns == []
 
 
-def test_a_question_that_is_refused_leaves_the_conversation_as_it_was(
-    passages: list[Passage], typist: LanguageModel
-) -> None:
-    chat = Chat(Rag(Noting(passages), typist, k=1))
+def test_a_refused_question_does_not_change_the_conversation(passages: list[Passage], typist: LanguageModel) -> None:
+    chat = Chat(Rag(RecordingSearcher(passages), typist, k=1))
     chat.ask(QUESTIONS[0], max_new_tokens=9)
     with pytest.raises(ValueError, match="exceeds the context window"):
         chat.ask("why " * 600)
     with pytest.raises(TypeError):
         chat.ask("why " * 215, max_new_tokens=9, no_such_option=1)
-    assert (len(chat.turns), chat.dropped) == (1, 0)
+    assert (len(chat.turns), chat.dropped_turns) == (1, 0)
     follow = chat.ask(QUESTIONS[1], max_new_tokens=9)
     assert follow.steps.prefill_tokens < follow.usage.prompt_tokens
 
 
-def broken(steps: Iterator[Step]) -> Iterator[Step]:
-    """The first few steps, and then an error."""
+def fail_after_three(steps: Iterator[Step]) -> Iterator[Step]:
+    """Yield three steps, then raise an error."""
     yield from islice(steps, 3)
     raise RuntimeError("out of memory")
 
 
-def test_an_answer_that_failed_is_neither_a_turn_nor_a_session(
+def test_a_failed_answer_becomes_neither_a_turn_nor_a_session(
     retriever: Retriever, typist: LanguageModel, tmp_path: Any
 ) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
     chat = Chat(Rag(retriever, typist, k=1, sessions=store))
     stream = chat.stream(QUESTIONS[0])
     assert isinstance(stream._stream, Stream)
-    stream._stream._running = broken(stream._stream._running)
+    stream._stream._running = fail_after_three(stream._stream._running)
     with pytest.raises(RuntimeError, match="out of memory"):
         list(stream)
     stream.close()
@@ -187,20 +187,22 @@ def test_an_answer_that_failed_is_neither_a_turn_nor_a_session(
     assert (len(chat.turns), len(store)) == (1, 1)
 
 
-def test_an_answer_that_says_nothing_is_no_turn(retriever: Retriever, typist: LanguageModel) -> None:
+def test_an_empty_answer_does_not_become_a_turn(retriever: Retriever, typist: LanguageModel) -> None:
     chat = Chat(Rag(retriever, typist, k=1))
     chat.stream(QUESTIONS[0]).close()
     assert chat.turns == []
 
 
-def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist: LanguageModel, tmp_path: Any) -> None:
+def test_a_conversation_reads_and_writes_the_sessions(
+    retriever: Retriever, typist: LanguageModel, tmp_path: Any
+) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
     rag = Rag(retriever, typist, k=1, sessions=store)
     options: dict[str, Any] = {"num_draft_tokens": 16, "recycling": False}
     cold, warm, off = (
-        asked(rag, reuse=True, **options),
-        asked(rag, reuse=True, **options),
-        asked(rag, reuse=True, sessions=False, **options),
+        converse(rag, reuse=True, **options),
+        converse(rag, reuse=True, **options),
+        converse(rag, reuse=True, sessions=False, **options),
     )
     assert [answer.text for answer in warm] == [answer.text for answer in cold] == [answer.text for answer in off]
     steps = [sum(answer.steps.steps for answer in answers) for answers in (cold, warm, off)]
@@ -208,18 +210,18 @@ def test_a_conversation_uses_and_fills_the_sessions(retriever: Retriever, typist
     assert len(store) == 3
 
 
-def test_a_session_is_kept_by_the_rewritten_question(
+def test_a_session_is_stored_under_the_rewritten_question(
     retriever: Retriever, typist: LanguageModel, tmp_path: Any
 ) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
     chat = Chat(Rag(retriever, typist, k=1, sessions=store), rewrite=True)
     chat.ask(QUESTIONS[0], max_new_tokens=9)
     chat.ask(QUESTIONS[1], max_new_tokens=9)
-    assert chat.searched != QUESTIONS[1]
-    assert [store.forget(question) for question in (QUESTIONS[1], chat.searched)] == [False, True]
+    assert chat.search_query != QUESTIONS[1]
+    assert [store.forget(question) for question in (QUESTIONS[1], chat.search_query)] == [False, True]
 
 
-def test_a_prompt_that_is_one_text_is_refused(passages: list[Passage]) -> None:
+def test_a_prompt_that_is_a_string_is_refused(passages: list[Passage]) -> None:
     base = LanguageModel(tiny_model(), byte_tokenizer(chat=False), name="base")
-    with pytest.raises(ValueError, match="A conversation is made of messages, and this prompt is one text"):
-        Chat(Rag(Noting(passages), base)).ask(QUESTIONS[0])
+    with pytest.raises(ValueError, match="A conversation needs a prompt of messages, and this prompt is a string"):
+        Chat(Rag(RecordingSearcher(passages), base)).ask(QUESTIONS[0])

@@ -42,8 +42,8 @@ def test_questions_are_answered_one_after_the_other_until_the_input_ends(index_f
     assert shown.exit_code == 0, shown.stderr
     costs = [line for line in shown.stdout.splitlines() if line.startswith("9 tokens in ")]
     assert len(costs) == 2
-    assert " of them read" not in costs[0]
-    assert " of them read" in costs[1]
+    assert " of them prefilled" not in costs[0]
+    assert " of them prefilled" in costs[1]
     assert "exceeds the context window" in shown.stderr  # the long one is refused, and the conversation goes on
 
 

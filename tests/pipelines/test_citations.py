@@ -1,4 +1,4 @@
-"""Citations: they stand where they say, the longest counts, and none overlaps another."""
+"""Citations: their spans are exact, longer ones win, and none overlap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def test_a_quotation_says_where_it_stands_in_the_source() -> None:
+def test_a_citation_has_its_span_in_the_source() -> None:
     start = DOCUMENT.index("The quick")
     found = cite("He says: quick brown fox jumps over the lazy dog!", [passage(DOCUMENT[start:], start)])
     assert found == (
@@ -46,7 +46,7 @@ def test_six_words_are_a_citation_and_five_are_not() -> None:
     assert cite("Say: one two three four five.", [text]) == ()
 
 
-def test_a_short_answer_counts_if_all_of_it_stands_there() -> None:
+def test_a_short_answer_is_cited_if_all_of_it_is_quoted() -> None:
     assert [c.text for c in cite(" Foxes.\n", [passage(DOCUMENT)])] == ["Foxes"]
     assert cite("Foxes, he says.", [passage(DOCUMENT)]) == ()
 
@@ -59,30 +59,30 @@ def test_an_answer_without_words_has_no_citation() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        "the quick brown fox jumps over",  # another case
-        "The quick, brown fox jumps over",  # another punctuation
-        "The quick brown foxes jump over",  # other words
-        "Thequick brown fox jumps over it",  # no white space where the source has some
+        "the quick brown fox jumps over",  # different case
+        "The quick, brown fox jumps over",  # different punctuation
+        "The quick brown foxes jump over",  # different words
+        "Thequick brown fox jumps over it",  # white space missing
     ],
 )
-def test_what_differs_in_more_than_white_space_is_no_quotation(answer: str) -> None:
+def test_text_that_differs_in_more_than_white_space_is_not_cited(answer: str) -> None:
     assert cite(answer, [passage("The quick brown fox jumps over")]) == ()
 
 
-def test_any_white_space_equals_any_other() -> None:
+def test_all_white_space_is_equal() -> None:
     assert len(cite("one\ttwo  three\n\nfour five six", [passage("one two\nthree four\r\nfive six")])) == 1
 
 
-def test_the_longer_quotation_counts_whichever_passage_it_is_from() -> None:
+def test_the_longer_quote_wins_from_any_passage() -> None:
     shorter, longer = passage("b c d e f g"), passage("a b c d e f g h")
     assert [(c.passage, c.text) for c in cite("x a b c d e f g h y", [shorter, longer])] == [(2, "a b c d e f g h")]
 
 
-def test_of_equal_quotations_the_one_in_the_earlier_passage_counts() -> None:
+def test_of_equally_long_quotes_the_one_from_the_earlier_passage_wins() -> None:
     assert [c.passage for c in cite("a b c d e f", [passage("a b c d e f"), passage("a b c d e f")])] == [1]
 
 
-def test_what_overlaps_a_longer_quotation_keeps_its_free_part() -> None:
+def test_a_quote_that_overlaps_a_longer_one_keeps_its_free_part() -> None:
     first, second = passage("a b c d e f g h i j k l m n"), passage("h i j k l m n o p q r s t u v w x y z")
     found = cite("a b c d e f g h i j k l m n o p q r s t u v w x y z", [first, second])
     assert [(c.passage, c.text) for c in found] == [
@@ -91,17 +91,17 @@ def test_what_overlaps_a_longer_quotation_keeps_its_free_part() -> None:
     ]
 
 
-def test_characters_count_as_words_where_no_spaces_are_written() -> None:
+def test_characters_count_as_words_in_scripts_without_spaces() -> None:
     assert [c.text for c in cite("他说蜜蜂住在蜂箱里。", [passage("我们知道蜜蜂住在蜂箱里吗")])] == ["蜜蜂住在蜂箱里"]
 
 
-def test_a_text_that_repeats_itself_costs_no_more_than_another() -> None:
+def test_repetitive_texts_take_linear_time() -> None:
     words = " ".join(["ha"] * 20_000)
     (found,) = cite(words, [passage(words), passage(words)])
     assert (found.start, found.end, found.passage) == (0, len(words), 1)
 
 
-def test_fewer_words_may_be_asked_for_but_not_none() -> None:
+def test_the_minimum_number_of_words_can_be_lowered_to_one() -> None:
     assert [c.text for c in cite("so one two it is", [passage("one two")], words=2)] == ["one two"]
     with pytest.raises(ValueError, match="words is 0; a citation has at least 1 word"):
         cite("one", [passage("one")], words=0)
@@ -113,9 +113,7 @@ texts = st.lists(st.sampled_from(["a", "b", "a,", "c"]), max_size=30).flatmap(
 
 
 @given(answer=texts, sources=st.lists(texts, max_size=3), words=st.integers(1, 4))
-def test_every_citation_stands_where_it_says_and_none_that_could_stand_is_missing(
-    answer: str, sources: list[str], words: int
-) -> None:
+def test_every_citation_is_exact_and_none_is_missing(answer: str, sources: list[str], words: int) -> None:
     passages = [passage(source, start=7 * number) for number, source in enumerate(sources)]
     found = cite(answer, passages, words=words)
     spans = [(c.start, c.end) for c in found]
@@ -127,7 +125,7 @@ def test_every_citation_stands_where_it_says_and_none_that_could_stand_is_missin
         assert squeezed(answer[c.start : c.end]) == squeezed(c.text)
     cited = {position for start, end in spans for position in range(start, end)}
     said = list(re.finditer(r"\w+", answer))
-    for first in range(len(said) - words + 1):  # a free window that stands somewhere would have been cited
+    for first in range(len(said) - words + 1):  # an uncited window must not occur in a source
         start, end = said[first].start(), said[first + words - 1].end()
         if not cited.intersection(range(start, end)):
             window = rf"(?<!\w){re.escape(squeezed(answer[start:end]))}(?!\w)"
@@ -137,29 +135,29 @@ def test_every_citation_stands_where_it_says_and_none_that_could_stand_is_missin
 ANCHOR = "The ship is old. The anchor weighs two tonnes. It is red."
 
 
-def test_the_number_of_a_passage_before_a_quote_is_no_word_of_it() -> None:
+def test_the_passage_number_before_a_quote_is_not_part_of_it() -> None:
     (found,) = cite("[1] The anchor weighs two tonnes.", [passage(ANCHOR)])
     assert (found.text, found.start, found.passage) == ("The anchor weighs two tonnes", 4, 1)
 
 
 @pytest.mark.parametrize("answer", ["[2] It is red.\n[1] Bees dance.", "It is red [2]. Bees dance [1]."])
-def test_short_quotes_are_cited_one_by_one_where_the_answer_says_whose_they_are(answer: str) -> None:
+def test_short_quotes_with_passage_numbers_are_cited_one_by_one(answer: str) -> None:
     found = cite(answer, [passage("Some say: Bees dance."), passage(ANCHOR)])
     assert [(each.passage, each.text) for each in found] == [(2, "It is red"), (1, "Bees dance")]
 
 
-def test_a_short_quote_is_cited_from_no_other_passage_than_the_one_it_names() -> None:
+def test_a_short_quote_is_cited_only_from_the_named_passage() -> None:
     passages = [passage("Nothing of the kind."), passage(ANCHOR)]
     assert cite("[1] It is red. [7] It is red. And more of this and that.", passages) == ()
     assert cite("[2] It is not red. And more of this and that.", passages) == ()
 
 
-def test_a_short_quote_gives_way_to_a_longer_one_that_holds_it() -> None:
+def test_a_longer_quote_replaces_a_short_one_inside_it() -> None:
     longer = passage("He said: [1] it is red and it is old and large.")
     found = cite("[1] it is red and it is old and large", [longer])
     assert [each.text for each in found] == ["it is red and it is old and large"]
 
 
-def test_many_short_quotes_cost_no_more_than_one_text() -> None:
+def test_many_short_quotes_take_linear_time() -> None:
     found = cite("[1] ha\n" * 20_000, [passage("ha " * 20_000)])
     assert len(found) == 20_000

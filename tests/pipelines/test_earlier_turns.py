@@ -1,4 +1,4 @@
-"""The reader with earlier answers and earlier turns: the same words from fewer steps, and from fewer tokens read."""
+"""The bundled extractive model with earlier answers and turns: the same text with fewer steps and less prefill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reader(reader_folder: Path) -> LanguageModel:
     )
 
 
-def test_the_answer_to_a_paraphrased_question_saves_steps_and_changes_no_word(
+def test_the_answer_to_a_paraphrase_saves_steps_without_changing_the_text(
     reader: LanguageModel, retriever: Retriever, tmp_path: Path
 ) -> None:
     store = SessionStore(tmp_path / "s.sqlite", embedder=HashEmbedder(), similarity=0.6)
@@ -39,7 +39,8 @@ def test_the_answer_to_a_paraphrased_question_saves_steps_and_changes_no_word(
     assert warm.steps.tokens_per_step > empty.steps.tokens_per_step > 1
 
 
-def talked(rag: Rag, *, reuse: bool) -> list[Answer]:
+def converse(rag: Rag, *, reuse: bool) -> list[Answer]:
+    """Ask the three questions in one conversation; without ``reuse`` the prefix cache is cleared before each."""
     chat = Chat(rag)
     answers: list[Answer] = []
     for question in (QUESTION, *FOLLOW_UPS):
@@ -49,9 +50,11 @@ def talked(rag: Rag, *, reuse: bool) -> list[Answer]:
     return answers
 
 
-def test_the_third_turn_reads_only_what_is_new_and_says_the_same(reader: LanguageModel, retriever: Retriever) -> None:
+def test_the_third_turn_prefills_only_new_tokens_and_has_the_same_text(
+    reader: LanguageModel, retriever: Retriever
+) -> None:
     rag = Rag(retriever, reader, k=2)
-    reused, again = talked(rag, reuse=True), talked(rag, reuse=False)
+    reused, again = converse(rag, reuse=True), converse(rag, reuse=False)
     assert [answer.text for answer in reused] == [answer.text for answer in again]
     second, third = reused[1:]
     new = third.usage.prompt_tokens - second.usage.total_tokens + 1

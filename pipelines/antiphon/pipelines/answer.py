@@ -1,4 +1,4 @@
-"""An answer: its text, its citations and what it cost; complete, or streaming."""
+"""Answers: text, citations, passages and cost, complete or streaming."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
-from antiphon.accel.text.completion import Pieces
-from antiphon.pipelines.citations import Citation, cite
-from antiphon.pipelines.drafting import Drafting
-from antiphon.pipelines.nearest import NearestSentence, nearest_sentences
+from antiphon.accel.text.completion import TextStream
+from antiphon.pipelines.citations import Citation
+from antiphon.pipelines.decoding_trace import DecodingTrace
+from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import Prompt, is_refusal
 from antiphon.pipelines.rendering.segments import cost_line
 from antiphon.retrieval import Passage
@@ -22,14 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a language model said to a question and the passages it was given, best first.
+    """The answer to a question.
 
-    ``citations`` are the spans of ``text`` that stand verbatim in a passage. ``finish_reason`` is "stop", "length" or
-    "cancelled"; ``usage`` counts tokens, ``steps`` sums up the forwards, and ``origins`` says how each token came
-    to be.
+    It displays itself with citations in the colours of their passages: in a notebook, in the terminal
+    (``rich.print(answer)``) and as Markdown.
 
-    An answer shows itself: in a notebook, in the terminal (``rich.print(answer)``) and as Markdown, its citations in
-    the colours and under the numbers of their passages. ``drafting`` shows how it was decoded.
+    Attributes:
+        question: the question.
+        text: the generated text.
+        citations: the spans of the text that are quoted verbatim from a passage.
+        passages: the passages of the prompt, best first.
+        usage: token counts.
+        steps: the summary of the forward passes.
+        finish_reason: "stop", "length" or "cancelled".
+        origins: for each token its forward pass, and whether it was drafted.
     """
 
     question: str
@@ -42,27 +48,27 @@ class Answer:
     origins: tuple[Origin, ...] = ()
 
     @property
-    def is_declined(self) -> bool:
-        """Whether the answer is that the passages do not say."""
+    def is_refusal(self) -> bool:
+        """Whether the answer says that the passages do not contain it."""
         return is_refusal(self.text)
 
     @property
     def nearest(self) -> tuple[NearestSentence, ...]:
-        """Of an answer that is a refusal, the sentence of each passage that fits the question best; else none."""
-        return nearest_sentences(self.question, self.passages) if self.is_declined else ()
+        """If the answer is a refusal, the sentence of each passage that matches the question best; else none."""
+        return nearest_sentences(self.question, self.passages) if self.is_refusal else ()
 
     @property
-    def drafting(self) -> Drafting:
-        """The same text as it was decoded, step by step, to be looked at."""
-        return Drafting(self.text, self.origins)
+    def decoding_trace(self) -> DecodingTrace:
+        """The text as it was decoded, step by step, for display."""
+        return DecodingTrace(self.text, self.origins)
 
     @property
     def caption(self) -> str:
-        """What the answer cost, in one line."""
+        """The cost of the answer in one line."""
         return cost_line(self.usage, self.steps, self.finish_reason)
 
     def to_markdown(self) -> str:
-        """The text with its citations as footnotes, everything in it escaped."""
+        """Return the text as Markdown with citations as footnotes, all text escaped."""
         from antiphon.pipelines.rendering.markdown import answer_markdown
 
         return answer_markdown(self.text, self.citations, self.caption, self.nearest)
@@ -81,7 +87,7 @@ class Answer:
         return answer_text(self.text, self.citations, self.caption, self.nearest)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as values that JSON can hold; an origin is (start, end, step, whether a draft had guessed it)."""
+        """Return all fields as JSON values; an origin is (start, end, step, is_drafted)."""
         passages = [{**asdict(passage), "metadata": dict(passage.metadata)} for passage in self.passages]
         return {
             "question": self.question,
@@ -96,12 +102,18 @@ class Answer:
         }
 
 
-class AnswerStream(Pieces):
-    """An answer while it grows: iterate over its pieces; afterwards ``answer`` is whole.
+class AnswerStream(TextStream):
+    """A streaming answer: iterate over pieces of text; ``answer`` is complete afterwards.
 
-    ``passages`` and the ``prompt`` made of them are there at once. Nothing is generated between pieces, or after the
-    stream is closed. When it has ended or is closed, each of ``then`` is called once with what was said; after
-    an error in generation none is.
+    Nothing is generated between pieces, or after the stream is closed.
+
+    Args:
+        question: the question.
+        passages: the passages of the prompt, available at once.
+        prompt: the prompt.
+        stream: the stream of the language model.
+        to_answer: makes the answer of the completion.
+        on_end: called with the answer when the stream has ended or is closed, but not after an error.
     """
 
     def __init__(
@@ -109,14 +121,16 @@ class AnswerStream(Pieces):
         question: str,
         passages: tuple[Passage, ...],
         prompt: Prompt,
-        stream: Pieces,
-        then: Sequence[Callable[[Completion], None]] = (),
+        stream: TextStream,
+        to_answer: Callable[[Completion], Answer],
+        on_end: Sequence[Callable[[Answer], None]] = (),
     ) -> None:
         self.question = question
         self.passages = passages
         self.prompt = prompt
         self._stream = stream
-        self._then = then
+        self._to_answer = to_answer
+        self._on_end = on_end
 
     def __next__(self) -> str:
         try:
@@ -125,22 +139,22 @@ class AnswerStream(Pieces):
             self._end()
             raise
         except Exception:
-            self._then = ()  # what was said until it failed is no answer
+            self._on_end = ()  # a failed generation is not an answer
             raise
 
     def close(self) -> None:
-        """Stop generating; the answer is what was given out until now."""
+        """Stop generating; the answer is the text until now."""
         self._stream.close()
         self._end()
 
     def _end(self) -> None:
-        then, self._then = self._then, ()
-        for call in then:
-            call(self.completion)
+        callbacks, self._on_end = self._on_end, ()
+        for callback in callbacks:
+            callback(self.answer)
 
     @property
     def completion(self) -> Completion:
-        """What the language model said, with its tokens, once the stream has ended or is closed.
+        """The completion of the language model, once the stream has ended or is closed.
 
         Raises:
             RuntimeError: the stream has not ended yet.
@@ -154,14 +168,4 @@ class AnswerStream(Pieces):
         Raises:
             RuntimeError: the stream has not ended yet.
         """
-        completion = self.completion
-        return Answer(
-            question=self.question,
-            text=completion.text,
-            citations=cite(completion.text, self.passages),
-            passages=self.passages,
-            usage=completion.usage,
-            steps=completion.steps,
-            finish_reason=completion.finish_reason,
-            origins=completion.origins,
-        )
+        return self._to_answer(self.completion)

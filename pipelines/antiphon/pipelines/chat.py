@@ -1,4 +1,4 @@
-"""A conversation about documents: each turn stays in the prompt with its passages and is prefilled once."""
+"""Conversations about documents: earlier turns stay in the prompt with their passages, and are prefilled once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from antiphon.accel import Completion, PrefixCache, TextModel
+from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.messages import CountedPrompt, Message, TokenizedPrompt
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.prompt import Prompt
-from antiphon.pipelines.rag import MAX_NEW_TOKENS, Rag, fit
+from antiphon.pipelines.rag import MAX_NEW_TOKENS, FittedPrompt, Rag, TurnContext, fit_passages
 from antiphon.pipelines.references import passage_references
 from antiphon.retrieval import Passage
 
@@ -20,16 +20,26 @@ REWRITE = (
     "You rewrite the last question of a conversation so that it can be understood without the conversation: put what "
     "its pronouns stand for in their place. You say the rewritten question and nothing else."
 )
-REMEMBERED = 3
-"""How many of the latest turns a question is rewritten by."""
+"""The system message for rewriting a question."""
+
+REWRITE_TURNS = 3
+"""Number of latest turns that a question is rewritten with."""
 
 QUESTION_TOKENS = 64
-"""The longest rewritten question."""
+"""Maximum length of a rewritten question in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question, the passages and messages that it was put to the model with, and what the model said."""
+    """One turn of a conversation.
+
+    Attributes:
+        question: the question.
+        passages: its passages.
+        messages: the messages that it added to the prompt.
+        references: the texts that its answer was drafted from.
+        text: the answer.
+    """
 
     question: str
     passages: tuple[Passage, ...]
@@ -39,119 +49,130 @@ class Turn:
 
 
 class Chat:
-    """Questions that follow each other, each answered from passages of its own and with the turns before it in view.
+    """A conversation: each question is answered from its own passages, with the earlier turns in the prompt.
 
-    A turn's passages stay where they were in the prompt, so that the prompt of the next turn goes on from this one and
-    only what is new is read (``answer.steps.prefill_tokens``). What earlier turns quoted and said is drafted from too.
-    Where the turns and the next answer no longer fit the context window, the oldest turns leave the prompt, more of
-    them than necessary, so that the turns after it go on from each other again; ``dropped`` counts them.
+    The passages of a turn keep their place in the prompt, so that the next prompt extends this one and only its new
+    tokens are prefilled (``answer.steps.prefill_tokens``). Answers are drafted from earlier turns, too. If the turns
+    and the next answer exceed the context window, the oldest turns are dropped until half of it is free, so that the
+    following turns extend each other again.
 
-    With ``rewrite`` a question after the first is rewritten by the model for the search, so that "And in winter?" is
-    found; the model is asked the question as it stands. ``searched`` is what was searched for last.
+    Ask one question at a time; use one `Chat` for each conversation.
 
-    Options of the ``rag`` hold here too. Ask one question at a time; each conversation has a chat of its own.
+    Args:
+        rag: the pipeline, whose options apply here, too.
+        rewrite: let the model rewrite each question after the first for retrieval, so that "And in winter?" finds
+            passages. The prompt contains the original question.
+
+    Attributes:
+        turns: the turns so far.
+        dropped_turns: the number of turns that are no longer in the prompt.
+        search_query: the latest text that passages were searched for.
     """
 
     def __init__(self, rag: Rag, *, rewrite: bool = False) -> None:
         self.rag = rag
         self.rewrite = rewrite
         self.turns: list[Turn] = []
-        self.dropped = 0
-        self.searched = ""
+        self.dropped_turns = 0
+        self.search_query = ""
         self._prefix = PrefixCache()
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
-        """The whole answer; see `stream`, whose pieces it joins."""
+        """Return the complete answer to a question. See `stream` for arguments and errors."""
         return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
 
     def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
-        """The answer piece by piece, as `Rag.stream` gives it; when it ends or is closed it becomes a turn.
+        """Return the answer as a stream; it becomes a turn when it ends or is closed, unless it failed or is empty.
 
-        An answer that failed or says nothing is none.
+        Args:
+            question: the question.
+            k: passages to retrieve; by default those of the pipeline.
+            sessions: read and write the store of sessions, if there is one.
+            **generation: options of `LanguageModel.stream`.
 
         Raises:
-            ValueError: as `Rag.stream`; or the prompt is no messages, for want of a chat template.
+            ValueError: as `Rag.run`; or the prompt is not made of messages, because there is no chat template.
         """
-        is_rewritten = self.rewrite and bool(self.turns)
-        self.searched = self._rewritten(question) if is_rewritten else question
-        found = self.rag.find(self.searched, k)
-        answer = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        dropped, known = self._dropping(question, found, answer)
-        make = partial(self._prompt, question, dropped)
-        passages, prompt, tokenized = fit(make, found, self.rag.language_model, answer, known)
-        earlier = [*chain.from_iterable((*turn.references, turn.text) for turn in reversed(self.turns))]
-        stream = self.rag.begin(
-            question,
-            passages,
-            prompt,
-            tokenized,
-            references=list(dict.fromkeys(earlier)),
-            sessions=sessions,
-            kept_as=self.searched,
-            prefix=self._prefix,
-            then=[partial(self._record, question, passages)],
-            **generation,
-        )
-        self.dropped = dropped  # not before: a question that is refused costs the conversation nothing
+        self.search_query = self._rewrite(question) if self.rewrite and self.turns else question
+        max_new_tokens = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+        dropped = self.dropped_turns
+
+        def build_prompt(found: tuple[Passage, ...]) -> FittedPrompt:
+            nonlocal dropped
+            dropped, tokenized = self._drop_turns(question, found, max_new_tokens)
+            make = partial(self._prompt, question, dropped)
+            return fit_passages(make, found, self.rag.language_model, max_new_tokens, tokenized)
+
+        earlier = chain.from_iterable((*turn.references, turn.text) for turn in reversed(self.turns))
+        references = list(dict.fromkeys(earlier))
+        context = TurnContext(self.search_query, build_prompt, references, self._prefix, self._record)
+        stream = self.rag.run(question, k=k, sessions=sessions, context=context, **generation)
+        self.dropped_turns = dropped  # only now, so that a refused question does not change the conversation
         return stream
 
     def _prompt(self, question: str, dropped: int, passages: Sequence[Passage]) -> Prompt:
-        """The turns but for those dropped, and then the question with its passages."""
+        """Return the prompt of the turns that are not dropped, and of the question with its passages."""
         own = self.rag.prompt(question, passages)
-        instructions, asked = _split(own)
+        instructions, messages = _split(own)
         turns = [(*turn.messages, {"role": "assistant", "content": turn.text}) for turn in self.turns[dropped:]]
-        return Prompt((*instructions, *chain.from_iterable(turns), *asked), own.stop, own.answers)
+        return Prompt((*instructions, *chain.from_iterable(turns), *messages), own.stop, own.answers)
 
-    def _dropping(
-        self, question: str, found: tuple[Passage, ...], answer: int
+    def _drop_turns(
+        self, question: str, found: tuple[Passage, ...], max_new_tokens: int
     ) -> tuple[int, TokenizedPrompt | CountedPrompt | None]:
-        """How many of the oldest turns to drop; where all do not fit, down to half of the window, to last a while.
+        """Return the number of turns to drop, and the tokenized prompt if it was needed to find out.
 
-        With it the prompt, where it had to be tokenized to find out.
+        If not all turns fit, they are dropped until the prompt takes at most half of the window.
         """
-        window, dropped = self.rag.language_model.context_window, self.dropped
+        window, dropped = self.rag.language_model.context_window, self.dropped_turns
         if window is None:
             return dropped, None
-        room, tokenized = window, self._tokenized(question, dropped, found)
-        while dropped < len(self.turns) and tokenized.count + answer > room:
-            room, dropped = window // 2, dropped + 1
+        limit, tokenized = window, self._tokenized(question, dropped, found)
+        while dropped < len(self.turns) and tokenized.count + max_new_tokens > limit:
+            limit, dropped = window // 2, dropped + 1
             tokenized = self._tokenized(question, dropped, found)
         return dropped, tokenized
 
     def _tokenized(self, question: str, dropped: int, passages: tuple[Passage, ...]) -> TokenizedPrompt | CountedPrompt:
         return self.rag.language_model.tokenize(self._prompt(question, dropped, passages).content)
 
-    def _record(self, question: str, passages: tuple[Passage, ...], completion: Completion) -> None:
-        if not completion.text.strip():
+    def _record(self, answer: Answer) -> None:
+        """Add the answer as a turn, unless it is empty."""
+        if not answer.text.strip():
             return
-        own = self.rag.prompt(question, passages)
-        references = own.answers or tuple(passage_references(passages))
-        self.turns.append(Turn(question, passages, _split(own)[1], references, completion.text))
+        own = self.rag.prompt(answer.question, answer.passages)
+        references = own.answers or tuple(passage_references(answer.passages))
+        self.turns.append(Turn(answer.question, answer.passages, _split(own)[1], references, answer.text))
 
-    def _rewritten(self, question: str) -> str:
-        """The question as it would be asked without what was said before, in the model's words."""
-        return rewritten(self.rag.language_model, self.turns[-REMEMBERED:], question)
+    def _rewrite(self, question: str) -> str:
+        return rewrite_question(self.rag.language_model, self.turns[-REWRITE_TURNS:], question)
 
 
-def rewritten(language_model: TextModel, turns: Sequence[Turn], question: str) -> str:
-    """A question that follows these turns, rewritten by the model to be understood alone; itself if that says nothing.
+def rewrite_question(language_model: TextModel, turns: Sequence[Turn], question: str) -> str:
+    """Rewrite a question so that it can be understood without the earlier turns, with a short greedy generation.
 
-    It takes a short greedy generation of its own.
+    Args:
+        language_model: the language model.
+        turns: the earlier turns.
+        question: the question.
+
+    Returns:
+        The rewritten question, or the original one if the model generates nothing.
     """
-    said = "\n".join(f"Question: {turn.question}\nAnswer: {turn.text}" for turn in turns)
-    asked = f"{said}\n\nLast question: {question}\n\nRewritten question:"
-    messages = ({"role": "system", "content": REWRITE}, {"role": "user", "content": asked})
+    history = "\n".join(f"Question: {turn.question}\nAnswer: {turn.text}" for turn in turns)
+    content = f"{history}\n\nLast question: {question}\n\nRewritten question:"
+    messages = ({"role": "system", "content": REWRITE}, {"role": "user", "content": content})
     sources = [question, *(text for turn in turns for text in (turn.question, turn.text))]
     completion = language_model.generate(messages, references=sources, max_new_tokens=QUESTION_TOKENS, stop="\n")
     return completion.text.strip() or question
 
 
 def _split(prompt: Prompt) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The instructions that stand first in a conversation, and the messages of the turn."""
-    own = () if isinstance(prompt.content, str) else prompt.content
-    if not own:
+    """Split the messages of a prompt into the system messages and those of the turn."""
+    messages = () if isinstance(prompt.content, str) else prompt.content
+    if not messages:
         raise ValueError(
-            "A conversation is made of messages, and this prompt is one text; take a model whose tokenizer has a chat "
-            "template, or a Rag with a prompt of messages."
+            "A conversation needs a prompt of messages, and this prompt is a string; use a model whose tokenizer has a "
+            "chat template, or give Rag a prompt of messages."
         )
-    return tuple(m for m in own if m["role"] == "system"), tuple(m for m in own if m["role"] != "system")
+    return tuple(m for m in messages if m["role"] == "system"), tuple(m for m in messages if m["role"] != "system")

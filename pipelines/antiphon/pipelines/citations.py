@@ -1,4 +1,7 @@
-"""Which spans of an answer stand verbatim in which passage. Says where words stand, never why the model said them."""
+"""Citations: the spans of an answer that are quoted verbatim from a passage.
+
+They show where words occur, not why the model generated them.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,27 @@ from itertools import chain, pairwise
 from antiphon.retrieval import Passage
 
 WORDS = 6
-"""The fewest words that make a citation, unless the whole answer is shorter, or the answer names the passage."""
+"""Minimum number of words of a citation, unless the answer is shorter or names the passage by its number."""
 
-# A word, with its inner apostrophes and hyphens; in scripts that write no spaces each character counts as one.
+# A word with inner apostrophes and hyphens; in scripts without spaces each character counts as a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])\w)+(?:['’-]\w+)*")
-_NUMBER = re.compile(r"\[(\d{1,4})\]")  # of a passage, as a model writes it beside a quote; it is no word
+_NUMBER = re.compile(r"\[(\d{1,4})\]")  # the number of a passage next to a quote; it is not a word
 _PIECE = re.compile(rf"{_NUMBER.pattern}|\n")
-_OCCURRENCES = 64  # places of one window that are followed up: a bound for texts that repeat themselves
+_OCCURRENCES = 64  # occurrences of one window that are extended: a bound for repetitive texts
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A span of the answer that stands verbatim in a passage, white space aside.
+    """A span of the answer that is quoted verbatim from a passage, except for white space.
 
-    ``start`` and ``end`` count characters of the answer; ``source_start`` and ``source_end`` those of the document
-    ``source``. ``passage`` is the passage's number from 1; ``text`` is the quotation as it stands in the source.
+    Attributes:
+        start: its first character in the answer.
+        end: its end in the answer.
+        passage: the number of the passage, from 1.
+        source: the document.
+        source_start: its first character in the document.
+        source_end: its end in the document.
+        text: the quoted text of the document.
     """
 
     start: int
@@ -39,12 +48,16 @@ class Citation:
 
 
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
-    """The citations of an answer, in its order: longest first chosen, none overlapping another.
+    """Return the citations of an answer, in its order; longer ones are chosen first, and none overlap.
 
-    A span counts from ``words`` words on, or if it is all the words of the answer, or all that stands before or after
-    the number of its passage, as in ``[2] It is red.`` Case and punctuation between the words must agree; any white
-    space equals any other. Of equally long quotations the one in the earlier passage counts. Takes time linear in
-    answer and passages.
+    A span is a citation if it has at least ``words`` words, or all words of the answer, or all words before or after
+    the number of its passage, as in ``[2] It is red.`` Case and punctuation must be equal; all white space is equal.
+    Of equally long quotes the one from the earlier passage is chosen. Takes time linear in answer and passages.
+
+    Args:
+        answer: the text of the answer.
+        passages: the passages.
+        words: the minimum number of words.
 
     Raises:
         ValueError: ``words`` is below 1.
@@ -61,7 +74,7 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as words with what stands between them; runs of white space count as one space."""
+    """A text as words and the characters between them, with runs of white space as one space."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -76,11 +89,11 @@ class _Words:
         return len(self.words)
 
     def window(self, first: int, count: int) -> tuple[object, ...]:
-        """``count`` words from ``first`` on, as something that two texts can be compared by."""
+        """Return ``count`` words from ``first`` on, as a hashable key that equals that of an equal quote."""
         return (self.words[first], *self.joined[first + 1 : first + count])
 
     def windows(self, count: int) -> Iterator[tuple[int, tuple[object, ...]]]:
-        """Every window and where it begins."""
+        """Yield the index and the key of every window of ``count`` words."""
         return ((first, self.window(first, count)) for first in range(len(self) - count + 1))
 
 
@@ -89,14 +102,14 @@ _Match = tuple[int, int, int, int]
 
 
 def _matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_Match]:
-    """Every run of at least ``least`` words that answer and passage share, as long as it goes."""
+    """Yield the maximal runs of at least ``least`` words that the answer shares with a passage."""
     places: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, source in enumerate(sources):
         for first, window in source.windows(least):
             found = places.setdefault(window, [])
             if len(found) < _OCCURRENCES:
                 found.append((number, first))
-    furthest = 0  # where the runs found so far end; a run that ends no later lies within one of them
+    furthest = 0  # the end of the runs so far; a run that ends no later is within one of them
     for first, window in said.windows(least):
         for number, there in places.get(window, ()):
             if _reaches(said, furthest + 1, sources[number], there - first, first, least):
@@ -107,7 +120,7 @@ def _matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_M
 
 
 def _short_matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_Match]:
-    """Pieces of fewer than ``least`` words, between line breaks and numbers, that stand whole in what they name."""
+    """Yield pieces of fewer than ``least`` words, between line breaks and numbers, that occur in the named passage."""
     places: dict[tuple[int, int], dict[tuple[object, ...], int]] = {}
     for first, end, numbers in _pieces(said):
         count = end - first
@@ -123,7 +136,7 @@ def _short_matches(said: _Words, sources: Sequence[_Words], least: int) -> Itera
 
 
 def _pieces(said: _Words) -> Iterator[tuple[int, int, list[int]]]:
-    """The words from line break or number to the next, and the passages that these numbers name: before, then after."""
+    """Yield the words between two line breaks or numbers, and the passages that the numbers name."""
     starts = [start for start, _ in said.spans]
     ends = [(0, None), *((match.end(), match[1]) for match in _PIECE.finditer(said.text)), (len(said.text) + 1, None)]
     for (begin, before), (stop, after) in pairwise(ends):
@@ -132,7 +145,7 @@ def _pieces(said: _Words) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _reaches(said: _Words, end: int, source: _Words, shift: int, first: int, least: int) -> bool:
-    """Whether a run from ``first`` can end at ``end`` or later: the window before that end must be shared too."""
+    """Return whether a run from ``first`` can end at ``end`` or later: the window before it must be shared, too."""
     if end <= first + least:
         return True
     return (
@@ -143,7 +156,7 @@ def _reaches(said: _Words, end: int, source: _Words, shift: int, first: int, lea
 
 
 def _extend(said: _Words, first: int, source: _Words, there: int, matched: int) -> int:
-    """Where the run that begins with ``matched`` equal words ends in the answer."""
+    """Return the end in the answer of the run that begins with ``matched`` equal words."""
     end = first + matched
     shift = there - first
     while end < len(said) and end + shift < len(source) and said.joined[end] == source.joined[end + shift]:
@@ -152,7 +165,7 @@ def _extend(said: _Words, first: int, source: _Words, there: int, matched: int) 
 
 
 def _choose(matches: Iterator[_Match], least: int) -> list[_Match]:
-    """Longest first; what overlaps a longer one keeps the longest part that is still free, if that is long enough."""
+    """Choose matches, longest first; of overlapping ones the longest free part is kept, if long enough."""
     queue = [(first - end, number, first, there) for first, end, number, there in matches]
     heapq.heapify(queue)
     taken: set[int] = set()

@@ -1,4 +1,4 @@
-"""One SQLite file that any number of processes and threads write to. Knows nothing of what stands in it."""
+"""An SQLite file that several processes and threads can write to."""
 
 from __future__ import annotations
 
@@ -13,63 +13,67 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 APPLICATION = 0x416E7470
-"""The application id by which SQLite files of ours are known: "Antp"."""
+"""The application id that identifies our SQLite files: "Antp"."""
 
 WAIT = 60.0
-"""How long one writer waits for others, in seconds."""
+"""Seconds that a writer waits for others."""
 
 _INHERITED: list[sqlite3.Connection] = []
-"""Connections of a process that this one was forked from: never closed here, since that could empty the log there."""
+"""Connections of the process that this one was forked from; never closed here, because that could empty its log."""
 
 
 class Database:
-    """An SQLite file in WAL mode: what a transaction has committed survives kill -9 and a loss of power.
+    """An SQLite file in WAL mode: committed transactions survive kill -9 and a power failure.
 
-    ``schema`` is executed when the file is made, and ``facts`` are written beside it; a file that was made with other
-    facts is refused. It serves the process that opened it: SQLite's connections do not outlive a fork. What is deleted
-    is overwritten, in the log too once that is shredded. A file that is made can be read by its owner alone. Writers
-    take turns by a lock on a file beside it, whose name ends with "-turn".
+    It can be used only in the process that opened it, because SQLite's connections do not survive a fork. Deleted data
+    is overwritten in the file, and in the log when `shred` is called. A new file is readable by its owner only. Writers
+    take turns by locking a second file with the suffix "-turn".
+
+    Args:
+        path: the file.
+        schema: SQL statements that are executed when the file is created.
+        metadata: values that are stored in a new file and must be equal in an existing one.
 
     Raises:
-        ValueError: the file is no SQLite file, one of another program, or has other facts.
+        ValueError: the file is not an SQLite file, belongs to another program, or has other metadata.
         OSError: it cannot be opened.
         RuntimeError: it is used in another process than the one that opened it.
     """
 
-    def __init__(self, path: str | Path, *, schema: str, facts: Mapping[str, str]) -> None:
+    def __init__(self, path: str | Path, *, schema: str, metadata: Mapping[str, str]) -> None:
         self.path = Path(path)
         self._schema = schema
-        self._facts = dict(facts)
+        self._metadata = dict(metadata)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._start()
 
     @contextmanager
     def transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        """All of what is done with the connection, or, after an error, nothing of it."""
+        """Run a transaction: commit at the end of the block, roll back after an error."""
         self._expect_own()
-        with self._lock, self._turn() if writes else nullcontext(), _transaction(self._connection, writes=writes):
+        with self._lock, self._write_lock() if writes else nullcontext(), _transaction(self._connection, writes=writes):
             yield self._connection
 
     def shred(self) -> bool:
-        """Empty the log, in which deleted texts would otherwise stand for a while; whether others let it be emptied."""
+        """Empty the log, which may contain deleted data; return False if readers prevent it for `WAIT` seconds."""
         self._expect_own()
         until = time.monotonic() + WAIT
-        with self._lock, self._turn():
+        with self._lock, self._write_lock():
             while self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
                 if time.monotonic() > until:
                     return False
-                time.sleep(0.01)  # SQLite waits for readers by itself, and not for another checkpoint
+                time.sleep(0.01)  # SQLite waits for readers, but not for another checkpoint
         return True
 
     def close(self) -> None:
-        """Close the file; the last one to do so leaves nothing beside it. In another process it does nothing."""
+        """Close the file; the last connection removes the log. Does nothing in a forked process."""
         self._close()
 
     def _expect_own(self) -> None:
         if self._pid != os.getpid():
             raise RuntimeError(
                 f"{self.path} was opened in process {self._pid}, and this is process {os.getpid()}, which was forked "
-                "from it; open the file anew here."
+                "from it; open the file again in this process."
             )
 
     def _start(self) -> None:
@@ -82,11 +86,11 @@ class Database:
         except sqlite3.OperationalError as error:
             raise OSError(f"{self.path} cannot be opened: {error}.") from error
         except sqlite3.DatabaseError as error:
-            raise ValueError(f"{self.path} is not a file that SQLite reads ({error}); give another path.") from error
+            raise ValueError(f"{self.path} is not an SQLite file ({error}); give another path.") from error
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait until the writers of other processes are done: woken by them, where SQLite polls and may starve."""
+    def _write_lock(self) -> Iterator[None]:
+        """Wait for writers of other processes with a file lock, because SQLite polls and can starve them."""
         if sys.platform == "win32":
             yield
             return
@@ -99,30 +103,30 @@ class Database:
             try:
                 yield
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # closing would not do: a process forked meanwhile has it open too
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")
         if _is_empty(connection):
             with _transaction(connection):
-                if _is_empty(connection):  # nobody else has made it meanwhile
-                    self._make(connection)
+                if _is_empty(connection):  # no other process has created it meanwhile
+                    self._create(connection)
         self._check(connection)
         _log_ahead(connection)
 
-    def _make(self, connection: sqlite3.Connection) -> None:
+    def _create(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"pragma application_id = {APPLICATION}")
         connection.execute("create table facts (name text primary key, value text not null)")
-        connection.executemany("insert into facts values (?, ?)", self._facts.items())
+        connection.executemany("insert into facts values (?, ?)", self._metadata.items())
         for statement in self._schema.split(";"):
             connection.execute(statement)
 
     def _check(self, connection: sqlite3.Connection) -> None:
         if connection.execute("pragma application_id").fetchone()[0] != APPLICATION:
-            raise ValueError(f"{self.path} is an SQLite file of something else; give another path.")
+            raise ValueError(f"{self.path} is an SQLite file of another program; give another path.")
         written = dict(connection.execute("select name, value from facts"))
-        for name, value in self._facts.items():
+        for name, value in self._metadata.items():
             if written.get(name) != value:
                 raise ValueError(
                     f"{self.path} was made with the {name} {written.get(name)!r}, and this is {value!r}; "
@@ -131,8 +135,8 @@ class Database:
 
 
 def _make_private(path: Path) -> None:
-    """Make the file, for its owner alone, if it is not there; SQLite gives those beside it the same rights."""
-    with suppress(OSError):  # it is there, or SQLite says why it cannot be
+    """Create the file, readable by its owner only, if it does not exist; SQLite gives its log the same permissions."""
+    with suppress(OSError):  # it exists, or SQLite will report why it cannot be created
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
@@ -154,13 +158,13 @@ def _transaction(connection: sqlite3.Connection, *, writes: bool = True) -> Iter
         yield
         connection.execute("commit")
     except BaseException:
-        if connection.in_transaction:  # after some errors SQLite has rolled back by itself
+        if connection.in_transaction:  # after some errors SQLite has already rolled back
             connection.execute("rollback")
         raise
 
 
 def _log_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log; while others have the file open SQLite refuses that at once, and does not wait."""
+    """Switch to the write-ahead log; retry, because SQLite refuses without waiting while others have the file open."""
     until = time.monotonic() + WAIT
     while True:
         try:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from math import log
 
 from antiphon.retrieval import Passage
-from antiphon.retrieval.blocks import Kind, blocks
-from antiphon.retrieval.sentences import Span, lines, sentences
+from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences
 
 _WORD = re.compile(r"\w+")
 _MIN_LETTERS = 3
@@ -69,7 +68,7 @@ def _spans(text: str) -> list[Span]:
     return [
         span
         for block in blocks(text)
-        for span in (sentences if block.kind is Kind.TEXT else lines)(text, block.start, block.end)
+        for span in (sentences if block.kind is BlockKind.TEXT else lines)(text, block.start, block.end)
         if _WORD.search(text, *span)
     ]
 

@@ -1,4 +1,4 @@
-"""Builds the prompt from question and passages, in the format of the model. Knows nothing of drafting."""
+"""Prompt formats: how a question and its passages become messages or text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SYSTEM = "You answer questions with one or two sentences quoted from the passage
 
 READER_SYSTEM = "You answer with sentences quoted from the passages, each with the number of its passage."
 
-_TRAIL = 3  # headings above a passage that the reader sees
+_HEADINGS = 3  # innermost headings shown above a passage
 
-DECLINED = "The passages do not say."
-"""What the reader answers where no passage does."""
+REFUSAL = "The passages do not say."
+"""The answer of the bundled extractive model if no passage contains the answer."""
 
 
 def is_refusal(text: str) -> bool:
-    """Whether an answer says that the passages do not say, or nothing."""
-    return text.strip().startswith(DECLINED) or not text.strip()
+    """Return whether an answer is a refusal or empty."""
+    return text.strip().startswith(REFUSAL) or not text.strip()
 
 
 GUIDELINES = """\
@@ -45,9 +45,12 @@ should use only facts in the presented documents and should not add any informat
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model is given, as raw text or as messages, and the strings that end its answer.
+    """The prompt of a question and its passages.
 
-    ``answers`` are texts in the very form in which an answer to this prompt would repeat them.
+    Attributes:
+        content: text, or messages.
+        stop: strings that end the answer.
+        answers: texts that an answer may repeat, exactly as the format writes them; drafted from.
     """
 
     content: str | tuple[Message, ...]
@@ -56,30 +59,30 @@ class Prompt:
 
 
 PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
-"""Makes the prompt of a question and its passages, best first."""
+"""Makes the prompt of a question and its passages, which are best first."""
 
 
 def check_text(question: str) -> None:
-    """Refuse a question with bytes in it that are no text: no tokenizer reads them.
+    """Check that a question can be encoded as UTF-8, which tokenizers need.
 
     Raises:
-        ValueError: it holds bytes that are not UTF-8, as a terminal of another encoding hands them over.
+        ValueError: it contains other bytes, for example from a terminal with another encoding.
     """
     try:
         question.encode()
     except UnicodeEncodeError as error:
-        wrong = question[error.start : error.end].encode(errors="surrogateescape")
+        invalid = question[error.start : error.end].encode(errors="surrogateescape")
         raise ValueError(
-            f"The question holds bytes that are not UTF-8 ({wrong!r} after {error.start} characters); type it in "
+            f"The question holds bytes that are not UTF-8 ({invalid!r} after {error.start} characters); type it in "
             "UTF-8, or check the encoding of your terminal."
         ) from None
 
 
 def prompt_format(language_model: TextModel) -> PromptFormat:
-    """What the model's configuration names; else messages if its tokenizer has a chat template, plain text if not.
+    """Return the prompt format of a model: as its configuration says, else by whether it has a chat template.
 
     Raises:
-        ValueError: the configuration names a form that is not known.
+        ValueError: the configuration names an unknown format.
     """
     named = language_model.prompt_format
     if named is None:
@@ -93,21 +96,29 @@ def prompt_format(language_model: TextModel) -> PromptFormat:
 
 
 def chat_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The question, the numbered passages and the question again as one user turn, for a model with a chat template.
+    """Return messages for a model with a chat template: the question, the numbered passages, and the question again.
 
-    A small model quotes more, and more to the point, when it knows the question while it reads.
+    With the question before the passages, small models quote more, and more relevant text.
+
+    Args:
+        question: the question.
+        passages: the passages, best first.
     """
     turn = f"Question: {question}\n\nPassages:\n{_numbered(passages)}\n\nQuestion: {question}"
     return Prompt(({"role": "system", "content": SYSTEM}, {"role": "user", "content": turn}))
 
 
 def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The passages sentence by sentence, each behind the number of its passage, and then the question.
+    """Return the prompt of the bundled extractive model: numbered sentences of the passages, then the question.
 
-    An answer is some of these lines. What cannot be quoted, such as headings and listings, stands without a number.
-    Questions of the same passages share all but their last tokens.
+    An answer consists of these lines. Text that cannot be quoted, such as headings and listings, has no number.
+    Prompts of the same passages share a prefix up to the question.
+
+    Args:
+        question: the question.
+        passages: the passages, best first.
     """
-    headings = [_trail(passage) or _file(passage) for passage in passages]
+    headings = [_heading_line(passage) or _file(passage) for passage in passages]
     lines = [
         [line for line in own if _words(line) not in _headings(passage)]
         for passage, own in zip(passages, lines_of(passages), strict=True)
@@ -116,7 +127,7 @@ def reader_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     turn = f"Passages:\n\n{shown}\n\nQuestion: {question}"
     messages = ({"role": "system", "content": READER_SYSTEM}, {"role": "user", "content": turn})
     answers = ("\n".join(line.line for line in own if isinstance(line, Quote)) for own in lines)
-    return Prompt(messages, answers=(DECLINED, *answers))
+    return Prompt(messages, answers=(REFUSAL, *answers))
 
 
 def _words(line: Quote | str) -> str:
@@ -128,21 +139,30 @@ def _shown(line: Quote | str) -> str:
 
 
 def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The template of "Inference with Reference" (Yang et al. 2023, Figure 6), for a model without a chat template.
+    """Return the template of "Inference with Reference" (Yang et al. 2023, Figure 6), for base models.
 
-    Such a model goes on with questions of its own; the answer ends before one.
+    Base models continue with invented questions, so the answer stops before one.
+
+    Args:
+        question: the question.
+        passages: the passages, best first.
     """
     docs = "\n".join(passage.text for passage in passages)
-    return Prompt(f"docs:\n{docs}\nquery: {question}\nanswer:", stop=_NEXT)
+    return Prompt(f"docs:\n{docs}\nquery: {question}\nanswer:", stop=_NEXT_QUESTION)
 
 
 def guided_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
-    """The template with guidelines that LLMA's recorded answers were written to (Yang et al. 2023, Figure 5)."""
+    """Return the template with guidelines of LLMA's recorded answers (Yang et al. 2023, Figure 5).
+
+    Args:
+        question: the question.
+        passages: the passages, best first.
+    """
     docs = "\n".join(passage.text for passage in passages)
-    return Prompt(f"{GUIDELINES}\n\ndocs: [\n{docs}]\nquery: {question}\nresponse:", stop=_NEXT)
+    return Prompt(f"{GUIDELINES}\n\ndocs: [\n{docs}]\nquery: {question}\nresponse:", stop=_NEXT_QUESTION)
 
 
-_NEXT = ("\ndocs:", "\nquery:")
+_NEXT_QUESTION = ("\ndocs:", "\nquery:")
 
 
 def _numbered(passages: Sequence[Passage]) -> str:
@@ -150,25 +170,25 @@ def _numbered(passages: Sequence[Passage]) -> str:
 
 
 def _titled(passage: Passage) -> str:
-    """The passage under its heading, unless it begins with it."""
+    """Return the passage with its heading, unless it starts with it."""
     heading = heading_of(passage)
-    is_shown = not heading or passage.text.partition("\n")[0].strip() == heading
-    return passage.text if is_shown else f"{heading}\n{passage.text}"
+    has_heading = not heading or passage.text.partition("\n")[0].strip() == heading
+    return passage.text if has_heading else f"{heading}\n{passage.text}"
 
 
 def heading_of(passage: Passage) -> str:
-    """The innermost heading above the passage, where there is one."""
+    """Return the innermost heading above the passage, or an empty string."""
     return passage.metadata.get("title", "").rpartition(" > ")[2]
 
 
 def _headings(passage: Passage) -> list[str]:
-    """The headings above the passage, outermost first."""
+    """Return the headings above the passage, outermost first."""
     return passage.metadata.get("title", "").split(" > ")
 
 
-def _trail(passage: Passage) -> str:
-    """The innermost headings above the passage: what it is about, as a line."""
-    return " > ".join(_headings(passage)[-_TRAIL:])
+def _heading_line(passage: Passage) -> str:
+    """Return the innermost headings above the passage as one line."""
+    return " > ".join(_headings(passage)[-_HEADINGS:])
 
 
 def _file(passage: Passage) -> str:

@@ -1,40 +1,46 @@
-"""Builds the references that drafts are made from, out of passages and earlier answers. Searches nothing."""
+"""The reference texts that answers are drafted from: passages and earlier answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.accel.text.messages import CountedPrompt, TokenizedPrompt
+from antiphon.accel.text.messages import PromptInput, TokenizedPrompt
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-OPENING = 4
-"""How many of the last tokens of a prompt stand before an earlier answer, for it to be found where an answer begins.
+PROMPT_TAIL = 4
+"""Last tokens of the prompt that are put before an earlier answer, so that a drafter finds it at the answer's start.
 
-They are its weight: with fewer the passages outweigh it, with more it outweighs them where it is wrong too.
+With fewer tokens the passages match better there; with more the earlier answer is preferred even if it is wrong.
 """
 
 
 def passage_references(passages: Sequence[Passage]) -> list[str]:
-    """The texts that the answer may quote, best passage first, each text once.
+    """Return the texts of passages without duplicates, best first.
 
-    The order is what a drafter goes by where two references match equally well.
+    If two references match equally well, drafters prefer the earlier one.
     """
     return list(dict.fromkeys(passage.text for passage in passages))
 
 
 def answer_references(
-    answers: Sequence[str], prompt: TokenizedPrompt | CountedPrompt, tokenizer: PreTrainedTokenizerBase | None
+    answers: Sequence[str], prompt: PromptInput, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[str]:
-    """Earlier answers as the turns that they would be after this prompt: its end, the answer, the end of sequence.
+    """Return earlier answers as they would follow this prompt: its last tokens, the answer, the end of sequence.
 
-    They come after the passages, which a drafter then prefers where both match equally well. Where only a server knows
-    the prompt's tokens, they are the answers alone.
+    Add them after the passages, which drafters then prefer if both match equally well.
+
+    Args:
+        answers: earlier answers.
+        prompt: the prompt; unless it is tokenized, the answers are returned alone.
+        tokenizer: the model's tokenizer.
     """
-    if tokenizer is None or isinstance(prompt, CountedPrompt):
+    if not answers:
+        return []
+    if tokenizer is None or not isinstance(prompt, TokenizedPrompt):
         return list(dict.fromkeys(answers))
-    opening = tokenizer.decode(list(prompt.tokens[-OPENING:]))
-    return [f"{opening}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]
+    tail = tokenizer.decode(list(prompt.tokens[-PROMPT_TAIL:]))
+    return [f"{tail}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]

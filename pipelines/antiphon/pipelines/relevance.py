@@ -248,7 +248,7 @@ def encoder_inputs(
             position, texts_held, spans = first, [*above], []
         if isinstance(line, Quote) and count and position < encoder.max_tokens:
             spans.append((text, position, position + count))
-        held.append(text)
+        texts_held.append(text)
         position += count
     yield EncoderInput("\n".join(texts_held), tuple(spans))
 

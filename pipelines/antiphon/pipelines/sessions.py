@@ -144,7 +144,7 @@ class SessionStore:
         return 0.0 if self.max_age is None else time.time() - self.max_age
 
     def _use(self, scores: dict[int, float]) -> list[Session]:
-        """Return the sessions of these ids, in their order, without those that were deleted meanwhile."""
+        """Return the sessions of these ids, in their order, without sessions deleted meanwhile."""
         found: list[Session] = []
         if scores:
             with self._database.transaction() as connection:

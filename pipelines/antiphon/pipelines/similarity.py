@@ -1,4 +1,4 @@
-"""How similar a text is to a question: the cosine of their sentence embeddings. Knows nothing of language models."""
+"""The similarity of lines to a question: the cosine of their sentence embeddings."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from functools import cache
 from typing import Any
 
 from antiphon.pipelines.prompt import heading_of
-from antiphon.pipelines.relevance import Measure
+from antiphon.pipelines.relevance import LineScorer
 from antiphon.retrieval import MiniLMEmbedder, Passage
-from antiphon.retrieval.vectors import Vectors
+from antiphon.retrieval.vector_index.flat import Vectors
 
 
-def similarity_to(question: str, searcher: Any = None) -> Measure:
-    """How similar lines are to a question, each under the heading that it stands under: from -1 to 1.
+def similarity_scorer(question: str, searcher: Any = None) -> LineScorer:
+    """Return a scorer of lines, each with the heading above it: cosines, -1 to 1.
 
-    The embedding is all-MiniLM-L6-v2's, whatever the passages were found by: what is enough for an answer is known of
-    that one. It is the ``searcher``'s own where that has it, else one that all share.
+    The embedder is always all-MiniLM-L6-v2, because the thresholds of `passage_selection` were chosen for it.
+
+    Args:
+        question: the question.
+        searcher: its embedder is used if it is all-MiniLM-L6-v2; otherwise a shared one is loaded.
 
     Raises:
-        ImportError: its package is not installed; says the command.
+        ImportError: the embedder's package is not installed; the message has the command.
     """
-    embedder = getattr(searcher, "embedder", None)
-    if isinstance(embedder, MiniLMEmbedder) and embedder.fingerprint == MiniLMEmbedder.fingerprint:
-        used = embedder
+    own = getattr(searcher, "embedder", None)
+    if isinstance(own, MiniLMEmbedder) and own.fingerprint == MiniLMEmbedder.fingerprint:
+        embedder = own
     else:
-        used = _embedder()
+        embedder = _shared_embedder()
 
-    def similarity(said: Sequence[tuple[Passage, str]]) -> list[float]:
-        if not said:
+    def similarity(lines: Sequence[tuple[Passage, str]]) -> list[float]:
+        if not lines:
             return []
-        texts = [f"{heading_of(passage)}\n{line}" for passage, line in said]
-        fits: Vectors = used.embed_documents(texts) @ used.embed_queries([question])[0]
-        return [float(fit) for fit in fits]
+        texts = [f"{heading_of(passage)}\n{line}" for passage, line in lines]
+        cosines: Vectors = embedder.embed_documents(texts) @ embedder.embed_queries([question])[0]
+        return [float(cosine) for cosine in cosines]
 
     return similarity
 
 
 @cache
-def _embedder() -> MiniLMEmbedder:
+def _shared_embedder() -> MiniLMEmbedder:
     return MiniLMEmbedder()

@@ -24,7 +24,7 @@ from antiphon.accel.text.parameters import Settings
 from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
 from antiphon.pipelines.prompt import PromptFormat, prompt_format
-from antiphon.pipelines.rag import chosen_first, fit
+from antiphon.pipelines.rag import selected_passages_first, fit_passages
 
 Question = str | Mapping[str, Any]
 """A question, or a mapping that has it under "question" (and whatever else a prompt template takes)."""
@@ -78,7 +78,7 @@ def _chosen_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Docume
     documents = found["context"]
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    ordered, count, options = chosen_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
+    ordered, count, options = selected_passages_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
     return [documents[int(passage.id)] for passage in ordered], count, options
 
 
@@ -109,7 +109,7 @@ def _written(
     chat: QuotingChat, form: PromptFormat, question: str, documents: list[Document]
 ) -> tuple[list[BaseMessage], tuple[str, ...]]:
     passages = tuple(passages_of(documents, "documents"))
-    prompt = fit(partial(form, question), passages, chat.language_model, _room(chat))[1]
+    prompt = fit_passages(partial(form, question), passages, chat.language_model, _room(chat))[1]
     if isinstance(prompt.content, str):
         return convert_to_messages([("user", prompt.content)]), prompt.stop
     return convert_to_messages([dict(turn) for turn in prompt.content]), prompt.stop

@@ -38,7 +38,7 @@ class AntiphonQueryEngine(BaseQueryEngine):
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """The nodes that an answer is made from, in the order of the search."""
-        return [node_of(passage) for passage in self.rag.find(query_bundle.query_str)]
+        return [node_of(passage) for passage in self.rag.retrieve(query_bundle.query_str)]
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}

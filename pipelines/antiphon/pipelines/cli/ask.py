@@ -22,8 +22,8 @@ from antiphon.pipelines.cli.options import (
     Window,
 )
 from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
-from antiphon.pipelines.models.embedded import STOPS
-from antiphon.pipelines.rendering.visible import visible_json
+from antiphon.pipelines.models.bundled import STOPS
+from antiphon.pipelines.rendering.sanitize import sanitize_json
 
 
 def ask(
@@ -78,10 +78,10 @@ def ask(
         num_draft_tokens=num_draft_tokens,
     )
     if as_json:
-        typer.echo(visible_json(stream.to_end().answer.as_dict()))
+        typer.echo(sanitize_json(stream.to_end().answer.as_dict()))
         return
     answer = console.show_stream(stream)
     console.show_citations(answer)
     console.show_cost(answer)
     if drafting:
-        console.out.print(answer.drafting)
+        console.out.print(answer.decoding_trace)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.rendering.visible import visible
+from antiphon.pipelines.rendering.sanitize import sanitize
 
 if TYPE_CHECKING:
     from antiphon.pipelines.chat import Chat
@@ -29,7 +29,7 @@ def hold_conversation(chat: Chat, **generation: Any) -> None:
         except KeyboardInterrupt:  # before there was a word of it
             console.out.print()
         except ValueError as error:
-            console.err.print(visible(f"antiphon: {error}"), style="red", markup=False)
+            console.err.print(sanitize(f"antiphon: {error}"), style="red", markup=False)
 
 
 def _question() -> str | None:
@@ -45,13 +45,13 @@ def _question() -> str | None:
 
 
 def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:
-    dropped = chat.dropped
+    dropped = chat.dropped_turns
     stream = chat.stream(question, **generation)
-    if chat.searched != question:
-        console.out.print(Text(visible(f"Searched for: {chat.searched}")), style="dim")
-    if chat.dropped > dropped:
+    if chat.search_query != question:
+        console.out.print(Text(sanitize(f"Searched for: {chat.search_query}")), style="dim")
+    if chat.dropped_turns > dropped:
         console.out.print(
-            f"The first {chat.dropped} turns no longer fit the model's context window; it does not see them any more.",
+            f"The first {chat.dropped_turns} turns no longer fit the model's context window; it does not see them any more.",
             style="dim",
         )
     try:

@@ -18,7 +18,7 @@ from antiphon.pipelines.rendering.segments import (
 
 if TYPE_CHECKING:
     from antiphon.pipelines.citations import Citation
-    from antiphon.pipelines.nearest import NearestSentence
+    from antiphon.pipelines.nearest_sentences import NearestSentence
 
 # Backslashes for characters that every dialect escapes so; entities for those of HTML, tables and formulas.
 _ESCAPED = {character: f"\\{character}" for character in "\\`*_[]#"} | {c: f"&#{ord(c)};" for c in "&<>|~$="}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.accel import Summary, Usage
     from antiphon.pipelines.citations import Citation
-    from antiphon.pipelines.nearest import NearestSentence
+    from antiphon.pipelines.nearest_sentences import NearestSentence
     from antiphon.retrieval import Passage
 
 NOT_CITED = "No six words of the answer are quoted verbatim from a passage."

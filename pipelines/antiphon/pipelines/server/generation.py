@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import Conversation, Message, PromptInput
 from antiphon.pipelines.prompt import Prompt
-from antiphon.pipelines.rag import Rag, fit
+from antiphon.pipelines.rag import Rag, fit_passages
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.server.errors import ApiError, unsupported_parameter
 from antiphon.pipelines.server.request_queue import Started
@@ -97,11 +97,11 @@ class RequestStarter:
         question, parameters = str(last["content"]), dict(request.parameters)
         max_new_tokens = parameters["max_new_tokens"]
         # 1. Retrieve.
-        found = rag.find(question)
+        found = rag.retrieve(question)
         # 2. Build the prompt, of at least half of the context window: a long answer may not displace all passages.
         max_answer = (rag.language_model.context_window or max_new_tokens * 2) // 2
         make = partial(_prompt_with_history, rag, question, earlier)
-        passages, prompt, tokenized = fit(make, found, rag.language_model, min(max_new_tokens, max_answer))
+        passages, prompt, tokenized = fit_passages(make, found, rag.language_model, min(max_new_tokens, max_answer))
         # 3. Generate, drafting from the prediction, the retrieved passages and the request's references.
         parameters["stop"] = [*parameters.get("stop", served.stop), *prompt.stop]
         references = [*request.predicted, *(prompt.answers or passage_references(passages))]

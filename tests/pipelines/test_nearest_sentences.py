@@ -1,4 +1,4 @@
-"""Nearest: a refusal comes with what was found, and shows the sentences that fit the question best."""
+"""Nearest sentences: a refusal shows the sentence of each passage that matches the question best."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rich.console import Console
 
 from antiphon.accel import Summary, Usage
 from antiphon.pipelines.answer import Answer
-from antiphon.pipelines.nearest import nearest_sentences
-from antiphon.pipelines.prompt import DECLINED
+from antiphon.pipelines.nearest_sentences import nearest_sentences
+from antiphon.pipelines.prompt import REFUSAL
 from antiphon.retrieval import Passage
 
 PASSAGES = (
@@ -24,18 +24,18 @@ def _answer(text: str) -> Answer:
     return Answer(QUESTION, text, (), PASSAGES, Usage(1, 1), Summary(steps=1, tokens=1, seconds=0.0), "stop")
 
 
-def test_the_sentence_with_the_rarest_words_of_the_question_is_marked() -> None:
+def test_the_sentence_with_the_rarest_words_of_the_question_is_chosen() -> None:
     first, second, third = nearest_sentences(QUESTION, PASSAGES)
     assert first.text == "A hive is opened in spring."
     assert second.text == "cmake -B build -D HIVE=ON"
-    assert third.text == "Wax melts."  # none shares a word
+    assert third.text == "Wax melts."  # no sentence shares a word
     for each in (first, second, third):
         passage = PASSAGES[each.passage - 1]
         assert passage.text[each.start - passage.start : each.end - passage.start] == each.text
 
 
-def test_a_refusal_shows_what_was_found_wherever_it_is_shown() -> None:
-    refusal = _answer(DECLINED)
+def test_a_refusal_shows_the_nearest_sentences_in_every_medium() -> None:
+    refusal = _answer(REFUSAL)
     out = io.StringIO()
     Console(file=out, width=200).print(refusal)
     for shown in (out.getvalue(), refusal.to_markdown(), refusal._repr_html_()):
@@ -44,5 +44,5 @@ def test_a_refusal_shows_what_was_found_wherever_it_is_shown() -> None:
     assert [each["passage"] for each in refusal.as_dict()["nearest"]] == [1, 2, 3]
 
 
-def test_an_answer_that_is_no_refusal_has_none() -> None:
+def test_other_answers_have_no_nearest_sentences() -> None:
     assert _answer("[1] Bees dance.").nearest == ()

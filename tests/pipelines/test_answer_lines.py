@@ -1,0 +1,100 @@
+"""The lines that an answer starts with: the best one, those that score nearly as well, and lines after a colon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.pipelines.passage_selection import JoinPrompts, PassagePrompt, select_passages
+from antiphon.pipelines.prompt import REFUSAL, Prompt
+from antiphon.retrieval import Passage
+from tests.pipelines.passage_prompts import HONEY, WAX, prompts_of, scorers_of, select
+from tests.pipelines.scripted import Scripted
+
+
+def test_up_to_three_lines_that_score_nearly_as_well_are_quoted() -> None:
+    prompts = prompts_of(f"{WAX}\n[1] Drones do not.\n{HONEY}\n[1] Bees fly.")
+    likely = dict.fromkeys(prompts[0].lines, -1.0)
+    selected = select(prompts, likely, Wax=1.0, Honey=2.0, Bees=0.9, Drones=0.8)
+    assert (selected.passage_prompt, selected.options) == (
+        prompts[0],
+        {"response_prefix": f"{HONEY}\n{WAX}\n[1] Bees fly."},
+    )
+    assert select(prompts, likely, Wax=1.0, Honey=2.0, Bees=-0.1, Drones=-0.2).options == {
+        "response_prefix": f"{HONEY}\n{WAX}"
+    }
+
+
+@pytest.mark.parametrize(("lines", "spare"), [(1, -1), (2, 0), (2, 1)])
+def test_a_further_line_is_quoted_only_if_it_fits_completely(lines: int, spare: int) -> None:
+    model = Scripted(dict.fromkeys((WAX, HONEY), -1.0) | {REFUSAL: -9.0})
+    room = spare + sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (WAX, HONEY))
+    selected = select_passages(model, prompts_of(f"{WAX}\n{HONEY}"), scorers_of({"Honey": 0.5}), max_new_tokens=room)
+    assert selected.options["response_prefix"] == "\n".join((HONEY, WAX)[:lines])
+
+
+def test_the_line_after_a_colon_is_quoted_once() -> None:
+    lead, code = "[1] To build a hive:", "[1] make hive"
+    prompts = prompts_of(f"{lead}\n{code}\n{HONEY}", WAX)
+    likely = dict.fromkeys((lead, code, HONEY, WAX), -1.0)
+    assert select(prompts, likely, build=3.0).options == {"response_prefix": f"{lead}\n{code}"}
+    assert select(prompts, likely, build=3.0, Honey=2.9).options == {"response_prefix": f"{lead}\n{code}\n{HONEY}"}
+    assert select(prompts, likely, build=2.9, make=2.8, Honey=3.0).options == {
+        "response_prefix": f"{HONEY}\n{lead}\n{code}"
+    }
+    assert select(prompts_of(lead), likely, build=3.0).options == {"response_prefix": lead}
+    assert select(prompts, likely, build=2.8, make=3.0).options == {"response_prefix": code}
+    asks = f"{lead}\n[1] Where?"
+    assert select(prompts_of(f"{asks}\n{code}"), likely, build=3.0).options == {"response_prefix": asks}
+
+
+def test_the_line_after_a_colon_has_the_number_of_its_passage() -> None:
+    lead, code = "[1] **To build a hive:**", "[1] make hive"
+    prompts = prompts_of(HONEY, f"{lead}\n{code}")
+    likely = dict.fromkeys((lead, code, HONEY), -1.0)
+    said = select(prompts, likely, lambda found: PassagePrompt((*found,), Prompt("all"), "all"), build=2.0, Honey=3.0)
+    assert said.options == {"response_prefix": f"{HONEY}\n[2] **To build a hive:**\n[2] make hive"}
+
+
+def test_the_line_after_a_colon_is_quoted_only_if_it_fits_completely() -> None:
+    lead, code = "[1] To build a hive:", "[1] make hive"
+    model = Scripted(dict.fromkeys((lead, code), -1.0) | {REFUSAL: -9.0})
+    room = sum(len(model.tokenizer.encode(line, add_special_tokens=False)) + 1 for line in (lead, code))
+    for spare, begins in ((0, f"{lead}\n{code}"), (-1, lead)):
+        prompts, scorers = prompts_of(f"{lead}\n{code}"), scorers_of({"build": 3.0})
+        selected = select_passages(model, prompts, scorers, max_new_tokens=room + spare)
+        assert selected.options["response_prefix"] == begins
+
+
+def test_a_line_of_another_passage_is_quoted_if_both_fit_into_one_prompt() -> None:
+    prompts = prompts_of(WAX, HONEY)
+    both = PassagePrompt((*prompts[1].passages, *prompts[0].passages), Prompt("both"), "both")
+    joined: list[Sequence[Passage]] = []
+
+    def join(passages: Sequence[Passage]) -> PassagePrompt:
+        joined.append(passages)
+        return both
+
+    likely = {WAX: -1.0, HONEY: -1.0}
+    selected = select(prompts, likely, join, Wax=1.0, Honey=2.0)
+    assert (selected.passage_prompt, selected.options) == (both, {"response_prefix": f"{HONEY}\n[2] Wax melts."})
+    assert joined == [list(both.passages)]
+    alone = select(prompts, likely, Wax=1.0, Honey=2.0)
+    assert (alone.passage_prompt, alone.options) == (prompts[1], {"response_prefix": HONEY})
+
+
+def test_only_lines_whose_passages_fit_into_one_prompt_are_quoted() -> None:
+    prompts = prompts_of(WAX, f"{HONEY}\n[1] It is sweet.", "[1] Bees fly.")
+    likely = dict.fromkeys([line for one in prompts for line in one.lines], -1.0)
+
+    def join(most: int) -> JoinPrompts:
+        return lambda found: PassagePrompt((*found,), Prompt("all"), "all") if len(found) <= most else None
+
+    fits = {"Wax": 1.5, "Honey": 2.0, "Bees": 1.0, "sweet": -3.0}
+    three, passages = select(prompts, likely, join(3), **fits), [one.passages[0] for one in prompts]
+    assert three.options == {"response_prefix": f"{HONEY}\n[2] Wax melts.\n[3] Bees fly."}
+    assert three.passage_prompt.passages == (passages[1], passages[0], passages[2])
+    for fit, more in ((-3.0, ""), (1.1, "\n[1] It is sweet.")):
+        said = select(prompts, likely, join(2), **fits | {"sweet": fit}).options["response_prefix"]
+        assert said == f"{HONEY}\n[2] Wax melts.{more}"
