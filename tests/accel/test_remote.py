@@ -23,29 +23,29 @@ from antiphon.accel.remote.errors import (
     UnreachableError,
 )
 from antiphon.accel.testing.tiny import byte_tokenizer
-from tests.accel.speaking import ANSWER, Speaking, serving
+from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
 USER = [{"role": "user", "content": "How do bees live?"}]
 
 
 @pytest.fixture
-def speaking() -> Iterator[Speaking]:
-    with serving(Speaking()) as server:
-        yield server
+def server() -> Iterator[FakeServer]:
+    with run_server(FakeServer()) as running:
+        yield running
 
 
-def model_on(speaking: Speaking, model: str | None = None, **settings: Any) -> RemoteLanguageModel:
-    return RemoteLanguageModel(speaking.url, model, **({"retries": 0, "timeout": 20.0} | settings))
+def model_on(server: FakeServer, model: str | None = None, **settings: Any) -> RemoteLanguageModel:
+    return RemoteLanguageModel(server.url, model, **({"retries": 0, "timeout": 20.0} | settings))
 
 
-def test_messages_go_to_chat_completions_and_a_text_to_completions(speaking: Speaking) -> None:
-    model = model_on(speaking)
+def test_messages_go_to_chat_completions_and_a_text_to_completions(server: FakeServer) -> None:
+    model = model_on(server)
     completion = model.generate(USER, max_new_tokens=20, stop="\n\n", seed=3, temperature=0.5)
     assert (completion.text, completion.finish_reason) == (ANSWER, "stop")
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (7, 15)
     assert completion.temperature == 0.5
     assert model.generate("Bees", max_new_tokens=4).finish_reason == "length"
-    chat, text = speaking.asked
+    chat, text = server.requests
     assert chat["messages"] == USER
     assert (chat["model"], chat["stop"], chat["seed"], chat["temperature"]) == ("tiny", ["\n\n"], 3, 0.5)
     assert (text["prompt"], text["max_tokens"], text["temperature"]) == ("Bees", 4, 0.0)
@@ -55,116 +55,116 @@ def test_messages_go_to_chat_completions_and_a_text_to_completions(speaking: Spe
     )
 
 
-def test_pieces_arrive_while_the_server_generates(speaking: Speaking) -> None:
-    speaking.pause = 0.05
-    with model_on(speaking).stream(USER) as stream:
+def test_pieces_arrive_while_the_server_generates(server: FakeServer) -> None:
+    server.pause = 0.05
+    with model_on(server).stream(USER) as stream:
         first = next(stream)
-        assert speaking.running == 1
+        assert server.running == 1
         assert first + "".join(stream) == ANSWER
     assert stream.completion.steps.steps == 0, "the server reported no steps"
     assert stream.completion.steps.seconds >= stream.completion.steps.prefill_seconds > 0
 
 
-def test_the_server_is_asked_for_its_models_once(speaking: Speaking) -> None:
-    model = model_on(speaking)
+def test_the_server_is_asked_for_its_models_once(server: FakeServer) -> None:
+    model = model_on(server)
     for _ in range(3):
         model.generate(USER)
-    assert speaking.seen.count("/v1/models") == 1
+    assert server.paths.count("/v1/models") == 1
     assert (model.name, model.context_window) == ("tiny", None)
 
 
-def test_an_unknown_server_gets_no_references_and_the_user_one_warning(speaking: Speaking) -> None:
-    model = model_on(speaking)
+def test_an_unknown_server_gets_no_references_and_the_user_one_warning(server: FakeServer) -> None:
+    model = model_on(server)
     with pytest.warns(UserWarning, match="does not draft from references"):
         model.generate(USER, references=["secret"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.generate(USER, references=["secret"])
-    assert "secret" not in json.dumps(speaking.asked)
+    assert "secret" not in json.dumps(server.requests)
 
 
 def test_antiphons_own_server_gets_references() -> None:
-    with serving(Speaking(owner="antiphon", window=4096)) as speaking:
-        model = model_on(speaking)
+    with run_server(FakeServer(owner="antiphon", window=4096)) as server:
+        model = model_on(server)
         model.generate(USER, references=["one", "two"])
-        assert speaking.asked[0]["references"] == ["one", "two"]
-        assert "vllm_xargs" not in speaking.asked[0]
+        assert server.requests[0]["references"] == ["one", "two"]
+        assert "vllm_xargs" not in server.requests[0]
         assert model.context_window == 4096
 
 
 def test_a_vllm_with_the_plug_in_gets_references_as_vllm_xargs() -> None:
-    with serving(Speaking(owner="vllm", takes_references=True)) as speaking:
-        completion = model_on(speaking).generate(USER, references=["one", "two"], top_k=5)
-        assert speaking.asked[0]["vllm_xargs"] == {"references": ["one", "two"]}
-        assert (speaking.asked[0]["top_k"], speaking.asked[0]["repetition_penalty"]) == (5, 1.0)
+    with run_server(FakeServer(owner="vllm", takes_references=True)) as server:
+        completion = model_on(server).generate(USER, references=["one", "two"], top_k=5)
+        assert server.requests[0]["vllm_xargs"] == {"references": ["one", "two"]}
+        assert (server.requests[0]["top_k"], server.requests[0]["repetition_penalty"]) == (5, 1.0)
         assert completion.tokens == tuple(range(15))
 
 
 def test_a_vllm_without_the_plug_in_gets_no_references() -> None:
-    with serving(Speaking(owner="vllm")) as speaking:
+    with run_server(FakeServer(owner="vllm")) as server:
         with pytest.warns(UserWarning, match="does not draft from references"):
-            model_on(speaking).generate(USER, references=["one"])
-        assert "vllm_xargs" not in speaking.asked[0]
+            model_on(server).generate(USER, references=["one"])
+        assert "vllm_xargs" not in server.requests[0]
 
 
 def test_steps_are_computed_from_reported_metrics() -> None:
     metrics = {"speculative_decoding": {"num_accepted_draft_tokens": 10, "num_draft_tokens": 40}}
-    with serving(Speaking(owner="vllm", metrics=metrics)) as speaking:
-        steps = model_on(speaking).generate(USER).steps
+    with run_server(FakeServer(owner="vllm", metrics=metrics)) as server:
+        steps = model_on(server).generate(USER).steps
     assert (steps.steps, steps.accepted, steps.drafted, steps.tokens_per_step) == (5, 10, 40, 3.0)
 
 
 def test_tokens_beyond_the_end_of_the_completion_are_not_accepted() -> None:
     metrics = {"num_accepted_draft_tokens": 18, "num_draft_tokens": 40, "num_spec_steps": 4}
-    with serving(Speaking(owner="vllm", metrics={"speculative_decoding": metrics})) as speaking:
-        steps = model_on(speaking).generate(USER).steps
+    with run_server(FakeServer(owner="vllm", metrics={"speculative_decoding": metrics})) as server:
+        steps = model_on(server).generate(USER).steps
     assert (steps.steps, steps.accepted, steps.tokens) == (5, 10, 15)
 
 
-def test_tool_calls_are_formatted_as_local_models_write_them(speaking: Speaking) -> None:
+def test_tool_calls_are_formatted_as_local_models_write_them(server: FakeServer) -> None:
     tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
-    speaking.pieces = ()
-    speaking.calls = (
+    server.pieces = ()
+    server.calls = (
         {"index": 0, "id": "a", "function": {"name": "weather", "arguments": '{"city": '}},
         {"index": 0, "function": {"arguments": '"Köln"}'}},
         {"index": 1, "id": "b", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}},
     )
-    completion = model_on(speaking).generate(Conversation(USER, [tool], tool_choice="required"))
+    completion = model_on(server).generate(Conversation(USER, [tool], tool_choice="required"))
     assert completion.text == (
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
     )
-    assert (speaking.asked[0]["tools"], speaking.asked[0]["tool_choice"]) == ([tool], "required")
+    assert (server.requests[0]["tools"], server.requests[0]["tool_choice"]) == ([tool], "required")
 
 
-def test_an_assistant_prefix_is_sent_to_servers_that_support_it(speaking: Speaking) -> None:
+def test_an_assistant_prefix_is_sent_to_servers_that_support_it(server: FakeServer) -> None:
     prompt = Conversation(USER, assistant_prefix="Bees ")
     with pytest.raises(ValueError, match="only vLLM and Antiphon's own server support"):
-        model_on(speaking).generate(prompt)
-    with serving(Speaking(owner="vllm")) as vllm:
+        model_on(server).generate(prompt)
+    with run_server(FakeServer(owner="vllm")) as vllm:
         model_on(vllm).generate(prompt)
-        assert vllm.asked[0]["messages"][-1] == {"role": "assistant", "content": "Bees "}
-        assert (vllm.asked[0]["continue_final_message"], vllm.asked[0]["add_generation_prompt"]) == (True, False)
+        assert vllm.requests[0]["messages"][-1] == {"role": "assistant", "content": "Bees "}
+        assert (vllm.requests[0]["continue_final_message"], vllm.requests[0]["add_generation_prompt"]) == (True, False)
 
 
-def test_a_batch_is_returned_in_order_and_limits_concurrent_requests(speaking: Speaking) -> None:
-    speaking.pause = 0.01
-    completions = model_on(speaking).generate_batch([USER] * 7, batch_size=3, seeds=range(7))
+def test_a_batch_is_returned_in_order_and_limits_concurrent_requests(server: FakeServer) -> None:
+    server.pause = 0.01
+    completions = model_on(server).generate_batch([USER] * 7, batch_size=3, seeds=range(7))
     assert [each.text for each in completions] == [ANSWER] * 7
-    assert speaking.most == 3
-    assert sorted(body["seed"] for body in speaking.asked) == list(range(7))
+    assert server.max_running == 3
+    assert sorted(body["seed"] for body in server.requests) == list(range(7))
 
 
-def test_a_failed_batch_starts_no_further_requests(speaking: Speaking) -> None:
-    speaking.refuse, speaking.pause = [400], 0.02
+def test_a_failed_batch_starts_no_further_requests(server: FakeServer) -> None:
+    server.error_codes, server.pause = [400], 0.02
     with pytest.raises(RequestRejectedError):
-        model_on(speaking).generate_batch([USER] * 30, batch_size=2)
-    assert len(speaking.asked) < 6
+        model_on(server).generate_batch([USER] * 30, batch_size=2)
+    assert len(server.requests) < 6
 
 
-def test_another_thread_can_close_the_connection(speaking: Speaking) -> None:
-    speaking.pause, speaking.pieces = 0.02, ("word ",) * 500
-    stream = model_on(speaking).stream(USER)
+def test_another_thread_can_close_the_connection(server: FakeServer) -> None:
+    server.pause, server.pieces = 0.02, ("word ",) * 500
+    stream = model_on(server).stream(USER)
     first = next(stream)
     closing = threading.Timer(0.1, stream.close)
     closing.start()
@@ -174,16 +174,16 @@ def test_another_thread_can_close_the_connection(speaking: Speaking) -> None:
     assert stream.completion.text == first + rest
     assert len(rest) < 2000
     for _ in range(100):
-        if speaking.cut:
+        if server.disconnects:
             break
         time.sleep(0.05)
-    assert (speaking.cut, speaking.running) == (1, 0)
+    assert (server.disconnects, server.running) == (1, 0)
 
 
 @pytest.mark.parametrize("fails_inside", [False, True])
-def test_a_broken_stream_keeps_what_was_received(speaking: Speaking, fails_inside: bool) -> None:
-    speaking.breaks, speaking.fails_inside = 4, fails_inside
-    stream = model_on(speaking).stream(USER)
+def test_a_broken_stream_keeps_what_was_received(server: FakeServer, fails_inside: bool) -> None:
+    server.breaks_after, server.fails_inside = 4, fails_inside
+    stream = model_on(server).stream(USER)
     with pytest.raises(BrokenStreamError, match="broke off after 22 characters") as caught:
         list(stream)
     assert caught.value.completion.text == "Bees live in colonies "
@@ -191,95 +191,95 @@ def test_a_broken_stream_keeps_what_was_received(speaking: Speaking, fails_insid
     assert stream.completion == caught.value.completion
 
 
-def test_a_connection_that_breaks_before_the_first_piece_raises(speaking: Speaking) -> None:
-    speaking.breaks = 0
+def test_a_connection_that_breaks_before_the_first_piece_raises(server: FakeServer) -> None:
+    server.breaks_after = 0
     with pytest.raises(UnreachableError, match=r"The connection to .* broke"):
-        model_on(speaking).generate(USER)
+        model_on(server).generate(USER)
 
 
 def test_a_stopped_server_is_reported() -> None:
-    with serving(Speaking()) as speaking:
-        model = model_on(speaking)
+    with run_server(FakeServer()) as server:
+        model = model_on(server)
         assert model.generate(USER).text == ANSWER
     with pytest.raises(UnreachableError, match=r"cannot be reached .*; is the server running there\?"):
         model.generate(USER)
 
 
-def test_an_address_without_a_server_and_one_without_the_api_are_reported(speaking: Speaking) -> None:
+def test_an_address_without_a_server_and_one_without_the_api_are_reported(server: FakeServer) -> None:
     with pytest.raises(UnreachableError, match="cannot be reached"):
         RemoteLanguageModel("http://127.0.0.1:9/v1", retries=0).generate(USER)
     with pytest.raises(AddressError, match=r"mostly ends in /v1"):
-        RemoteLanguageModel(speaking.url.removesuffix("/v1"), retries=0).generate(USER)
+        RemoteLanguageModel(server.url.removesuffix("/v1"), retries=0).generate(USER)
     with pytest.raises(ValueError, match="it must be an address"):
         RemoteLanguageModel("localhost:8000/v1")
 
 
 def test_a_wrong_key_is_reported_and_the_right_one_works() -> None:
-    with serving(Speaking(key="right")) as speaking:
+    with run_server(FakeServer(key="right")) as server:
         with pytest.raises(AuthenticationError, match="rejects the API key"):
-            model_on(speaking).generate(USER)
-        assert model_on(speaking, api_key="right").generate(USER).text == ANSWER
+            model_on(server).generate(USER)
+        assert model_on(server, api_key="right").generate(USER).text == ANSWER
 
 
 def test_the_key_is_read_from_antiphons_environment_variable_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(Speaking(key="right")) as speaking:
+    with run_server(FakeServer(key="right")) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "right")
         with pytest.raises(AuthenticationError):
-            model_on(speaking).generate(USER)
+            model_on(server).generate(USER)
         monkeypatch.setenv("ANTIPHON_API_KEY", "right")
-        assert model_on(speaking).generate(USER).text == ANSWER
+        assert model_on(server).generate(USER).text == ANSWER
 
 
-def test_a_missing_model_is_reported_with_the_available_ones(speaking: Speaking) -> None:
+def test_a_missing_model_is_reported_with_the_available_ones(server: FakeServer) -> None:
     with pytest.raises(ModelNotFoundError, match=r"has no model 'huge'; it has 'tiny'\."):
-        model_on(speaking, "huge").generate(USER)
+        model_on(server, "huge").generate(USER)
 
 
-def test_a_model_that_was_removed_is_reported(speaking: Speaking) -> None:
-    model = model_on(speaking)
+def test_a_model_that_was_removed_is_reported(server: FakeServer) -> None:
+    model = model_on(server)
     model.generate(USER)
-    speaking.models = ("other",)
+    server.models = ("other",)
     with pytest.raises(ModelNotFoundError, match="has no model 'tiny'"):
         model.generate(USER)
 
 
-def test_too_many_requests_are_retried_and_then_reported(speaking: Speaking) -> None:
-    speaking.refuse = [429, 503]
-    assert model_on(speaking, retries=2).generate(USER).text == ANSWER
-    speaking.refuse = [429, 429]
+def test_too_many_requests_are_retried_and_then_reported(server: FakeServer) -> None:
+    server.error_codes = [429, 503]
+    assert model_on(server, retries=2).generate(USER).text == ANSWER
+    server.error_codes = [429, 429]
     with pytest.raises(TooManyRequestsError, match="takes no more requests now"):
-        model_on(speaking, retries=1).generate(USER)
+        model_on(server, retries=1).generate(USER)
 
 
 @pytest.mark.parametrize(
     ("status", "error"), [(400, RequestRejectedError), (422, RequestRejectedError), (500, ServerFailedError)]
 )
-def test_the_message_of_the_server_is_reported(speaking: Speaking, status: int, error: type[Exception]) -> None:
-    speaking.refuse = [status]
+def test_the_message_of_the_server_is_reported(server: FakeServer, status: int, error: type[Exception]) -> None:
+    server.error_codes = [status]
     with pytest.raises(error, match="not now"):
-        model_on(speaking).generate(USER)
+        model_on(server).generate(USER)
 
 
-def test_a_timeout_is_reported(speaking: Speaking) -> None:
-    model = model_on(speaking, timeout=0.3)
+def test_a_timeout_is_reported(server: FakeServer) -> None:
+    model = model_on(server, timeout=0.3)
     model.generate(USER)
-    speaking.pause = 1.0
+    server.pause = 1.0
     with pytest.raises(UnreachableError, match="did not answer in time"):
         model.generate(USER)
 
 
-def test_parameters_of_local_models_are_rejected(speaking: Speaking) -> None:
+def test_parameters_of_local_models_are_rejected(server: FakeServer) -> None:
     with pytest.raises(ValueError, match="num_draft_tokens is 4, but only local models take it"):
-        model_on(speaking).generate(USER, num_draft_tokens=4)
+        model_on(server).generate(USER, num_draft_tokens=4)
     with pytest.raises(TypeError, match=r"references is one text"):
-        model_on(speaking).generate(USER, references="text")
+        model_on(server).generate(USER, references="text")
     with pytest.raises(ValueError, match="2, one for each prompt"):
-        model_on(speaking).generate_batch([USER] * 2, references=[[]])
+        model_on(server).generate_batch([USER] * 2, references=[[]])
 
 
-def test_tokens_are_counted_by_tokenizer_server_or_estimate(speaking: Speaking) -> None:
-    assert model_on(speaking).tokenize("x" * 30).count == 10, "an estimate"
-    assert model_on(speaking, tokenizer=byte_tokenizer(bos=False)).tokenize("x" * 30).count == 30
-    with serving(Speaking(owner="vllm")) as vllm:
+def test_tokens_are_counted_by_tokenizer_server_or_estimate(server: FakeServer) -> None:
+    assert model_on(server).tokenize("x" * 30).count == 10, "an estimate"
+    assert model_on(server, tokenizer=byte_tokenizer(bos=False)).tokenize("x" * 30).count == 30
+    with run_server(FakeServer(owner="vllm")) as vllm:
         counted = model_on(vllm).tokenize(USER).count
         assert counted == len(json.dumps({"model": "tiny", "messages": USER}))

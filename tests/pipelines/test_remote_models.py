@@ -14,90 +14,90 @@ from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.retrieval import HashEmbedder, Retriever
-from tests.accel.speaking import ANSWER, Speaking, serving
+from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
 QUESTION = "How do bees live?"
 
 
 @pytest.fixture
-def speaking() -> Iterator[Speaking]:
-    with serving(Speaking(owner="antiphon", window=4000)) as server:
-        yield server
+def server() -> Iterator[FakeServer]:
+    with run_server(FakeServer(owner="antiphon", window=4000)) as running:
+        yield running
 
 
 def ask(index: Path, model: str, *more: str) -> Result:
     return CliRunner().invoke(app, ["ask", QUESTION, "--index", str(index), "--model", model, *more])
 
 
-def test_rag_asks_a_server_and_cites(retriever: Retriever, speaking: Speaking) -> None:
-    answer = Rag(retriever, RemoteLanguageModel(speaking.url), k=2).ask(QUESTION)
+def test_rag_asks_a_server_and_cites(retriever: Retriever, server: FakeServer) -> None:
+    answer = Rag(retriever, RemoteLanguageModel(server.url), k=2).ask(QUESTION)
     assert answer.text == ANSWER
     assert [citation.text for citation in answer.citations] == [ANSWER.removesuffix(".")]
-    assert speaking.asked[0]["references"] == [passage.text for passage in answer.passages]
-    assert speaking.asked[0]["messages"][-1]["role"] == "user"
+    assert server.requests[0]["references"] == [passage.text for passage in answer.passages]
+    assert server.requests[0]["messages"][-1]["role"] == "user"
 
 
 def test_passages_that_do_not_fit_the_servers_window_are_left_out(retriever: Retriever) -> None:
-    with serving(Speaking(window=150)) as speaking, pytest.warns(UserWarning, match="does not draft"):
-        answer = Rag(retriever, RemoteLanguageModel(speaking.url), k=3).ask(QUESTION, max_new_tokens=20)
+    with run_server(FakeServer(window=150)) as server, pytest.warns(UserWarning, match="does not draft"):
+        answer = Rag(retriever, RemoteLanguageModel(server.url), k=3).ask(QUESTION, max_new_tokens=20)
     assert 0 < len(answer.passages) < 3
 
 
-def test_a_conversation_and_its_sessions(retriever: Retriever, speaking: Speaking, tmp_path: Path) -> None:
+def test_a_conversation_and_its_sessions(retriever: Retriever, server: FakeServer, tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
-    chat = Chat(Rag(retriever, RemoteLanguageModel(speaking.url), k=1, sessions=store))
+    chat = Chat(Rag(retriever, RemoteLanguageModel(server.url), k=1, sessions=store))
     chat.ask(QUESTION)
     chat.ask(QUESTION)
-    assert [message["role"] for message in speaking.asked[1]["messages"]] == ["system", "user", "assistant", "user"]
-    assert ANSWER in speaking.asked[1]["references"], "the earlier answer is a reference"
+    assert [message["role"] for message in server.requests[1]["messages"]] == ["system", "user", "assistant", "user"]
+    assert ANSWER in server.requests[1]["references"], "the earlier answer is a reference"
 
 
 def test_an_answer_that_breaks_off_is_neither_kept_nor_lost(
-    retriever: Retriever, speaking: Speaking, tmp_path: Path
+    retriever: Retriever, server: FakeServer, tmp_path: Path
 ) -> None:
-    speaking.breaks = 3
+    server.breaks_after = 3
     store = SessionStore(tmp_path / "sessions.sqlite", embedder=HashEmbedder())
-    stream = Rag(retriever, RemoteLanguageModel(speaking.url, retries=0), k=1, sessions=store).stream(QUESTION)
+    stream = Rag(retriever, RemoteLanguageModel(server.url, retries=0), k=1, sessions=store).stream(QUESTION)
     with pytest.raises(BrokenStreamError) as caught:
         list(stream)
     assert caught.value.completion.text == "Bees live in "
     assert len(store) == 0
 
 
-def test_the_command_line_asks_a_server_by_its_address(index_folder: Path, speaking: Speaking) -> None:
-    said = ask(index_folder, speaking.url)
+def test_the_command_line_asks_a_server_by_its_address(index_folder: Path, server: FakeServer) -> None:
+    said = ask(index_folder, server.url)
     assert said.exit_code == 0, said.stderr
     assert said.stdout.startswith(ANSWER)
-    assert "Stands verbatim in" in said.stdout
+    assert "Quoted verbatim from" in said.stdout
     assert "15 tokens, " in said.stdout, "no steps, where the server tells none"
-    assert ask(index_folder, f"{speaking.url}#tiny").exit_code == 0
+    assert ask(index_folder, f"{server.url}#tiny").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("change", "model", "sentence"),
     [
         ({}, "#huge", "has no model 'huge'; it has 'tiny'."),
-        ({"key": "secret"}, "", "rejects the key"),
-        ({"refuse": [429] * 9}, "", "takes no more requests now"),
-        ({"breaks": 3}, "", "The answer broke off after 13 characters"),
+        ({"key": "secret"}, "", "rejects the API key"),
+        ({"error_codes": [429] * 9}, "", "takes no more requests now"),
+        ({"breaks_after": 3}, "", "The answer broke off after 13 characters"),
         ({"window": 10}, "", "exceeds the context window"),
     ],
 )
 def test_what_goes_wrong_is_one_sentence(
-    index_folder: Path, speaking: Speaking, change: dict[str, object], model: str, sentence: str
+    index_folder: Path, server: FakeServer, change: dict[str, object], model: str, sentence: str
 ) -> None:
     for name, value in change.items():
-        setattr(speaking, name, value)
-    said = ask(index_folder, speaking.url + model)
+        setattr(server, name, value)
+    said = ask(index_folder, server.url + model)
     assert said.exit_code == 2
     assert sentence in said.stderr.replace("\n", " ")
     assert "Traceback" not in said.stderr
-    if "breaks" in change:
+    if "breaks_after" in change:
         assert said.stdout.startswith("Bees live in"), "what was received is there"
 
 
-def test_a_server_that_is_not_there_and_options_that_are_not_for_one(index_folder: Path, speaking: Speaking) -> None:
+def test_a_server_that_is_not_there_and_options_that_are_not_for_one(index_folder: Path, server: FakeServer) -> None:
     assert "cannot be reached" in ask(index_folder, "http://127.0.0.1:9/v1").stderr
-    assert "for models that run here" in ask(index_folder, speaking.url, "--plain").stderr
-    certified = CliRunner().invoke(app, ["certify", "Bees", "--model", speaking.url])
+    assert "for models that run here" in ask(index_folder, server.url, "--plain").stderr
+    certified = CliRunner().invoke(app, ["certify", "Bees", "--model", server.url])
     assert "this needs a model that runs here" in certified.stderr

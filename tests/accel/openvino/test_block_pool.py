@@ -66,8 +66,8 @@ def test_blocks_after_an_evicted_block_are_not_found() -> None:
     pool = BlockPool(3)
     blocks = cached(pool, TEXT)
     pool.share(blocks[2:])
-    taken = pool.allocate(2)
-    assert sorted(taken) == sorted(blocks[:2])
+    allocated = pool.allocate(2)
+    assert sorted(allocated) == sorted(blocks[:2])
     assert pool.find_prefix("a", TEXT) == ([], 0)
     pool.free(blocks[2:])
     assert pool.allocate(1) == blocks[2:]
@@ -75,13 +75,13 @@ def test_blocks_after_an_evicted_block_are_not_found() -> None:
 
 def test_a_shared_or_cached_block_is_not_writable() -> None:
     pool = BlockPool(4)
-    (own,) = pool.allocate(1)
-    assert pool.is_writable(own)
-    pool.share([own])
-    assert not pool.is_writable(own)
-    pool.free([own])
-    pool.cache_prefix("a", TEXT[:BLOCK_SIZE], [own])
-    assert not pool.is_writable(own)
+    (block,) = pool.allocate(1)
+    assert pool.is_writable(block)
+    pool.share([block])
+    assert not pool.is_writable(block)
+    pool.free([block])
+    pool.cache_prefix("a", TEXT[:BLOCK_SIZE], [block])
+    assert not pool.is_writable(block)
 
 
 def test_the_same_text_in_other_blocks_is_cached_once() -> None:

@@ -21,9 +21,9 @@ class Counting(OpenVINOEngine):
 
     forwards: Counter[tuple[int, int]]
 
-    def forward(self, feeds: Sequence[SequenceInput]) -> list[Logits]:
-        self.forwards[feeds[0].sequence.length, 1 + len(feeds[0].draft)] += 1
-        return super().forward(feeds)
+    def forward(self, inputs: Sequence[SequenceInput]) -> list[Logits]:
+        self.forwards[inputs[0].sequence.length, 1 + len(inputs[0].draft)] += 1
+        return super().forward(inputs)
 
 
 def test_every_row_count_is_measured_twice_because_the_first_pass_compiles_kernels() -> None:

@@ -63,10 +63,10 @@ def test_a_request_is_decoded_by_the_requested_engine_without_torch(paged: Langu
 def test_tokens_are_the_same_with_drafts_without_drafts_and_on_torch(
     paged: LanguageModel, plain: LanguageModel, settings: dict[str, Any]
 ) -> None:
-    asked: dict[str, Any] = {"references": REFERENCES, "max_new_tokens": NEW, **settings}
-    drafted = paged.generate(PROMPT, **asked)
-    alone = paged.generate(PROMPT, drafter="nothing", **{**asked, "num_draft_tokens": None})
-    truth = plain.generate(PROMPT, **{**asked, "num_draft_tokens": None})
+    parameters: dict[str, Any] = {"references": REFERENCES, "max_new_tokens": NEW, **settings}
+    drafted = paged.generate(PROMPT, **parameters)
+    alone = paged.generate(PROMPT, drafter="nothing", **{**parameters, "num_draft_tokens": None})
+    truth = plain.generate(PROMPT, **{**parameters, "num_draft_tokens": None})
     assert drafted.tokens == alone.tokens == truth.tokens
     assert drafted.text == truth.text
 
@@ -112,9 +112,9 @@ def test_a_closed_stream_frees_its_memory(paged: LanguageModel) -> None:
 
 def test_prompts_of_a_batch_get_the_tokens_that_they_get_alone(paged: LanguageModel, plain: LanguageModel) -> None:
     prompts = [PROMPT, "Wax.", "Honey keeps " * 9, "It is cold in winter, and bees"]
-    asked: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8}
-    texts = paged.generate_batch(prompts, seeds=[1, 2, 3, 4], batch_size=3, **asked)
-    alone = [plain.generate(prompt, seed=seed, **asked) for seed, prompt in enumerate(prompts, 1)]
+    parameters: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8}
+    texts = paged.generate_batch(prompts, seeds=[1, 2, 3, 4], batch_size=3, **parameters)
+    alone = [plain.generate(prompt, seed=seed, **parameters) for seed, prompt in enumerate(prompts, 1)]
     assert [each.tokens for each in texts] == [each.tokens for each in alone]
 
 

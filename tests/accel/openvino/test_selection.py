@@ -90,8 +90,8 @@ def test_a_failed_self_test_is_remembered() -> None:
         with pytest.raises(ValueError, match="logits differ from this model's; prefill of a short text"):
             select_engine(model, "openvino")
     assert (folder_of(key) / RECEIPT).is_file()
-    known: Any = load_compatibility(key, setting())
-    assert "logits differ" in known.failure
+    stored: Any = load_compatibility(key, setting())
+    assert "logits differ" in stored.failure
 
 
 def test_auto_does_not_select_a_slower_engine() -> None:
@@ -107,10 +107,10 @@ def test_auto_does_not_select_a_slower_engine() -> None:
 def test_the_speedup_is_measured_and_stored() -> None:
     model = model_of("llama", seed=7)
     load_engine(model, memory=2**22, if_faster=True)
-    known = load_compatibility(fingerprint(model), setting())
-    assert known is not None
-    assert known.speedup is not None
-    assert known.speedup > 0
+    stored = load_compatibility(fingerprint(model), setting())
+    assert stored is not None
+    assert stored.speedup is not None
+    assert stored.speedup > 0
     assert torch_engine_of(model).scheduler is None
 
 

@@ -48,16 +48,18 @@ def test_tree_chain_plain_step_and_prefill_share_a_forward_pass(
     shared.forward([SequenceInput(s, text[:-1]) for s, text in zip(sequences[:3], texts, strict=False)])
     for sequence in sequences:
         sequence.keep(())
-    feeds = [SequenceInput(s, text[s.length :], draft) for s, text, draft in zip(sequences, texts, drafts, strict=True)]
-    for text, draft, logits in zip(texts, drafts, shared.forward(feeds), strict=True):
+    inputs = [
+        SequenceInput(s, text[s.length :], draft) for s, text, draft in zip(sequences, texts, drafts, strict=True)
+    ]
+    for text, draft, logits in zip(texts, drafts, shared.forward(inputs), strict=True):
         expect_plain(MODEL, text, draft, logits)
 
 
 def test_chunked_prefill_does_not_change_the_logits(shared: OpenVINOEngine) -> None:
     text = text_of(100, seed=2)
     sequences = [shared.sequence(tenant=object()) for _ in range(2)]
-    feeds = [SequenceInput(sequences[0], text, chunk=7), SequenceInput(sequences[1], text[:40], chunk=16)]
-    for logits, own in zip(shared.forward(feeds), (text, text[:40]), strict=True):
+    inputs = [SequenceInput(sequences[0], text, chunk=7), SequenceInput(sequences[1], text[:40], chunk=16)]
+    for logits, own in zip(shared.forward(inputs), (text, text[:40]), strict=True):
         expect_plain(MODEL, own, EMPTY, logits)
 
 

@@ -19,7 +19,7 @@ from antiphon.accel.engines.openvino.store import WEIGHTS, fingerprint, folder_o
 from tests.accel.openvino.builders import graph_of, in_precision, model_of
 
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
-ASKED: dict[str, Any] = {"references": ["Bees live in colonies.", PROMPT], "max_new_tokens": 40}
+PARAMETERS: dict[str, Any] = {"references": ["Bees live in colonies.", PROMPT], "max_new_tokens": 40}
 needs_nncf = pytest.mark.skipif(not compression.is_installed(), reason="nncf is not installed: antiphon[int8]")
 without_nncf = pytest.mark.skipif(compression.is_installed(), reason="nncf is installed")
 
@@ -34,8 +34,8 @@ def compressed(request: pytest.FixtureRequest) -> LanguageModel:
 def test_drafts_do_not_change_the_outputs_of_the_compressed_model(
     compressed: LanguageModel, settings: dict[str, Any]
 ) -> None:
-    drafted = compressed.generate(PROMPT, **ASKED, **({"num_draft_tokens": 8} | settings))
-    alone = compressed.generate(PROMPT, **ASKED, **(settings | {"drafter": "nothing", "num_draft_tokens": None}))
+    drafted = compressed.generate(PROMPT, **PARAMETERS, **({"num_draft_tokens": 8} | settings))
+    alone = compressed.generate(PROMPT, **PARAMETERS, **(settings | {"drafter": "nothing", "num_draft_tokens": None}))
     assert drafted.tokens == alone.tokens
     assert drafted.steps.drafted > alone.steps.drafted == 0
 
@@ -51,19 +51,19 @@ def test_prompts_of_a_batch_get_the_tokens_that_they_get_alone(compressed: Langu
 @needs_nncf
 def test_compressed_weights_are_reported_in_summary_reason_and_errors(compressed: LanguageModel) -> None:
     weights = compressed.options.weights
-    said = compressed.generate(PROMPT, max_new_tokens=3)
-    assert said.steps.weights == said.steps.as_dict()["weights"] == weights
+    completion = compressed.generate(PROMPT, max_new_tokens=3)
+    assert completion.steps.weights == completion.steps.as_dict()["weights"] == weights
     assert f"with {weights} weights, as requested: a different model" in compressed.selected.reason
     assert f"with {weights} weights" in inspect_model(compressed.model, engine=compressed.options.engine_choice).engine
     with pytest.raises(ValueError, match=f"weights is '{weights}': another model than the one that was loaded"):
-        compressed.certify(PROMPT, said)
+        compressed.certify(PROMPT, completion)
 
 
 @needs_nncf
 def test_compressed_and_uncompressed_weights_can_be_used_at_once(compressed: LanguageModel) -> None:
-    whole = LanguageModel(model_of(), byte_tokenizer(), engine="openvino", memory=2**23)
-    assert whole.engine is not compressed.engine
-    assert "weights" not in whole.generate(PROMPT, max_new_tokens=3).steps.as_dict()
+    uncompressed = LanguageModel(model_of(), byte_tokenizer(), engine="openvino", memory=2**23)
+    assert uncompressed.engine is not compressed.engine
+    assert "weights" not in uncompressed.generate(PROMPT, max_new_tokens=3).steps.as_dict()
     keys = [fingerprint(model_of(), weights) for weights in ("", "int8", "int4")]
     assert len(set(keys)) == 3
     sizes = [(folder_of(key) / WEIGHTS).stat().st_size for key in (keys[0], fingerprint(model_of(), _of(compressed)))]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import build_index
-from tests.accel.speaking import ANSWER, Speaking, serving
+from tests.accel.fake_server import ANSWER, FakeServer, run_server
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -25,8 +25,8 @@ def test_the_python_examples_of_the_page_run(
     (tmp_path / "docs" / "keys.md").write_text("To rotate the keys, run rotate.sh as an administrator.\n")
     monkeypatch.chdir(tmp_path)
     build_index(["docs"], "my-index", embedder="hash")
-    with serving(Speaking(owner="vllm", models=("smollm2",), takes_references=True)) as server:
+    with run_server(FakeServer(owner="vllm", models=("smollm2",), takes_references=True)) as server:
         code = compile(BLOCKS[number].replace(ADDRESS, server.url), f"docs/cluster.md, block {number}", "exec")
         exec(code, {})
-        assert all("vllm_xargs" in body for body in server.asked)
+        assert all("vllm_xargs" in body for body in server.requests)
     assert ANSWER in capsys.readouterr().out
