@@ -1,4 +1,4 @@
-"""The embedders and toy models that several tests share."""
+"""Embedders and toy models that several tests share."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def minilm() -> MiniLMEmbedder:
 
 
 def save_toy_bert(folder: Path, labels: int = 0) -> Path:
-    """A BERT with random weights that reads letters; with labels, it classifies."""
+    """Save a BERT with random weights and a letter vocabulary; with labels, it is a classifier."""
     from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
 
     config = BertConfig(
@@ -61,6 +61,6 @@ def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def toy_cross_encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Cross-encoder folders with random weights, by how many numbers they give for a pair."""
+    """Cross-encoder folders with random weights, by their number of outputs per pair."""
     folder = tmp_path_factory.mktemp("cross")
     return {labels: save_toy_bert(folder / str(labels), labels) for labels in (1, 3)}

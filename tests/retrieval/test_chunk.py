@@ -1,4 +1,4 @@
-"""Chunks: spans are exact, limits hold, and no text is ever lost."""
+"""Chunking: spans are exact, limits hold, and no text is lost."""
 
 from itertools import pairwise
 
@@ -70,7 +70,7 @@ def test_spans_are_exact_and_passages_fit(document: Document, max_tokens: int, o
 
 @settings(max_examples=300, deadline=None)
 @given(documents(), st.integers(8, 40), st.integers(0, 3))
-def test_no_text_is_lost_and_passages_move_on(document: Document, max_tokens: int, overlap: int) -> None:
+def test_no_text_is_lost_and_every_passage_starts_later(document: Document, max_tokens: int, overlap: int) -> None:
     passages = chunk_document(document, count, max_tokens=max_tokens, overlap=overlap)
     covered = bytearray(len(document.text))
     for passage in passages:
@@ -82,7 +82,7 @@ def test_no_text_is_lost_and_passages_move_on(document: Document, max_tokens: in
 
 
 @given(TEXTS)
-def test_sentences_hold_all_but_white_space_in_order(text: str) -> None:
+def test_sentences_cover_all_but_whitespace_in_order(text: str) -> None:
     spans = list(sentences(text))
     assert all(first[1] <= second[0] for first, second in pairwise(spans))
     assert sum(letters(text[start:end]) for start, end in spans) == letters(text)
@@ -100,7 +100,7 @@ def test_sentences_hold_all_but_white_space_in_order(text: str) -> None:
         ("今日は。明日も。", ["今日は。", "明日も。"]),
     ],
 )
-def test_sentences_end_where_a_reader_would_say_so(text: str, expected: list[str]) -> None:
+def test_sentences_end_where_a_human_would_end_them(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in sentences(text)] == expected
 
 
@@ -130,9 +130,9 @@ def test_a_long_sentence_is_cut_at_lines_before_words_and_words_before_letters()
     assert max(len(passage.text) for passage in letters) <= 8 * 16, "one unknown token may not hide a whole file"
 
 
-def test_a_passage_that_counts_more_as_a_whole_is_cut_back() -> None:
+def test_a_passage_with_more_tokens_than_its_sentences_is_shortened() -> None:
     def joined(text: str) -> int:
-        return count(text) + 3 * text.count(". ")  # as a tokenizer may that does not split at spaces
+        return count(text) + 3 * text.count(". ")  # like a tokenizer that does not split at spaces
 
     document = Document("One two three. Four five six. Seven eight nine.", "s")
     passages = chunk_document(document, joined, max_tokens=9)
@@ -140,7 +140,7 @@ def test_a_passage_that_counts_more_as_a_whole_is_cut_back() -> None:
     assert max(joined(passage.text) for passage in passages) <= 9
 
 
-def test_titles_are_the_trail_of_headings_and_a_bare_heading_joins_the_next() -> None:
+def test_titles_are_the_headings_above_and_a_heading_without_text_joins_the_next() -> None:
     text = "# Top\n\n## Left\n\nOne.\n\n### Deep\n\nTwo.\n\n## Right\n\nThree.\n"
     starts = {title: text.index(f"# {title}") for title in ("Top", "Left", "Deep", "Right")}
     levels = {"Top": 1, "Left": 2, "Deep": 3, "Right": 2}
@@ -153,7 +153,7 @@ def test_titles_are_the_trail_of_headings_and_a_bare_heading_joins_the_next() ->
     ]
 
 
-def test_title_and_page_come_from_the_document_where_there_is_no_heading() -> None:
+def test_title_and_page_come_from_the_document_if_there_is_no_heading() -> None:
     document = Document("First page.\n\nSecond page.", "s.pdf", {"title": "Report"}, (), (0, 13))
     passages = chunk_document(document, lambda text: 5 * len(text.split()), max_tokens=12)
     assert [dict(passage.metadata) for passage in passages] == [

@@ -1,4 +1,4 @@
-"""The contract of embedders: one row for each; shapes, lengths, order, and names that resolve."""
+"""The contract of embedders, one row each: shapes, lengths, order, and loading by name."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from antiphon.retrieval.embedders.minilm import _folder, load_minilm, read_verif
 from antiphon.retrieval.encoder_runtime.device import pick_dtype
 
 CLOSE = 1e-5 if pick_dtype("cpu").itemsize == 4 else 2e-2
-"""Vectors of one text in two batches: as near as the precision that this machine computes in."""
+"""The tolerance between vectors of one text in two batches, in the precision of this machine."""
 
 TEXTS = [
     "The cat sleeps on the warm stove.",
@@ -66,25 +66,25 @@ def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: E
         assert np.allclose(embedder.embed_documents([text])[0], vector, atol=CLOSE)
 
 
-def test_many_texts_of_all_lengths_come_back_in_their_order(embedder: Embedder) -> None:
+def test_vectors_of_texts_of_all_lengths_are_in_the_order_of_the_texts(embedder: Embedder) -> None:
     texts = [f"{'word ' * (7 * n % 23)}{n}" for n in range(40)]
     vectors = embedder.embed_documents(texts)
     assert all(np.allclose(embedder.embed_documents([texts[n]])[0], vectors[n], atol=CLOSE) for n in (0, 13, 39))
 
 
-def test_no_text_gives_no_vector_of_the_right_dimension(embedder: Embedder) -> None:
+def test_no_texts_give_an_empty_array_of_the_right_dimension(embedder: Embedder) -> None:
     assert embedder.embed_documents([]).shape == (0, embedder.dim)
     assert embedder.embed_queries([]).shape == (0, embedder.dim)
 
 
-def test_questions_have_vectors_of_the_same_space(embedder: Embedder) -> None:
+def test_vectors_of_questions_have_the_same_dimension_and_length(embedder: Embedder) -> None:
     vectors = embedder.embed_queries(list(QUESTIONS))
     assert vectors.shape == (len(QUESTIONS), embedder.dim)
     assert vectors.dtype == np.float32
 
 
-def test_the_limit_is_where_text_is_cut_off(embedder: Embedder) -> None:
-    """What fits counts; what follows changes nothing."""
+def test_text_is_cut_off_at_the_length_limit(embedder: Embedder) -> None:
+    """Text within the limit changes the vector, and text after it does not."""
     fits = " ".join("ab" for _ in range(embedder.max_tokens // embedder.count_tokens("ab")))
     fits += " a" * (embedder.max_tokens - embedder.count_tokens(fits))
     assert embedder.count_tokens(fits) == embedder.max_tokens
@@ -94,12 +94,12 @@ def test_the_limit_is_where_text_is_cut_off(embedder: Embedder) -> None:
 
 
 @pytest.mark.parametrize(("texts", "message"), [("one", "texts is one string"), (["a", None], "Text 1 is NoneType")])
-def test_what_is_no_list_of_texts_is_refused(embedder: Embedder, texts: object, message: str) -> None:
+def test_anything_but_a_list_of_texts_is_refused(embedder: Embedder, texts: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         embedder.embed_documents(texts)  # type: ignore[arg-type]
 
 
-def test_fingerprints_are_stable_and_name_what_made_the_vectors(embedder: Embedder) -> None:
+def test_fingerprints_are_stable_and_identify_the_embedder(embedder: Embedder) -> None:
     expected = {
         "hash": ("hash:words:256", "hash:words:64"),
         "minilm": ("sha256-53aa51172d142c89:mean:256",),
@@ -134,20 +134,20 @@ def test_questions_find_the_text_that_answers_them(request: pytest.FixtureReques
     assert nearest.tolist() == list(QUESTIONS.values())
 
 
-def test_minilm_understands_other_words_for_the_same(minilm: MiniLMEmbedder) -> None:
+def test_minilm_recognises_paraphrases(minilm: MiniLMEmbedder) -> None:
     passages = ["A physician treats sick people.", "The bank of the river was muddy.", "He repaired the car's engine."]
     questions = ["Who heals patients?", "Was there dirt beside the stream?", "What did the mechanic fix?"]
     nearest = (minilm.embed_queries(questions) @ minilm.embed_documents(passages).T).argmax(axis=1)
     assert nearest.tolist() == [0, 1, 2]
 
 
-def test_minilm_is_made_of_its_weights_and_nothing_random() -> None:
+def test_loading_minilm_uses_no_random_numbers() -> None:
     state = torch.get_rng_state()
     MiniLMEmbedder("cpu", engine="torch")
     assert torch.equal(torch.get_rng_state(), state), "weights that are replaced at once need not be drawn"
 
 
-def test_minilm_gives_what_sentence_transformers_gives(minilm: MiniLMEmbedder) -> None:
+def test_minilm_equals_sentence_transformers(minilm: MiniLMEmbedder) -> None:
     theirs = SentenceTransformerEmbedder(_folder(), device="cpu").embed_documents(TEXTS)
     assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)
 
@@ -182,7 +182,7 @@ def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
     assert not np.allclose(adapted.embed_documents(TEXTS), minilm.embed_documents(TEXTS), atol=CLOSE)
 
 
-def test_a_folder_that_is_no_adapter_of_minilm_is_refused(tmp_path: Path) -> None:
+def test_an_adapter_that_does_not_fit_minilm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no adapter"):
         MiniLMEmbedder("cpu", adapter=tmp_path)
     (tmp_path / "adapter_model.safetensors").write_bytes(b"broken")
@@ -208,7 +208,7 @@ def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
 
 
-def test_max_length_is_part_of_the_fingerprint_and_within_the_model(toy_folder: Path) -> None:
+def test_max_length_is_part_of_the_fingerprint_and_limited_by_the_model(toy_folder: Path) -> None:
     short = SentenceTransformerEmbedder(toy_folder, device="cpu", max_length=10)
     assert short.max_tokens == 8
     assert short.fingerprint.endswith(":cls:10")
@@ -230,7 +230,7 @@ def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path
 def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
     toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hub's own layout of a cache; its commit is part of the fingerprint."""
+    """The cache has the layout of the hub, whose commit is part of the fingerprint."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "models--nobody--toy"
     shutil.copytree(toy_folder, repository / "snapshots" / commit)
@@ -254,7 +254,7 @@ def test_auto_is_minilm_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "", "no/such/model/here", "MiniLM"])
-def test_an_unknown_name_names_the_known_ones(name: str) -> None:
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(name: str) -> None:
     with pytest.raises(
         ValueError, match=f"No embedder is named '{name}'; known are auto, minilm, bge-m3, hash, a fold"
     ):
@@ -262,19 +262,19 @@ def test_an_unknown_name_names_the_known_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 7, 12, 1024])
-def test_the_hash_embedder_has_whole_bytes_of_signs(dim: int) -> None:
+def test_the_dimension_of_the_hash_embedder_is_a_multiple_of_8(dim: int) -> None:
     with pytest.raises(ValueError, match=f"dim is {dim}; a multiple of 8 from 8 to 512 is needed."):
         HashEmbedder(dim)
 
 
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_missing_gpu_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match="device is cuda, but torch finds no CUDA GPU here"):
         load_embedder("minilm", "cuda")
 
 
-def test_other_weights_than_minilms_are_refused(tmp_path: Path) -> None:
+def test_weights_with_another_checksum_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"other")
     with pytest.raises(ValueError, match=r"model\.safetensors is not the expected file"):
@@ -288,7 +288,7 @@ def run_offline(script: str) -> str:
     return run.stdout.strip()
 
 
-def test_a_missing_package_is_one_sentence_with_the_command() -> None:
+def test_a_missing_package_is_an_error_with_the_command() -> None:
     script = """
 import sys; sys.path = [path for path in sys.path if "site-packages" not in path]
 from antiphon.retrieval.embedders.minilm import _folder
@@ -302,7 +302,9 @@ except ImportError as error:
     assert run_offline(with_dependencies) == expected
 
 
-def test_a_model_that_cannot_be_had_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_loaded_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = "The embedder 'BAAI/bge-m3' cannot be loaded from the hub or its cache; check the name"

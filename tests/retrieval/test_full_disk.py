@@ -1,4 +1,4 @@
-"""A full disk: one sentence whichever file it runs out in, the index as it was, and nothing left over."""
+"""A full disk raises one error whichever file fills it; the old index stays, and no temporary file is left."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def small_disk() -> Iterator[Path]:
 
 
 def fill(disk: Path, free: int) -> None:
-    """Leave so many bytes free."""
+    """Fill the disk until only ``free`` bytes are free."""
     with (disk / "filling").open("wb") as file:
         status = os.statvfs(disk)
         file.write(b"\0" * (status.f_bavail * status.f_frsize - free))
@@ -50,10 +50,10 @@ def fill(disk: Path, free: int) -> None:
 
 @pytest.mark.parametrize("setting", ["flat", "compact"])
 @pytest.mark.parametrize("before", [0, 40])
-def test_wherever_the_disk_is_full_the_old_index_stays_and_one_sentence_is_said(
+def test_whichever_file_fills_the_disk_the_old_index_stays_and_one_error_is_raised(
     small_disk: Path, setting: str, before: int
 ) -> None:
-    """Space for a sixth more of what is written at each step: the disk is full in every file of the index once."""
+    """Each step has a sixth more space, so that the disk becomes full in every file of the index once."""
     index = small_disk / "index"
     if before:
         index_passages(passages(before), index, HashEmbedder())
@@ -95,7 +95,7 @@ def test_a_change_on_a_full_disk_changes_nothing(small_disk: Path) -> None:
     assert list(read_index(small_disk / "index").passages) == passages(40)
 
 
-def test_too_little_room_is_said_before_anything_is_embedded(small_disk: Path) -> None:
+def test_too_little_space_is_an_error_before_anything_is_embedded(small_disk: Path) -> None:
     class Unused(HashEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
             raise AssertionError("nothing is to be embedded")
@@ -126,7 +126,7 @@ SETTINGS, LIMITS = ("flat", "compact"), (1_000, 40_000, 90_000)
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
-    """By folder, what was said where an index was to be made in it, and no file might be longer than the limit."""
+    """For each folder the error of indexing into it under a file size limit."""
     here = tmp_path_factory.mktemp("limited")
     folders = [here / f"{setting}-{limit}" for setting in SETTINGS for limit in LIMITS]
     for folder in folders:
@@ -141,7 +141,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_limit_on_the_size_of_files_is_said_like_a_full_disk(
+def test_a_file_size_limit_raises_the_same_error_as_a_full_disk(
     limited: dict[Path, str], setting: str, limit: int
 ) -> None:
     [(folder, told)] = [each for each in limited.items() if each[0].name == f"{setting}-{limit}"]

@@ -1,4 +1,4 @@
-"""The room's door: light to open, and every name that it offers is there."""
+"""Importing the package is cheap, and every exported name exists."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def loaded_after(script: str) -> list[str]:
     return run.stdout.split()
 
 
-def test_importing_the_room_imports_nothing_heavy() -> None:
+def test_importing_the_package_imports_nothing_heavy() -> None:
     assert loaded_after("import antiphon.retrieval") == []
     assert loaded_after("from antiphon.retrieval import Retriever, build_index, HashEmbedder, FaissIndex") == ["numpy"]
 
@@ -37,11 +37,11 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 @pytest.mark.parametrize("name", vars(room)["__all__"])
-def test_every_name_that_is_offered_is_there(name: str) -> None:
+def test_every_exported_name_exists(name: str) -> None:
     assert getattr(room, name).__module__ != "antiphon.retrieval" or name == "Progress"
     assert name in dir(room)
 
 
-def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"antiphon\.retrieval attribute Nothing"):
         room.Nothing  # type: ignore[attr-defined]  # noqa: B018

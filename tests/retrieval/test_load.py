@@ -1,4 +1,4 @@
-"""Loading: what is read, what is skipped and why, and that no bad file is ever fatal."""
+"""Loading: which files are read, which are skipped and why; one bad file never stops the others."""
 
 import io
 import os
@@ -51,12 +51,12 @@ def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
 
 @pytest.mark.parametrize("suffix", [".txt", ".md", ".rst", ""])
 @pytest.mark.parametrize("text", ["One.\r\nTwo.\r\n", "\ufeffBegins with a mark.\n", "Ümläut, 漢字 and 🙂.\n\tTab."])
-def test_raw_formats_keep_every_character_of_the_file(tmp_path: Path, suffix: str, text: str) -> None:
+def test_text_formats_keep_every_character_of_the_file(tmp_path: Path, suffix: str, text: str) -> None:
     path = write(tmp_path / f"file{suffix}", text)
     assert read_document(path).text == path.read_bytes().decode()
 
 
-def test_utf16_is_read_where_its_mark_says_so(tmp_path: Path) -> None:
+def test_utf16_is_detected_by_its_byte_order_mark(tmp_path: Path) -> None:
     assert read_document(write(tmp_path / "a.txt", "Grüße.".encode("utf-16"))).text == "Grüße."
 
 
@@ -74,7 +74,7 @@ def test_rst_levels_follow_the_order_of_their_underlines(tmp_path: Path) -> None
     assert document.text[document.headings[0].start : document.headings[0].end] == "=====\nTitle\n====="
 
 
-def test_plain_text_titles_stand_alone_and_end_no_sentence(tmp_path: Path) -> None:
+def test_titles_in_plain_text_are_single_lines_that_end_no_sentence(tmp_path: Path) -> None:
     text = "The Guide\n\nHow to begin?\n\nBegin here.\n\nNote: nothing.\n\nx = 5\n\nA long way\nhome\n\nEnd"
     document = read_document(write(tmp_path / "a.txt", text))
     assert [(h.level, h.title) for h in document.headings] == [(1, "The Guide"), (2, "How to begin?")]
@@ -98,7 +98,7 @@ def test_only_the_one_main_part_of_a_page_is_read(tmp_path: Path) -> None:
     assert read_document(write(tmp_path / "a.htm", markup)).text == "text"
 
 
-def test_a_page_nested_deeper_than_python_recurses_is_read(tmp_path: Path) -> None:
+def test_a_page_nested_deeper_than_the_recursion_limit_is_read(tmp_path: Path) -> None:
     depth = 3 * sys.getrecursionlimit()
     assert read_document(write(tmp_path / "a.html", "<div>" * depth + "deep" + "</div>" * depth)).text == "deep"
 
@@ -114,7 +114,7 @@ def test_a_page_nested_deeper_than_python_recurses_is_read(tmp_path: Path) -> No
         (b"<custom-tag>a</custom-tag><p>b", "a\n\nb"),
     ],
 )
-def test_pages_are_read_as_they_declare_themselves(tmp_path: Path, markup: bytes, text: str) -> None:
+def test_pages_are_decoded_as_they_declare(tmp_path: Path, markup: bytes, text: str) -> None:
     assert read_document(write(tmp_path / "a.xhtml", markup)).text == text
 
 
@@ -144,7 +144,7 @@ def test_sources_are_the_paths_as_they_were_given(tmp_path: Path, monkeypatch: p
     assert [document.source for document in load_documents(["docs"]).documents] == [str(Path("docs", "a.txt"))]
 
 
-def test_any_ending_is_read_when_the_file_is_named_itself(tmp_path: Path) -> None:
+def test_a_named_file_is_read_whatever_its_ending(tmp_path: Path) -> None:
     path = write(tmp_path / "notes.log", "text")
     write(tmp_path / "a.txt", "other")
     assert [document.text for document in load_documents([path]).documents] == ["text"]
@@ -180,7 +180,7 @@ def test_a_bad_file_is_skipped_and_named_with_its_reason(tmp_path: Path, name: s
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no links and pipes without rights")
-def test_links_to_nowhere_and_pipes_are_skipped(tmp_path: Path) -> None:
+def test_broken_links_and_pipes_are_skipped(tmp_path: Path) -> None:
     write(tmp_path / "good.txt", "good")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -190,7 +190,7 @@ def test_links_to_nowhere_and_pipes_are_skipped(tmp_path: Path) -> None:
     assert reasons == {"gone.txt": "No such file or directory", "pipe.txt": "it is not a regular file"}
 
 
-def test_a_path_that_does_not_exist_is_an_error_even_beside_good_ones(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error_even_among_existing_ones(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "text")
     with pytest.raises(FileNotFoundError, match=r"gone does not exist; give the path of a file or a folder\."):
         load_documents([tmp_path, tmp_path / "gone"])
@@ -201,14 +201,14 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         load_documents([tmp_path])
 
 
-def test_nothing_readable_is_an_error_that_names_the_first(tmp_path: Path) -> None:
+def test_no_readable_file_is_an_error_that_names_the_first(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", b"")
     with pytest.raises(ValueError, match=r"can be read: 1 skipped, the first is .*a\.txt: it is empty\."):
         load_documents([tmp_path])
 
 
 @pytest.mark.parametrize("paths", [[], "a.txt"])
-def test_paths_are_a_list_of_at_least_one(paths: list[str]) -> None:
+def test_paths_must_be_a_nonempty_list(paths: list[str]) -> None:
     with pytest.raises(ValueError, match="a list of at least one file or folder is needed"):
         load_documents(paths)
 

@@ -1,4 +1,4 @@
-"""Documents embedded by Ray: the very vectors of the embedder, in the order of the texts."""
+"""Ray workers compute the same vectors as the plain embedder, in the order of the texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(Retriever.open(folder).search(texts[31], k=1)[0].text)
 """
 
 
-def test_workers_make_the_vectors_of_the_embedder_and_its_index(tmp_path: Path) -> None:
+def test_workers_compute_the_vectors_of_the_plain_embedder(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, "-c", SCRIPT, f"{tmp_path}/index"]
@@ -36,7 +36,7 @@ def test_workers_make_the_vectors_of_the_embedder_and_its_index(tmp_path: Path) 
     assert run.stdout.splitlines()[-1] == "Colony 31 has 3 queens."
 
 
-def test_few_texts_and_questions_are_embedded_here() -> None:
+def test_few_texts_and_questions_are_embedded_in_this_process() -> None:
     pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
     spread, plain = RayEmbedder("hash", batch=8), load_embedder("hash")
     assert (spread.name, spread.dim, spread.fingerprint) == (plain.name, plain.dim, plain.fingerprint)

@@ -1,4 +1,4 @@
-"""Rerankers: the better passage comes first, scores fall, and nothing is lost."""
+"""The contract of rerankers: the better passage comes first, scores decrease, and no passage is lost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from antiphon.retrieval.encoder_runtime.device import pick_dtype
 from antiphon.retrieval.vector_index.flat import Vectors
 
 CLOSE = 2e-3 if pick_dtype("cpu").itemsize == 4 else 2e-2
-"""Scores of one passage in two batches: as near as the precision that this machine computes in."""
+"""The tolerance between scores of one passage in two batches, in the precision of this machine."""
 
 
 def passages(*texts: str, scores: tuple[float, ...] = ()) -> list[Passage]:
@@ -54,7 +54,7 @@ def test_the_same_passages_come_back_with_falling_scores(reranker: Reranker) -> 
     assert [passage.score for passage in given] == [0.5, 0.4, 0.3, 0.2, 0.1], "passages are values"
 
 
-def test_a_cross_encoder_scores_a_passage_the_same_in_any_company(toy_cross_encoders: dict[int, Path]) -> None:
+def test_a_cross_encoder_scores_a_passage_independently_of_the_batch(toy_cross_encoders: dict[int, Path]) -> None:
     reranker = CrossEncoderReranker(toy_cross_encoders[1], device="cpu", max_length=48)
     given = passages("a cat", "the moon is far", "x " * 60, scores=(0.5, 0.4, 0.3))
     together = {passage.id: passage.score for passage in reranker.rerank("cat", given)}
@@ -62,7 +62,7 @@ def test_a_cross_encoder_scores_a_passage_the_same_in_any_company(toy_cross_enco
         assert reranker.rerank("cat", [passage])[0].score == pytest.approx(together[passage.id], abs=CLOSE)
 
 
-def test_maxsim_does_not_depend_on_the_scale_of_the_scores_that_it_gets() -> None:
+def test_maxsim_is_independent_of_the_scale_of_the_search_scores() -> None:
     given = passages("a cat", "the moon is far", "cat and dog", scores=(0.5, 0.45, 0.3))
     larger = passages("a cat", "the moon is far", "cat and dog", scores=(50.0, 45.0, 30.0))
     small, large = (MaxSimReranker(HashEmbedder()).rerank("cat", each) for each in (given, larger))
@@ -70,15 +70,15 @@ def test_maxsim_does_not_depend_on_the_scale_of_the_scores_that_it_gets() -> Non
     assert [p.score for p in small] == pytest.approx([p.score for p in large])
 
 
-def test_equal_passages_keep_their_order_and_none_stay_none(reranker: Reranker) -> None:
+def test_equal_passages_keep_their_order_and_no_passages_give_none(reranker: Reranker) -> None:
     given = passages("the same", "the same", "the same", scores=(0.5, 0.5, 0.5))
     found = reranker.rerank("same", given)
     assert [passage.source for passage in found] == ["source 0", "source 1", "source 2"]
     assert reranker.rerank("same", []) == []
 
 
-def test_maxsim_finds_the_answer_inside_a_passage_about_much_else(minilm: MiniLMEmbedder) -> None:
-    """One vector prefers the passage that is only about the question's words; single tokens find the answer."""
+def test_maxsim_finds_the_answer_inside_a_passage_on_another_topic(minilm: MiniLMEmbedder) -> None:
+    """Whole-text vectors prefer the passage on the question's topic; token vectors find the answer."""
     texts = [
         "The savanna is home to lions, elephants, giraffes and many birds. The cheetah is the fastest animal on land, "
         "but it tires after a few hundred metres and then loses its prey to hyenas. Visitors come from June to "
@@ -97,7 +97,7 @@ def test_maxsim_finds_the_answer_inside_a_passage_about_much_else(minilm: MiniLM
 
 
 def test_rare_tokens_weigh_more() -> None:
-    """Both passages hold one of the two words asked for; the one with the word that few passages have wins."""
+    """Each passage has one of the two words of the question; the one with the rarer word wins."""
     embedder = HashEmbedder()
     counts = np.zeros(embedder.vocabulary_size, np.int64)
     counts[embedder.token_ids(["common"])[0]] = 99
@@ -108,8 +108,8 @@ def test_rare_tokens_weigh_more() -> None:
     assert [passage.text for passage in found] == ["rare thing", "common thing"]
 
 
-def test_the_weight_mixes_the_score_before_and_the_match() -> None:
-    given = passages("cat", "dog", scores=(0.2, 0.8))  # of two, one is a standard deviation up and the other one down
+def test_the_weight_balances_search_score_and_match() -> None:
+    given = passages("cat", "dog", scores=(0.2, 0.8))  # standardized to one deviation above and one below the mean
     found = {p.text: p.score for p in MaxSimReranker(HashEmbedder(), weight=0.25).rerank("cat", given)}
     assert found == pytest.approx({"cat": -1 + 0.25, "dog": 1 - 0.25})
     assert MaxSimReranker(HashEmbedder(), weight=0).rerank("cat", given)[0].text == "dog"
@@ -117,7 +117,7 @@ def test_the_weight_mixes_the_score_before_and_the_match() -> None:
 
 
 class Counting(HashEmbedder):
-    """Counts the texts whose token vectors it was asked for."""
+    """Counts the texts whose token vectors were requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Counting(HashEmbedder):
         return super().token_vectors(texts)
 
 
-def test_a_passage_is_read_once_while_it_is_remembered() -> None:
+def test_a_cached_passage_is_not_embedded_again() -> None:
     embedder = Counting()
     reranker = MaxSimReranker(embedder, cache_size=2)
     for texts in (["a", "b"], ["b", "a"], ["c"], ["a"], ["b"]):
@@ -136,8 +136,8 @@ def test_a_passage_is_read_once_while_it_is_remembered() -> None:
     assert [text for text in embedder.read if text != "question"] == ["a", "b", "c", "b"]
 
 
-def test_scores_of_a_cross_encoder_are_sigmoids_and_logits_decide(toy_cross_encoders: dict[int, Path]) -> None:
-    """Where sigmoids of good passages are all 1, the order must still be that of the logits."""
+def test_a_cross_encoder_sorts_by_logits_and_reports_sigmoids(toy_cross_encoders: dict[int, Path]) -> None:
+    """Even if the sigmoids of good passages are all 1, the order must be that of the logits."""
     reranker = CrossEncoderReranker(toy_cross_encoders[1], device="cpu", max_length=48)
     given = passages(*(f"{'abc' * n} {'xyz' * (9 - n)}" for n in range(10)))
     logits = reranker._model.predict([("cat", p.text) for p in given], activation_fn=reranker._raw)
@@ -147,7 +147,7 @@ def test_scores_of_a_cross_encoder_are_sigmoids_and_logits_decide(toy_cross_enco
     assert len({p.score for p in found}) < len(found), "the case must be one where sigmoids tie"
 
 
-def test_a_model_of_several_numbers_is_no_reranker(toy_cross_encoders: dict[int, Path]) -> None:
+def test_a_model_with_several_outputs_is_refused(toy_cross_encoders: dict[int, Path]) -> None:
     with pytest.raises(ValueError, match="gives 3 numbers for a pair; a reranker gives one"):
         CrossEncoderReranker(toy_cross_encoders[3], device="cpu")
 
@@ -167,7 +167,9 @@ class Plain:
         pytest.fail("a reranker is named without embedding anything")
 
 
-def test_names_resolve_to_what_suits_the_embedder(words: HashEmbedder, toy_cross_encoders: dict[int, Path]) -> None:
+def test_names_load_a_reranker_that_suits_the_embedder(
+    words: HashEmbedder, toy_cross_encoders: dict[int, Path]
+) -> None:
     assert isinstance(load_reranker("auto", words), MaxSimReranker)
     assert isinstance(load_reranker("maxsim", words), MaxSimReranker)
     assert load_reranker("auto", Plain()) is None

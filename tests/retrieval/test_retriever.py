@@ -1,4 +1,4 @@
-"""From files to passages: an index is built, reopened, reused, and refused when it does not fit."""
+"""From files to passages: an index is built, reopened, reused, and refused if it does not fit."""
 
 import shutil
 import threading
@@ -42,7 +42,7 @@ def docs(tmp_path: Path) -> Path:
 
 
 class Watching(HashEmbedder):
-    """Remembers what it embedded, and can be told to fail after so many calls."""
+    """Records the embedded texts, and can fail after a number of calls."""
 
     def __init__(self, calls: int = 1000) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_an_index_opens_with_the_embedder_that_made_it_and_nothing_else(docs: Pa
     assert "purrs" in retriever.search("when does a cat purrs")[0].text
 
 
-def test_all_is_as_it_was_after_the_folder_moved(docs: Path, words: HashEmbedder) -> None:
+def test_an_index_works_after_its_folder_was_moved(docs: Path, words: HashEmbedder) -> None:
     build_index([docs], docs.parent / "index", embedder=words)
     before = Retriever.open(docs.parent / "index").search("carbon dioxide", 3)
     shutil.move(docs.parent / "index", docs.parent / "elsewhere")
@@ -93,7 +93,7 @@ def test_all_is_as_it_was_after_the_folder_moved(docs: Path, words: HashEmbedder
 
 
 @pytest.mark.parametrize("reranker", ["auto", None])
-def test_scores_fall_and_k_counts(docs: Path, words: HashEmbedder, reranker: str | None) -> None:
+def test_scores_decrease_and_k_limits_the_results(docs: Path, words: HashEmbedder, reranker: str | None) -> None:
     build_index([docs], docs.parent / "index", embedder=words)
     retriever = Retriever.open(docs.parent / "index", reranker=reranker)
     total = len(read_index(docs.parent / "index").passages)
@@ -103,7 +103,7 @@ def test_scores_fall_and_k_counts(docs: Path, words: HashEmbedder, reranker: str
         assert scores == sorted(scores, reverse=True)
 
 
-def test_more_passages_than_the_reranker_is_deep_are_all_returned(docs: Path, words: HashEmbedder) -> None:
+def test_more_passages_than_the_depth_of_the_reranker_are_all_returned(docs: Path, words: HashEmbedder) -> None:
     build_index([docs], docs.parent / "index", embedder=words)
     retriever = Retriever.open(docs.parent / "index", reranker=MaxSimReranker(words, depth=1))
     assert len(retriever.search("the sun", 3)) == 3
@@ -182,7 +182,7 @@ def test_a_build_that_fails_leaves_the_old_index(docs: Path) -> None:
     assert Retriever.open(out).search("cat", 3) == before
 
 
-def test_a_damaged_index_is_refused_by_name_and_can_be_made_again(docs: Path) -> None:
+def test_a_damaged_index_is_refused_and_can_be_built_again(docs: Path) -> None:
     out = docs.parent / "index"
     build_index([docs], out, embedder="hash")
     for name in ("passages.sqlite", "vectors.npy", "token_counts.npy"):
@@ -206,7 +206,7 @@ def test_another_embedder_is_refused_and_both_are_named(docs: Path, minilm: Mini
     assert Retriever.open(out, embedder=HashEmbedder(64)).search("cat")
 
 
-def test_an_embedder_without_a_known_name_is_asked_for(docs: Path) -> None:
+def test_an_embedder_with_an_unknown_name_must_be_passed(docs: Path) -> None:
     class Own(HashEmbedder):
         name = "my own"
 
@@ -248,7 +248,7 @@ def test_options_out_of_range_write_nothing(docs: Path, options: dict[str, int],
     assert not (docs.parent / "index").exists()
 
 
-def test_progress_is_told_stage_by_stage_to_its_end(docs: Path) -> None:
+def test_progress_is_reported_stage_by_stage(docs: Path) -> None:
     steps: list[tuple[str, int, int]] = []
     report = build_index([docs], docs.parent / "index", embedder="hash", progress=lambda *step: steps.append(step))
     assert list(dict.fromkeys(stage for stage, _, _ in steps)) == ["load", "chunk", "embed", "save"]
@@ -256,7 +256,7 @@ def test_progress_is_told_stage_by_stage_to_its_end(docs: Path) -> None:
     assert ends == {"load": (4, 4), "chunk": (4, 4), "embed": (report.passages, report.passages), "save": (1, 1)}
 
 
-def test_passages_of_any_origin_can_be_indexed_and_keep_all_they_say(tmp_path: Path, words: HashEmbedder) -> None:
+def test_indexed_passages_keep_all_their_fields(tmp_path: Path, words: HashEmbedder) -> None:
     given = [
         Passage.at("a name", 7, "Zürich lies at a lake. Zürich! 🙂", {"title": "Zürich", "page": "3"}),
         Passage.at("other", 0, "Nothing\0 at all, in two\r\nlines."),
@@ -272,12 +272,12 @@ def test_passages_of_any_origin_can_be_indexed_and_keep_all_they_say(tmp_path: P
         store.passages[2]
 
 
-def test_no_passage_is_no_index(tmp_path: Path, words: HashEmbedder) -> None:
+def test_indexing_no_passages_is_refused(tmp_path: Path, words: HashEmbedder) -> None:
     with pytest.raises(ValueError, match="There is no passage to index"):
         index_passages([], tmp_path / "index", words)
 
 
-def test_a_vector_that_is_not_a_number_writes_nothing(tmp_path: Path) -> None:
+def test_an_invalid_vector_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     class Broken(HashEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
             return np.full((len(texts), self.dim), np.nan, np.float32)
@@ -304,7 +304,7 @@ def test_threads_may_share_a_retriever(docs: Path) -> None:
     assert found == [expected] * 80
 
 
-def test_an_open_retriever_survives_that_its_index_is_made_anew_twice(docs: Path) -> None:
+def test_an_open_retriever_survives_two_rebuilds_of_its_index(docs: Path) -> None:
     build_index([docs], docs.parent / "index", embedder="hash")
     retriever = Retriever.open(docs.parent / "index")
     before = retriever.search("cat")
@@ -363,7 +363,7 @@ def test_vectors_of_a_trained_index_are_reused(tmp_path: Path) -> None:
     assert np.allclose(vectors[:300], HashEmbedder().embed_documents([each.text for each in many()]), atol=1e-3)
 
 
-def test_a_setting_that_cannot_be_had_is_said_before_anything_is_embedded(tmp_path: Path) -> None:
+def test_an_impossible_setting_is_refused_before_anything_is_embedded(tmp_path: Path) -> None:
     embedder = Watching()
     for setting, message in {"IVF301,Flat": "trained on 301 vectors at least", "sharp": "There is no setting"}.items():
         with pytest.raises(ValueError, match=message):
@@ -372,7 +372,7 @@ def test_a_setting_that_cannot_be_had_is_said_before_anything_is_embedded(tmp_pa
     assert not (tmp_path / "index").exists()
 
 
-def test_the_description_says_what_was_chosen_why_and_how_well(tmp_path: Path) -> None:
+def test_the_description_has_the_setting_its_reason_and_its_recall(tmp_path: Path) -> None:
     index_passages(many(), tmp_path / "index", HashEmbedder(), setting="compact")
     description = read_index(tmp_path / "index").description
     text = "\n".join(description.lines())

@@ -1,4 +1,4 @@
-"""What a setting means: the lists, codes and probes that it stands for at every size."""
+"""Settings: the lists, codes and probes of each setting at every size."""
 
 import logging
 from dataclasses import replace
@@ -49,13 +49,13 @@ def test_every_list_of_compact_has_39_vectors_to_train_on(count: int) -> None:
     assert lists == 1 or lists * 39 <= count
 
 
-def test_a_gpu_gets_codes_that_it_can_search() -> None:
+def test_on_a_gpu_codes_have_8_bits() -> None:
     assert choose_setting("auto", 1_000_000, 1024, gpu=True).factory == "IVF4096,PQ64"
     assert choose_setting("auto", 10_000_000, 1024, gpu=True).factory == "IVF16384,PQ64"
     assert choose_setting("compact", 1000, 99, gpu=True).rotated == 96
 
 
-def test_the_papers_setting_is_the_papers() -> None:
+def test_the_setting_paper_has_the_parameters_of_the_paper() -> None:
     setting = choose_setting("paper", 39 * 4096, 1024)
     assert (setting.factory, setting.probes, setting.rescored, setting.rotated) == ("IVF4096,PQ64", 16, 0, 0)
 
@@ -70,7 +70,7 @@ def test_the_papers_lists_are_lowered_for_few_vectors_and_the_log_says_why(caplo
     assert "2048 lists instead of 4,096, which need 39 vectors each and so 159,744 in all" in caplog.messages[0]
 
 
-def test_the_paper_cannot_cut_every_vector_into_64() -> None:
+def test_the_setting_paper_needs_a_dimension_that_64_divides() -> None:
     with pytest.raises(ValueError, match="cuts a vector into 64 equal pieces, and 100 numbers are no multiple of 64"):
         choose_setting("paper", 1_000_000, 100)
 

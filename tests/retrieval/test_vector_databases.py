@@ -1,4 +1,4 @@
-"""The contract of every place for passages: a folder, PostgreSQL, Milvus and Qdrant, each one a row."""
+"""The contract of collections, one row each: index folder, PostgreSQL, Milvus and Qdrant."""
 
 import itertools
 import threading
@@ -28,7 +28,7 @@ EMBEDDER = HashEmbedder(DIM)
 OTHER = HashEmbedder(DIM * 2)
 NAMES = (f"passages_{number}" for number in itertools.count())
 Opener = Callable[[str, HashEmbedder], Collection]
-"""Opens the collection of a name, and makes it if it is not there."""
+"""Opens the collection with a name, and creates it if it does not exist."""
 
 
 def drawn(count: int, seed: int) -> Vectors:
@@ -121,7 +121,7 @@ WHERE: list[MetadataFilter | None] = [
 
 
 @pytest.mark.parametrize("where", [*WHERE, {"title": "Part 1", "lang": "de"}, {"lang": "fr"}, {"nobody": "said"}, {}])
-def test_the_nearest_of_those_allowed_are_found_with_their_cosines(
+def test_the_nearest_allowed_passages_are_found_with_their_cosines(
     full: Collection, where: MetadataFilter | None
 ) -> None:
     for query in QUERIES:
@@ -132,7 +132,7 @@ def test_the_nearest_of_those_allowed_are_found_with_their_cosines(
     assert len(full) == len(PASSAGES)
 
 
-def test_a_passage_comes_back_as_it_was_given(full: Collection) -> None:
+def test_a_passage_is_returned_unchanged(full: Collection) -> None:
     known = {passage.id: passage for passage in PASSAGES}
     found = full.vector_search(QUERIES[0], 1000)
     assert len(found) == len(PASSAGES)
@@ -140,7 +140,7 @@ def test_a_passage_comes_back_as_it_was_given(full: Collection) -> None:
     assert all(passage.metadata == known[passage.id].metadata for passage in found)
 
 
-def test_words_are_found_where_an_engine_knows_words(full: Collection) -> None:
+def test_keywords_are_found_if_the_database_has_a_keyword_index(full: Collection) -> None:
     found = full.keyword_search("Where is owl 57?", 5)
     if type(full).__name__ == "QdrantIndex":
         assert found == []
@@ -155,12 +155,12 @@ def test_words_are_found_where_an_engine_knows_words(full: Collection) -> None:
 
 
 @pytest.mark.parametrize("question", ["?!", "'); drop table passages; --", '" OR "a', "   ", "the", "a:* & | <-> !"])
-def test_no_question_breaks_the_search_for_words(full: Collection, question: str) -> None:
+def test_no_question_breaks_the_keyword_search(full: Collection, question: str) -> None:
     assert len(full.keyword_search(question, 3)) <= 3
     assert len(full) == len(PASSAGES)
 
 
-def test_who_is_put_again_is_replaced_and_who_is_removed_is_gone(empty: Collection) -> None:
+def test_upsert_replaces_and_remove_deletes(empty: Collection) -> None:
     assert (len(empty), empty.vector_search(QUERIES[0], 3), empty.keyword_search("cat", 3)) == (0, [], [])
     empty.upsert(PASSAGES[:40], VECTORS[:40])
     empty.upsert([replace(PASSAGES[3], text="A new zebra.", metadata={"lang": "fr"}), *PASSAGES[40:50]], -VECTORS[3:14])
@@ -180,13 +180,13 @@ def test_who_is_put_again_is_replaced_and_who_is_removed_is_gone(empty: Collecti
     assert empty.keyword_search("zebra", 9) == []
 
 
-def test_of_equal_ids_in_one_call_the_last_one_counts(empty: Collection) -> None:
+def test_the_last_of_equal_ids_in_one_call_wins(empty: Collection) -> None:
     empty.upsert([PASSAGES[0], PASSAGES[1], replace(PASSAGES[0], text="last")], VECTORS[:3])
     assert len(empty) == 2
     assert empty.vector_search(VECTORS[2], 1)[0].text == "last"
 
 
-def test_no_value_is_code(empty: Collection) -> None:
+def test_values_are_never_interpreted_as_code(empty: Collection) -> None:
     nasty = ["it's", 'say "no"', "back\\slash", "{brace}", "%s", "new\nline", "žluťoučký 🐎", "metadata['x']", ""]
     passages = [Passage.at(f"{text}.txt", 0, f"Text {text}", {"Käse '\"": text}) for text in nasty]
     empty.upsert(passages, VECTORS[: len(nasty)])
@@ -196,7 +196,7 @@ def test_no_value_is_code(empty: Collection) -> None:
         empty.keyword_search("text", 5, {"Käse '\"": text})
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(empty: Collection) -> None:
+def test_invalid_input_is_refused_and_changes_nothing(empty: Collection) -> None:
     empty.upsert(PASSAGES[:2], VECTORS[:2])
     for vectors in (VECTORS[:1], VECTORS[:2, :5], np.full((2, DIM), np.nan, np.float32)):
         with pytest.raises(ValueError, match=r"each passage needs one|is needed|not a number"):
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(empty: Collection) -> 
     assert len(empty) == 2
 
 
-def test_opened_again_it_holds_what_was_put_and_no_other_embedder_may_open_it(opened: Opener) -> None:
+def test_a_reopened_collection_keeps_its_passages_and_refuses_another_embedder(opened: Opener) -> None:
     name = next(NAMES)
     first = opened(name, EMBEDDER)
     first.upsert(PASSAGES[:30], VECTORS[:30])
@@ -220,12 +220,12 @@ def test_opened_again_it_holds_what_was_put_and_no_other_embedder_may_open_it(op
     again.close()
     with pytest.raises(IndexMismatch, match=r"hash:words:16.*which is not.*hash:words:32"):
         opened(name, OTHER)
-    right = opened(name, EMBEDDER)  # nobody holds on to it
+    right = opened(name, EMBEDDER)  # no other reference to it exists
     assert len(right) == 30
     right.close()
 
 
-def test_a_retriever_finds_the_same_everywhere(empty: Collection) -> None:
+def test_a_retriever_finds_the_same_in_every_collection(empty: Collection) -> None:
     retriever = Retriever(empty, EMBEDDER, fusion=None)
     retriever.add(PASSAGES[:60])
     texts = EMBEDDER.embed_documents([passage.text_with_headings for passage in PASSAGES[:60]])
@@ -266,7 +266,7 @@ def clients(host_port: str, timeout: float) -> dict[str, Callable[[], Collection
 
 
 @pytest.mark.parametrize("server", ["PostgreSQL", "Milvus", "Qdrant"])
-def test_no_server_and_one_that_never_answers_are_clear_errors_and_no_hang(server: str) -> None:
+def test_a_missing_or_silent_server_is_a_clear_error_and_never_hangs(server: str) -> None:
     with silence() as mute:
         for port in (free_port(), mute):
             began = time.monotonic()
@@ -278,7 +278,7 @@ def test_no_server_and_one_that_never_answers_are_clear_errors_and_no_hang(serve
             assert "secret" not in str(error.value)
 
 
-def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_again(tmp_path: Path) -> None:
+def test_a_stopped_server_is_a_clear_error_and_a_restarted_one_is_reconnected(tmp_path: Path) -> None:
     from antiphon.retrieval.vector_databases import MilvusIndex, PgvectorIndex
 
     with milvus(tmp_path) as (uri, process):
@@ -301,7 +301,7 @@ def test_a_server_that_stops_is_a_clear_error_and_one_that_comes_back_is_found_a
         index.close()
 
 
-def test_the_callers_own_options_of_a_connection_are_kept() -> None:
+def test_connection_options_of_the_caller_are_kept() -> None:
     from antiphon.retrieval.vector_databases import PgvectorIndex
 
     with postgres() as server:
@@ -317,7 +317,7 @@ def test_the_callers_own_options_of_a_connection_are_kept() -> None:
             tenant.close()
 
 
-def test_a_long_put_is_no_server_that_is_gone_and_a_slow_statement_says_what_it_is() -> None:
+def test_a_long_upsert_succeeds_and_a_slow_statement_raises_its_own_error() -> None:
     from psycopg import connect
     from psycopg.errors import LockNotAvailable, QueryCanceled
 

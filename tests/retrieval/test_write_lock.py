@@ -1,4 +1,4 @@
-"""One writer at a time, told at its beginning; and an index that only its owner reads, unless its folder says more."""
+"""One writer at a time, and an index that only its owner can read unless its folder allows more."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def docs(tmp_path: Path) -> Path:
 
 @contextmanager
 def indexing(docs: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process in the middle of embedding."""
+    """Start another process, and wait until it is embedding."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SLOW, str(docs), str(out)]
     with subprocess.Popen(
@@ -57,7 +57,7 @@ def indexing(docs: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_second_of_two_runs_is_told_before_it_reads_or_embeds(docs: Path, tmp_path: Path) -> None:
+def test_a_second_run_is_refused_before_it_reads_or_embeds(docs: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     with indexing(docs, out) as first:
         for _ in range(2):
@@ -71,7 +71,7 @@ def test_the_second_of_two_runs_is_told_before_it_reads_or_embeds(docs: Path, tm
     assert build_index([docs], out, embedder="hash").reused == 1
 
 
-def test_threads_of_one_process_are_told_as_well(docs: Path, tmp_path: Path) -> None:
+def test_a_second_thread_is_refused_as_well(docs: Path, tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Waiting(HashEmbedder):
@@ -91,14 +91,14 @@ def test_threads_of_one_process_are_told_as_well(docs: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_the_lock_of_a_killed_process_keeps_nobody_out(docs: Path, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(docs: Path, tmp_path: Path) -> None:
     with indexing(docs, tmp_path / "index") as first:
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
     assert build_index([docs], tmp_path / "index", embedder="hash").passages == 1
 
 
-def test_what_fails_removes_the_folders_that_it_made_and_no_other(docs: Path, tmp_path: Path) -> None:
+def test_a_failed_run_removes_only_the_folders_that_it_created(docs: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for out in (tmp_path / "new" / "deep" / "index", tmp_path / "there" / "index"):
         with pytest.raises(AssertionError):
@@ -114,7 +114,7 @@ def permissions(folder: Path) -> dict[str, int]:
 
 @posix
 @pytest.mark.parametrize("setting", ["flat", "compact"])
-def test_a_new_index_is_its_owners_alone(tmp_path: Path, setting: str) -> None:
+def test_a_new_index_can_be_read_by_its_owner_only(tmp_path: Path, setting: str) -> None:
     before = os.umask(0)
     try:
         given = [Passage.at("s", number, f"Passage {number}.") for number in range(60)]
@@ -132,7 +132,7 @@ def test_a_new_index_is_its_owners_alone(tmp_path: Path, setting: str) -> None:
 
 @posix
 @pytest.mark.parametrize(("shared", "files"), [(0o755, 0o644), (0o750, 0o640), (0o770, 0o660)])
-def test_an_index_in_a_folder_that_is_shared_is_shared_as_far(tmp_path: Path, shared: int, files: int) -> None:
+def test_an_index_in_a_shared_folder_gets_its_permissions(tmp_path: Path, shared: int, files: int) -> None:
     folder = tmp_path / "index"
     folder.mkdir()
     folder.chmod(shared)

@@ -111,19 +111,37 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> Iterator[Spa
 
 
 def lines(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the spans of the lines of ``text[start:end]`` that are not blank."""
+    """Yield the spans of the lines of ``text[start:end]`` that are not blank.
+
+    Args:
+        text: The text to split.
+        start: The first character.
+        end: The character after the last one.
+    """
     for first, last in _split(text, start, end, re.compile(r"[\r\n]+")):
         yield from trimmed(text, first, last)
 
 
 def words(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the spans of the words of ``text[start:end]``."""
+    """Yield the spans of the words of ``text[start:end]``.
+
+    Args:
+        text: The text to split.
+        start: The first character.
+        end: The character after the last one.
+    """
     for first, last in _split(text, start, end, re.compile(r"\s+")):
         yield from trimmed(text, first, last)
 
 
 def trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the span without surrounding whitespace, or nothing if it holds only whitespace."""
+    """Yield the span without surrounding whitespace, or nothing if it holds only whitespace.
+
+    Args:
+        text: The text.
+        start: The first character of the span.
+        end: The character after its last one.
+    """
     while start < end and (text[start] in _WHITESPACE or text[start].isspace()):
         start += 1
     while start < end and (text[end - 1] in _WHITESPACE or text[end - 1].isspace()):

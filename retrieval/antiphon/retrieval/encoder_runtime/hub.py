@@ -19,7 +19,7 @@ def load_model(
     """Load a model from the cache if it is there, else from the hub.
 
     Args:
-        kind: What the model is for, such as "embedder", for the error message.
+        kind: The kind of model, such as "embedder", for the error message.
         source: Its name on the hub, or a folder.
         load: Loads the model; its argument is True if it must not access the hub.
         is_cached: The cache contains the model, possibly only a part of it.

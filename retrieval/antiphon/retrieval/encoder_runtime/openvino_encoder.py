@@ -100,7 +100,13 @@ class OpenVINOEncoder(nn.Module):
         self._lock = Lock()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **others: Any) -> Any:
-        """Return the output in float32; ids and masks have shape (texts, tokens)."""
+        """Return the output in float32.
+
+        Args:
+            input_ids: Of shape (texts, tokens).
+            attention_mask: Of shape (texts, tokens).
+            **others: Further tensors of the model, such as ``token_type_ids``.
+        """
         import openvino
 
         tokens = input_ids.shape[1]

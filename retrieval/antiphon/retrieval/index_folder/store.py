@@ -1,4 +1,4 @@
-"""Write and read an index folder: passages and their keyword index in SQLite, vectors in files of their own."""
+"""Write and read an index folder: passages and their keyword index in SQLite, vectors in separate files."""
 
 from __future__ import annotations
 

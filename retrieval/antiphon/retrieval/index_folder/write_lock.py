@@ -64,7 +64,7 @@ def file_mode(folder: Path) -> int:
 
 
 def _create(folder: Path) -> list[Path]:
-    """Create a private folder, and its parents with usual permissions; return those that were missing, innermost first.
+    """Create a private folder, and its parents with usual permissions; return the missing ones, innermost first.
 
     The order lets `_remove` delete them one after the other.
     """

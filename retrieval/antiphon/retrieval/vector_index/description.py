@@ -1,4 +1,4 @@
-"""The description of a vector index: what it is, why it was chosen, and its measured recall. Saved with the index."""
+"""The description of a vector index: its setting, the reason for it, and its measured recall. Saved with the index."""
 
 from __future__ import annotations
 

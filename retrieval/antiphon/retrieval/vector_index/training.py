@@ -21,7 +21,7 @@ TARGET = 0.95
 SEED = 1
 """The seed of everything random, so that the same vectors give the same index."""
 
-_MARGIN = 0.02  # added to the target if vectors stand in for questions, because they are easier to answer
+_MARGIN = 0.02  # added to the target if vectors replace questions, because they are easier to find
 _TOLERANCE = 0.005  # if the target is out of reach, this much less recall is accepted for fewer probes
 _SAMPLED = 256
 _DOUBLINGS = 2  # of the rescored candidates: 12 * k of them read 2.4 MB at dimension 1,024 and k = 100

@@ -1,4 +1,4 @@
-"""Parts that are searched side by side or merged give what one index gives."""
+"""Shards that are searched together or merged give the same results as one index."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from antiphon.retrieval import (
     read_index,
 )
 from antiphon.retrieval.vector_index.flat import Vectors
-from tests.retrieval.test_changes import ALL, DIM, EMBEDDER, Given, passage, vector
+from tests.retrieval.test_index_changes import ALL, DIM, EMBEDDER, Given, passage, vector
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [root / str(number) for number in range(3)]
 
 
-def test_shards_find_what_the_whole_finds(parts: list[Path], tmp_path: Path) -> None:
+def test_shards_find_the_same_as_one_index(parts: list[Path], tmp_path: Path) -> None:
     index_passages(ALL, tmp_path, Given(DIM))
     whole = Retriever.open(tmp_path, embedder=EMBEDDER).index
     shards = ShardedIndex([Retriever.open(part, embedder=EMBEDDER).index for part in parts])
@@ -50,9 +50,7 @@ def test_shards_find_what_the_whole_finds(parts: list[Path], tmp_path: Path) -> 
         ShardedIndex([])
 
 
-def test_merged_folders_hold_all_passages_and_their_vectors_and_embed_nothing(
-    parts: list[Path], tmp_path: Path
-) -> None:
+def test_merging_keeps_all_passages_and_vectors_and_embeds_nothing(parts: list[Path], tmp_path: Path) -> None:
     class Idle(HashEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
             raise AssertionError("all vectors are there")
@@ -76,7 +74,7 @@ def test_parts_of_different_embedders_are_not_merged(parts: list[Path], tmp_path
         merge_indexes([], tmp_path / "out")
 
 
-def test_two_passages_with_one_id_are_said_before_anything_is_embedded(tmp_path: Path) -> None:
+def test_duplicate_ids_are_refused_before_anything_is_embedded(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 passages have the id p3; each needs one of its own"):
         index_passages([*ALL[:5], passage(3, 1)], tmp_path, EMBEDDER)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The contract of trained indexes, one row for each setting: recall, order, files, threads, and bad input."""
+"""The contract of trained indexes, one row per setting: recall, order, files, threads, invalid input."""
 
 import threading
 from dataclasses import replace
@@ -25,10 +25,10 @@ from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, wr
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
 from antiphon.retrieval.vector_index.training import pca_rotation, untrained_index
-from tests.retrieval.test_vectors import BAD
+from tests.retrieval.test_flat_index import BAD
 
 DIM = 64
-FLOORS = {  # recall@100 on the sample, with the probes that were chosen for it
+FLOORS = {  # recall@100 on the sample, with the chosen probes
     "flat": 1.0,
     "compact": 0.95,
     "paper": 0.95,
@@ -73,7 +73,7 @@ def opened(folder: Path, description: IndexDescription) -> LocalVectorIndex:
     return open_vectors(folder, read_vectors(folder), description)
 
 
-def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectorIndex], name: str) -> None:
+def test_recall_reaches_the_floor_of_each_setting(made: dict[str, LocalVectorIndex], name: str) -> None:
     truth = ground_truth(VECTORS, 0, queries=QUERIES)
     description = describe_index(made[name], choose_setting(name, *VECTORS.shape))
     assert truth.recall(made[name].search, 100) >= FLOORS[name]
@@ -82,7 +82,7 @@ def test_recall_is_what_the_setting_is_worth(made: dict[str, LocalVectorIndex], 
     assert (len(made[name]), made[name].dim) == VECTORS.shape
 
 
-def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVectorIndex], name: str) -> None:
+def test_hits_are_sorted_distinct_and_never_row_minus_one(made: dict[str, LocalVectorIndex], name: str) -> None:
     for k in (1, 7, 1000, 5000):
         for hits in made[name].search(QUERIES[:5], k):
             assert 0 < len(hits.rows) <= min(k, len(VECTORS))
@@ -93,7 +93,9 @@ def test_hits_fall_differ_and_never_are_row_minus_one(made: dict[str, LocalVecto
             assert hits.scores.dtype == np.float32
 
 
-def test_saved_and_opened_it_finds_the_same(made: dict[str, LocalVectorIndex], name: str, tmp_path: Path) -> None:
+def test_an_index_finds_the_same_after_saving_and_opening(
+    made: dict[str, LocalVectorIndex], name: str, tmp_path: Path
+) -> None:
     again = opened(tmp_path, saved(made[name], name, tmp_path))
     before, after = made[name].search(QUERIES, 50), again.search(QUERIES, 50)
     assert (len(again), again.dim) == VECTORS.shape
@@ -110,14 +112,16 @@ def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectorIndex])
         assert np.array_equal(one.rows, other.rows)
 
 
-def test_second_scores_are_cosines_and_few_hits_get_as_many_second_looks(made: dict[str, LocalVectorIndex]) -> None:
+def test_rescored_hits_have_cosines_and_a_small_k_rescores_as_many_candidates(
+    made: dict[str, LocalVectorIndex],
+) -> None:
     few, many = made["compact"].search(QUERIES, 5), made["compact"].search(QUERIES, 100)
     for query, hits, more in zip(QUERIES, few, many, strict=True):
         assert np.allclose(hits.scores, VECTORS[hits.rows] @ query, atol=1e-5)
         assert np.array_equal(hits.rows, more.rows[:5])
 
 
-def test_more_second_looks_find_more_and_none_finds_less() -> None:
+def test_rescoring_more_candidates_increases_recall() -> None:
     compact = replace(choose_setting("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", probes=8)
     truth = ground_truth(VECTORS, 0, queries=QUERIES)
     found = [
@@ -128,7 +132,7 @@ def test_more_second_looks_find_more_and_none_finds_less() -> None:
     assert found[3] > 0.999, "in the end it is the exact search"
 
 
-def test_where_probes_alone_do_not_reach_the_target_more_of_the_best_are_scored_again() -> None:
+def test_more_candidates_are_rescored_if_probes_alone_miss_the_target() -> None:
     rough = replace(choose_setting("compact", *VECTORS.shape), rotated=16, factory="IVF8,PQ8x4fsr", rescored=1)
     made = [describe_index(build_vector_index(VECTORS, rough, target=target), rough) for target in (0.4, 0.99)]
     assert [each.rescored for each in made] == [1, 4], "none, and both of the doublings"
@@ -149,7 +153,7 @@ def test_probes_are_the_fewest_that_reach_the_target(made: dict[str, LocalVector
     assert "recall@100 of 0.95" in asked.probes_why
 
 
-def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made: dict[str, LocalVectorIndex]) -> None:
+def test_a_lower_target_takes_fewer_probes_and_an_invalid_target_is_refused(made: dict[str, LocalVectorIndex]) -> None:
     low = describe_index(build_vector_index(VECTORS, "compact", target=0.7), choose_setting("compact", *VECTORS.shape))
     assert (low.probes or 0) < (describe_index(made["compact"], choose_setting("compact", *VECTORS.shape)).probes or 0)
     assert 0.7 <= low.recall_100 < 0.95
@@ -160,7 +164,7 @@ def test_a_lower_target_takes_fewer_probes_and_what_is_no_share_is_refused(made:
         build_vector_index(VECTORS, "compact", queries=QUERIES[:, :5])
 
 
-def test_a_target_that_codes_cannot_reach_takes_no_more_probes_than_help(made: dict[str, LocalVectorIndex]) -> None:
+def test_an_unreachable_target_takes_no_more_probes_than_help(made: dict[str, LocalVectorIndex]) -> None:
     description = describe_index(made["IVF16,PQ16"], choose_setting("IVF16,PQ16", *VECTORS.shape))
     assert "as near as its codes allow" in description.probes_why
     assert max(probes for probes, _ in description.curve) == 16
@@ -196,7 +200,7 @@ def test_threads_may_search_with_different_probes(made: dict[str, LocalVectorInd
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
+def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
     vectors, error, message = BAD[case]
     index = build_vector_index(np.ascontiguousarray(VECTORS[:20, :4]), "compact")
     with pytest.raises(error, match=message):
@@ -207,7 +211,7 @@ def test_bad_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
-def test_k_is_a_whole_number_from_one(made: dict[str, LocalVectorIndex], k: object) -> None:
+def test_k_must_be_an_integer_from_one(made: dict[str, LocalVectorIndex], k: object) -> None:
     with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
         made["compact"].search(QUERIES, k)  # type: ignore[arg-type]
 
@@ -235,19 +239,21 @@ def test_k_is_a_whole_number_from_one(made: dict[str, LocalVectorIndex], k: obje
         ("compact", 15, "'compact' is trained on 16 vectors at least, and there are 15"),
     ],
 )
-def test_what_faiss_would_refuse_late_is_refused_first(setting: str, count: int, message: str) -> None:
+def test_an_impossible_setting_is_refused_before_training(setting: str, count: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_vector_index(VECTORS[:count], setting)
 
 
 @pytest.mark.parametrize(("setting", "count"), [("compact", 16), ("paper", 256), ("OPQ8_16,IVF2,PQ8", 256)])
-def test_as_few_as_are_allowed_train_in_silence(setting: str, count: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_fewest_allowed_vectors_train_without_warnings(
+    setting: str, count: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     index = build_vector_index(VECTORS[:count], setting)
     assert len(index.search(QUERIES, 3)[0].rows) > 0
     assert "WARNING" not in "".join(capfd.readouterr())
 
 
-def test_a_gpu_that_is_asked_for_and_missing_is_an_error() -> None:
+def test_requesting_a_missing_gpu_is_an_error() -> None:
     for setting in ("flat", "compact"):
         with pytest.raises(
             RuntimeError, match="A GPU is asked for, but FAISS finds none here: it needs a GPU, and pip"
@@ -255,7 +261,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error() -> None:
             build_vector_index(VECTORS[:100], setting, gpu=True)
 
 
-def test_files_that_disagree_are_refused(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
+def test_files_that_do_not_belong_together_are_refused(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     with pytest.raises(IndexCorrupt, match=r"ann\.faiss has 2000 vectors of 64 numbers, not \(1999, 64\)"):
         open_vectors(tmp_path, VECTORS[:-1], description)
@@ -267,7 +273,9 @@ def test_files_that_disagree_are_refused(made: dict[str, LocalVectorIndex], tmp_
         read_vectors(tmp_path)
 
 
-def test_many_vectors_are_mapped_and_few_are_read(made: dict[str, LocalVectorIndex], tmp_path: Path) -> None:
+def test_large_indexes_are_memory_mapped_and_small_ones_are_read(
+    made: dict[str, LocalVectorIndex], tmp_path: Path
+) -> None:
     description = saved(made["compact"], "compact", tmp_path)
     assert not isinstance(read_vectors(tmp_path), np.memmap)
     mapped = read_vectors(tmp_path, in_memory=VECTORS.size - 1)
@@ -283,7 +291,7 @@ def test_many_vectors_are_mapped_and_few_are_read(made: dict[str, LocalVectorInd
 def test_a_rotation_keeps_inner_products_and_the_mean(dims: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     weights = draw.standard_normal((50, dims))
-    weights[:, 0] = 3  # one axis is the same for all: only what is not centred sees it
+    weights[:, 0] = 3  # one axis is constant, which only an uncentred method sees
     vectors = (weights @ draw.standard_normal((dims, 12))).astype(np.float32)
     rotation = pca_rotation(vectors, dims, seed=seed)
     assert np.allclose(rotation @ rotation.T, np.eye(dims), atol=1e-4)
@@ -291,12 +299,12 @@ def test_a_rotation_keeps_inner_products_and_the_mean(dims: int, seed: int) -> N
     assert np.allclose(turned @ turned.T, vectors @ vectors.T, rtol=1e-3, atol=1e-3)
 
 
-def test_an_empty_index_is_made_before_anything_is_trained() -> None:
+def test_an_untrained_index_is_created_from_a_setting() -> None:
     index = untrained_index(IndexSetting("x", "IVF4,PQ8x4fsr", rotated=16), 100, DIM)
     assert (index.d, index.ntotal, index.is_trained) == (DIM, 0, False)
 
 
-def test_recall_counts_shares_and_no_query_finds_itself() -> None:
+def test_recall_is_a_share_and_excludes_the_query_itself() -> None:
     truth = ground_truth(VECTORS, 30, faiss=False)
     assert truth.recall(FlatIndex(VECTORS).search, 100) == 1
     assert all(row not in near for row, near in zip(truth.own, truth.nearest, strict=True))

@@ -1,4 +1,4 @@
-"""What a folder holds: links, names and folders that cannot be used are left out, each with its reason."""
+"""File discovery: links, names and folders that cannot be used are skipped with a reason."""
 
 import logging
 import os
@@ -53,7 +53,7 @@ def test_links_that_lead_to_themselves_are_skipped(docs: Path) -> None:
         load_documents([docs / "self.txt"])
 
 
-def test_links_that_lead_out_are_read_when_it_is_asked_for(docs: Path) -> None:
+def test_links_that_lead_out_are_followed_on_request(docs: Path) -> None:
     outside = docs.parent / "outside"
     (docs / "file.txt").symlink_to(outside / "secret.txt")
     (docs / "folder").symlink_to(outside)
@@ -66,14 +66,14 @@ def test_links_that_lead_out_are_read_when_it_is_asked_for(docs: Path) -> None:
     assert followed.skipped == ()
 
 
-def test_a_link_that_is_named_or_leads_to_another_path_that_is_named_is_read(docs: Path) -> None:
+def test_a_link_is_followed_if_it_or_its_target_is_named(docs: Path) -> None:
     (docs / "file.txt").symlink_to(docs.parent / "outside" / "secret.txt")
     assert [document.text for document in load_documents([docs / "file.txt"]).documents] == ["secret"]
     both = load_documents([docs, docs.parent / "outside"])
     assert (sorted(document.text for document in both.documents), both.skipped) == (["good", "secret"], ())
 
 
-def test_links_between_folders_that_are_followed_end(docs: Path) -> None:
+def test_following_links_between_folders_terminates(docs: Path) -> None:
     (docs / "loop").symlink_to(docs)
     (docs / "deep").mkdir()
     (docs / "deep" / "up").symlink_to(docs.parent)
@@ -95,7 +95,7 @@ def test_a_name_that_is_not_utf_8_is_skipped_before_anything_is_embedded(docs: P
 
 
 @pytest.mark.parametrize("field", ["text", "id", "source", "metadata"])
-def test_what_utf_8_cannot_hold_is_refused_before_anything_is_embedded(tmp_path: Path, field: str) -> None:
+def test_passages_that_utf_8_cannot_encode_are_refused_before_embedding(tmp_path: Path, field: str) -> None:
     values = {"text": "a", "id": "b", "source": "c", "start": 0, "end": 1}
     values |= {"metadata": {"title": "\udc80"}} if field == "metadata" else {field: "x\udc80"}
     with pytest.raises(ValueError, match=rf"holds half a character \(a lone surrogate\) in its {field}"):
@@ -103,7 +103,7 @@ def test_what_utf_8_cannot_hold_is_refused_before_anything_is_embedded(tmp_path:
     assert not (tmp_path / "index").exists()
 
 
-def test_a_page_in_an_encoding_that_gives_half_characters_is_skipped(docs: Path) -> None:
+def test_a_page_that_decodes_to_lone_surrogates_is_skipped(docs: Path) -> None:
     (docs / "half.html").write_bytes(b'<meta charset="unicode_escape"><p>\\ud800 \xff</p>')
     assert reasons(docs) == {"half.html": "it holds half a character (a lone surrogate at 0)"}
 
@@ -118,7 +118,7 @@ print([document.text for document in loaded.documents], [(s.path, s.reason) for 
 
 @pytest.fixture
 def closed() -> Iterator[Path]:
-    """A folder in a folder, which may not be listed; where every user can come to it."""
+    """A folder that cannot be listed, inside a folder that every user can enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         (Path(folder) / "good.txt").write_text("good")
@@ -128,7 +128,7 @@ def closed() -> Iterator[Path]:
 
 
 def told_nobody(folder: Path) -> str:
-    """What a user without rights is told: root may list every folder."""
+    """Return the error that an unprivileged user gets, because root can list every folder."""
     drop = "import os, antiphon.retrieval.load\nif not os.geteuid(): os.setgid(65534); os.setuid(65534)\n"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", drop + LISTING, str(folder)]
@@ -136,13 +136,13 @@ def told_nobody(folder: Path) -> str:
     return run.stdout or run.stderr
 
 
-def test_a_folder_that_cannot_be_listed_is_named(closed: Path) -> None:
+def test_a_folder_that_cannot_be_listed_is_skipped_and_named(closed: Path) -> None:
     reason = "it cannot be listed: Permission denied"
     assert told_nobody(closed.parent) == f"['good'] {[(str(closed), reason)]}\n"
     assert f"1 skipped, the first is {closed}: {reason}" in told_nobody(closed)
 
 
-def test_what_pypdf_says_names_the_file(docs: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_of_pypdf_name_the_file(docs: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = pdf("text").replace(b"startxref\n", b"startxref\n1")
     (docs / "odd\x1b[31m.pdf").write_bytes(content)
     with caplog.at_level(logging.WARNING):

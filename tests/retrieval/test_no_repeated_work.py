@@ -1,4 +1,4 @@
-"""What is done once: a search reads the passages that it returns in one statement, and a vector is normalized once."""
+"""A search reads its passages in one statement, and a vector is normalized once."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def passages(count: int = COUNT, start: int = 0) -> list[Passage]:
 
 
 class OwnNorm(HashEmbedder):
-    """Vectors of length 1 without the function that is counted here."""
+    """Embeds to unit vectors without calling the function that is counted."""
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         drawn = np.array([np.random.default_rng([len(text), *text.encode()]).standard_normal(64) for text in texts])
@@ -39,7 +39,7 @@ class OwnNorm(HashEmbedder):
 
 @contextmanager
 def counted_rows(*, of_queries: bool = False) -> Iterator[list[int]]:
-    """How many rows each call of `normalized` was given: of what is indexed, or of what searches."""
+    """Record the number of rows of each call of `normalized`, for indexed vectors or for queries."""
     rows: list[int] = []
 
     def watch(frame: FrameType, event: str, _: object) -> None:
@@ -70,7 +70,7 @@ def test_a_search_reads_the_passages_that_it_returns_in_one_statement(tmp_path: 
     assert retriever.index._content[1].fetch([3, 1, 3]) == [passages()[row] for row in (3, 1, 3)]
 
 
-def test_rows_that_are_not_there_are_named_whatever_is_beside_them(tmp_path: Path) -> None:
+def test_missing_rows_are_named_even_among_existing_ones(tmp_path: Path) -> None:
     index_passages(passages(3), tmp_path, HashEmbedder())
     retriever = Retriever.open(tmp_path)
     assert isinstance(retriever.index, LocalIndex)

@@ -1,4 +1,4 @@
-"""The contract of vector indexes: one row for each; exact, ordered, and closed to bad vectors."""
+"""The contract of vector indexes, one row each: exact, sorted, and closed to invalid vectors."""
 
 import os
 import subprocess
@@ -54,12 +54,14 @@ def test_scores_are_cosines_whatever_the_lengths(index: Callable[[Vectors], Vect
 
 
 @every_index
-def test_more_than_there_are_gives_all_and_never_row_minus_one(index: Callable[[Vectors], VectorIndex]) -> None:
+def test_a_k_above_the_number_of_rows_returns_all_and_never_row_minus_one(
+    index: Callable[[Vectors], VectorIndex],
+) -> None:
     hits = index(random_vectors(3)).search(random_vectors(2), 100)
     assert [sorted(hit.rows.tolist()) for hit in hits] == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_what_faiss_fills_up_with_is_no_hit() -> None:
+def test_padding_of_faiss_is_dropped() -> None:
     lowest = float(np.finfo(np.float32).min)
     hits = flat.drop_padding(np.array([4, 0, -1, -1]), np.array([0.5, 0.25, lowest, lowest], np.float32))
     assert (hits.rows.tolist(), hits.scores.tolist()) == ([4, 0], [0.5, 0.25])
@@ -87,7 +89,9 @@ BAD = {
 
 @every_index
 @pytest.mark.parametrize("case", BAD)
-def test_bad_vectors_are_refused_as_content_and_as_queries(index: Callable[[Vectors], VectorIndex], case: str) -> None:
+def test_invalid_vectors_are_refused_as_content_and_as_queries(
+    index: Callable[[Vectors], VectorIndex], case: str
+) -> None:
     vectors, error, message = BAD[case]
     made = index(random_vectors(5, 4))
     with pytest.raises(error, match=message):
@@ -99,7 +103,7 @@ def test_bad_vectors_are_refused_as_content_and_as_queries(index: Callable[[Vect
 
 @every_index
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
-def test_k_is_a_whole_number_from_one(index: Callable[[Vectors], VectorIndex], k: object) -> None:
+def test_k_must_be_an_integer_from_one(index: Callable[[Vectors], VectorIndex], k: object) -> None:
     with pytest.raises(ValueError, match=f"k is {k!r}; the number of hits is a whole number from 1."):
         index(random_vectors(5)).search(random_vectors(1), k)  # type: ignore[arg-type]
 
@@ -112,8 +116,8 @@ def test_numpy_searches_up_to_its_limit_and_faiss_above() -> None:
     assert FlatIndex(vectors)._faiss is not None
 
 
-def test_without_faiss_many_vectors_name_the_command_and_few_just_work(tmp_path: Path) -> None:
-    """A fresh interpreter whose first ``faiss`` is one that cannot be imported, as after a broken installation."""
+def test_without_faiss_few_vectors_work_and_many_are_an_error_with_the_command(tmp_path: Path) -> None:
+    """In a fresh interpreter the module ``faiss`` cannot be imported, as after a broken installation."""
     (tmp_path / "faiss.py").write_text("raise ImportError('no faiss')")
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
@@ -137,8 +141,8 @@ for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compa
     assert set(advice) == {"FAISS is not installed: pip install 'antiphon[retrieval]'"}
 
 
-def test_two_packages_of_faiss_are_named_with_the_commands_that_repair_it(tmp_path: Path) -> None:
-    """Two installed distributions, as pip leaves them: only their metadata tells."""
+def test_two_faiss_packages_are_an_error_with_the_commands_that_repair_it(tmp_path: Path) -> None:
+    """Two installed distributions overwrite the same files, so only their metadata shows both."""
     for name in ("faiss_cpu", "faiss_gpu"):
         folder = tmp_path / f"{name}-1.0.dist-info"
         folder.mkdir()
@@ -156,5 +160,5 @@ except ImportError as error:
 
 
 def environment() -> dict[str, str]:
-    """Where this process finds its modules, other processes do too."""
+    """Return an environment in which a child process finds the modules of this one."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

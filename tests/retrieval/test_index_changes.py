@@ -1,4 +1,4 @@
-"""Folders that change: held against a dictionary and exact search, and against kill -9 while they do."""
+"""Changes of index folders, compared with a dictionary and exact search, also under kill -9."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ from antiphon.retrieval import (
 )
 from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
-from tests.retrieval.test_ann import FLOORS, QUERIES, VECTORS
+from tests.retrieval.test_faiss_index import FLOORS, QUERIES, VECTORS
 
 DIM = 64
 EMBEDDER = HashEmbedder(DIM)
@@ -58,7 +58,7 @@ Content = dict[str, tuple[Passage, Vectors]]
 
 
 class Given(HashEmbedder):
-    """Embeds the texts of `passage` to the vectors of `vector`."""
+    """Embeds the texts of `passage` as the vectors of `vector`."""
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         numbers = [
@@ -123,7 +123,7 @@ def check(index: Collection, content: Content, setting: str) -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 @examples(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES)
-def test_puts_and_removals_in_any_order_leave_what_a_dictionary_would_hold(
+def test_upserts_and_removals_in_any_order_match_a_dictionary(
     built: Path, tmp_path_factory: pytest.TempPathFactory, setting: str, changes: list[tuple[str, list[int], int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("changed") / "index"
@@ -145,7 +145,7 @@ def test_puts_and_removals_in_any_order_leave_what_a_dictionary_would_hold(
     shutil.rmtree(folder)
 
 
-def test_what_was_learned_is_kept_until_there_would_be_more_lists(built: Path, tmp_path: Path) -> None:
+def test_training_is_reused_until_the_setting_would_have_more_lists(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built / "compact", tmp_path / "index")
     lists = read_index(tmp_path / "index").description.lists
     index = Retriever.open(tmp_path / "index", embedder=EMBEDDER).index
@@ -161,7 +161,7 @@ def test_what_was_learned_is_kept_until_there_would_be_more_lists(built: Path, t
     assert index.vector_search(vector(1234), 1)[0].id == "p1234"
 
 
-def test_only_new_texts_are_embedded_and_words_and_counts_follow(tmp_path: Path) -> None:
+def test_only_new_texts_are_embedded_and_keywords_and_token_counts_follow(tmp_path: Path) -> None:
     embedded: list[str] = []
 
     class Watching(HashEmbedder):
@@ -186,7 +186,7 @@ def test_only_new_texts_are_embedded_and_words_and_counts_follow(tmp_path: Path)
     assert retriever.index.keyword_search("9", 3) == []
 
 
-def test_a_change_of_what_another_process_has_changed_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_change_of_an_outdated_index_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     class Slow(HashEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Vectors:
             update_index(tmp_path, EMBEDDER, upsert=[passage(99)])
@@ -201,9 +201,11 @@ def test_a_change_of_what_another_process_has_changed_is_refused_and_loses_nothi
 
 
 @pytest.mark.parametrize("setting", FLOORS)
-def test_many_allowed_rows_are_found_inside_the_index_and_no_other(setting: str) -> None:
+def test_a_filtered_search_finds_only_allowed_rows(setting: str) -> None:
     chosen = choose_setting(setting, *VECTORS.shape)
-    index = build_vector_index(VECTORS, replace(chosen, exact_rows=0))  # so that 700 rows are many
+    index = build_vector_index(
+        VECTORS, replace(chosen, exact_rows=0)
+    )  # so that 700 allowed rows are searched in the index
     allowed = np.arange(len(VECTORS)) % 3 == 1
     truth = ground_truth(VECTORS[allowed], 0, queries=QUERIES)
     hits = index.search(QUERIES, 100, allowed)
@@ -225,7 +227,7 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 import torch, faiss
-from tests.retrieval.changing import CHANGES
+from tests.retrieval.killed_changes import CHANGES
 
 folder, kind, deaths = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
@@ -244,7 +246,7 @@ def run(place, seconds):
     return None
 
 run("0", 300)
-took = run("1", 300)  # the second one waits for no file that was never read
+took = run("1", 300)  # the second run, because all files are in the page cache by then
 for number in range(2, deaths):
     print(run(str(number), took * number / deaths))
 """
@@ -252,9 +254,7 @@ for number in range(2, deaths):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 @pytest.mark.parametrize("kind", ["build", "add", "remove"])
-def test_killed_while_it_trains_adds_or_saves_the_old_or_the_new_index_loads(
-    tmp_path: Path, built: Path, kind: str
-) -> None:
+def test_after_a_kill_at_any_time_the_old_or_the_new_index_loads(tmp_path: Path, built: Path, kind: str) -> None:
     deaths = 11
     for number in range(deaths):
         shutil.copytree(built / "compact", tmp_path / str(number))
@@ -280,7 +280,9 @@ def test_killed_while_it_trains_adds_or_saves_the_old_or_the_new_index_loads(
 
 
 @pytest.mark.parametrize("setting", ["flat", "compact", "paper"])
-def test_a_flipped_bit_in_any_file_is_refused_with_its_name(built: Path, tmp_path: Path, setting: str) -> None:
+def test_a_flipped_bit_in_any_file_is_refused_with_the_name_of_the_file(
+    built: Path, tmp_path: Path, setting: str
+) -> None:
     shutil.copytree(built / setting, tmp_path / "index")
     files = sorted(read_index(tmp_path / "index").files.iterdir())
     assert len(files) == (4 if setting == "flat" else 5)
@@ -295,7 +297,7 @@ def test_a_flipped_bit_in_any_file_is_refused_with_its_name(built: Path, tmp_pat
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF4,SQ8"])
-def test_a_setting_of_ones_own_outlives_a_change(tmp_path: Path, factory: str) -> None:
+def test_a_custom_setting_survives_a_change(tmp_path: Path, factory: str) -> None:
     own = IndexSetting("mine", factory, probes=None if factory == "Flat" else 3, why="I want it so")
     index_passages(ALL, tmp_path, Given(DIM), setting=own)
     before = read_index(tmp_path).description
@@ -305,7 +307,7 @@ def test_a_setting_of_ones_own_outlives_a_change(tmp_path: Path, factory: str) -
 
 
 class Tokenless:
-    """The same vectors, and no tokens."""
+    """An embedder with the same vectors and without tokens."""
 
     def __init__(self) -> None:
         same = Given(DIM)
@@ -317,7 +319,7 @@ class Tokenless:
         )
 
 
-def test_token_counts_are_not_lost_to_an_embedder_without_tokens(tmp_path: Path) -> None:
+def test_an_embedder_without_tokens_cannot_change_an_index_with_token_counts(tmp_path: Path) -> None:
     index_passages(ALL, tmp_path, Given(DIM), setting="flat")
     with pytest.raises(IndexMismatch, match="counts tokens for late interaction, and Tokenless has none"):
         update_index(tmp_path, Tokenless(), remove=["p0"])

@@ -1,4 +1,4 @@
-"""Two rankings become one: by scaled scores, or by ranks."""
+"""Fusion merges two rankings by scaled scores, or by ranks."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def fused(passages: list[Passage]) -> dict[str, float | None]:
     return {passage.id: passage.score for passage in passages}
 
 
-def test_scores_are_scaled_and_weighed_whatever_their_units() -> None:
+def test_scores_are_scaled_and_weighted_whatever_their_range() -> None:
     dense = ranking(a=0.9, b=0.8, c=0.5)
     lexical = ranking(c=30.0, b=20.0, d=10.0)
     assert fused(convex_combination(dense, lexical)) == pytest.approx(
@@ -26,7 +26,7 @@ def test_scores_are_scaled_and_weighed_whatever_their_units() -> None:
     assert [passage.id for passage in convex_combination(dense, lexical, weight=1.0)] == ["a", "b", "c", "d"]
 
 
-def test_ranks_are_summed_without_a_look_at_scores() -> None:
+def test_reciprocal_ranks_are_summed_independently_of_scores() -> None:
     dense, lexical = ranking(a=3.0, b=2.0), ranking(b=0.1, c=0.05)
     assert fused(reciprocal_rank_fusion(dense, lexical)) == pytest.approx(
         {"b": 1 / 12 + 1 / 11, "a": 1 / 11, "c": 1 / 12}
@@ -43,7 +43,7 @@ def test_one_ranking_alone_keeps_its_order(fusion: Fusion) -> None:
     assert [passage.id for passage in fusion(ranking(a=0.4, b=0.4), [])] == ["a", "b"]
 
 
-def test_impossible_weights_are_refused() -> None:
+def test_weights_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"weight is 1\.5; the weight of the dense score is from 0 to 1"):
         convex_combination([], [], weight=1.5)
     with pytest.raises(ValueError, match="k is -1"):

@@ -1,4 +1,4 @@
-"""Saving: killed anywhere, the old index or the new one loads; a changed byte is refused; what is foreign stays."""
+"""Generations: a killed writer never damages an index, changed bytes are refused, other files are not touched."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def get(folder: Path) -> str:
     return text
 
 
-def test_the_last_commit_is_current_and_two_generations_are_kept(tmp_path: Path) -> None:
+def test_the_last_generation_is_current_and_two_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "index"
     names = [put(folder, text).name for text in ("one", "two", "three")]
     assert get(folder) == "three"
@@ -37,7 +37,7 @@ def test_the_last_commit_is_current_and_two_generations_are_kept(tmp_path: Path)
     assert sorted(path.name for path in folder.glob("[!.]*")) == ["CURRENT", "gen-000002", "gen-000003"]
 
 
-def test_a_reader_of_the_generation_before_can_go_on(tmp_path: Path) -> None:
+def test_a_reader_of_the_previous_generation_can_go_on(tmp_path: Path) -> None:
     put(tmp_path, "one")
     before = read_generation(tmp_path)
     put(tmp_path, "two")
@@ -72,8 +72,8 @@ for killed_at in range(1, last + 1):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 @pytest.mark.parametrize("before", ["", "old"])
-def test_killed_at_every_touch_of_the_disk_the_old_or_the_new_loads(tmp_path: Path, before: str) -> None:
-    """Every file opened, renamed, made or removed is a place to die: one process dies at each of them."""
+def test_after_a_kill_at_any_disk_operation_the_old_or_the_new_generation_loads(tmp_path: Path, before: str) -> None:
+    """A process is killed at each operation that opens, renames, creates or removes a file."""
     touches = 40
     for number in range(1, touches + 1) if before else ():
         for text in ("older", before):
@@ -100,7 +100,7 @@ def test_killed_at_every_touch_of_the_disk_the_old_or_the_new_loads(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["CURRENT", "manifest.json", "a.txt", "b.txt"])
-def test_any_flipped_bit_and_any_missing_byte_is_refused_with_the_files_name(tmp_path: Path, name: str) -> None:
+def test_any_flipped_bit_or_missing_byte_is_refused_with_the_name_of_the_file(tmp_path: Path, name: str) -> None:
     generation = put(tmp_path, "some text")
     path = tmp_path / name if name == "CURRENT" else generation / name
     content = path.read_bytes()
@@ -122,13 +122,13 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         read_generation(tmp_path)
 
 
-def test_no_index_is_said_with_the_command_that_makes_one(tmp_path: Path) -> None:
+def test_a_missing_index_is_an_error_with_the_command_that_creates_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
         with pytest.raises(IndexNotFound, match=rf"{folder.name} holds no index; make one: antiphon index PATH"):
             read_generation(folder)
 
 
-def test_another_format_is_named(tmp_path: Path) -> None:
+def test_another_format_is_refused_and_named(tmp_path: Path) -> None:
     manifest = put(tmp_path, "text") / "manifest.json"
     content = json.dumps({**json.loads(manifest.read_bytes()), "format": 99}).encode()
     manifest.write_bytes(content)
@@ -146,13 +146,13 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_is_no_place_for_an_index(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_an_index_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(ValueError, match="file is a file; an index needs a folder of its own"):
         put(tmp_path / "file", "text")
 
 
-def test_what_fails_while_writing_leaves_the_old_one_and_no_trace(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_generation_and_no_temporary_files(tmp_path: Path) -> None:
     put(tmp_path, "old")
 
     def fail(beside: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_fails_while_writing_leaves_the_old_one_and_no_trace(tmp_path: Path
     assert list(tmp_path.glob(".tmp-*")) == []
 
 
-def test_two_writers_at_once_are_told(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     def write(beside: Path) -> None:
         with pytest.raises(BlockingIOError, match="Another process is writing to the index in"):
             put(tmp_path, "second")
@@ -175,7 +175,7 @@ def test_two_writers_at_once_are_told(tmp_path: Path) -> None:
     assert (read_generation(tmp_path).folder / "a.txt").read_text() == "first"
 
 
-def test_a_damaged_pointer_costs_no_generation_until_a_new_one_is_there(tmp_path: Path) -> None:
+def test_a_damaged_pointer_deletes_no_generation_before_a_new_one_exists(tmp_path: Path) -> None:
     put(tmp_path, "old")
     (tmp_path / "CURRENT").write_text("?")
 

@@ -1,4 +1,4 @@
-"""BGE-M3's three answers, on a tiny random model in the layout of its folder."""
+"""The three outputs of BGE-M3, on a tiny random model in the layout of its folder."""
 
 import shutil
 from pathlib import Path
@@ -66,7 +66,7 @@ def embedder(folder: Path) -> BgeM3Embedder:
 
 
 def plain(folder: Path, text: str, head: str) -> tuple[list[int], torch.Tensor]:
-    """The ids of a text, and a head over the last layer of a plain forward in the embedder's precision."""
+    """Return the ids of a text, and a head applied to a plain forward pass in the embedder's precision."""
     ids = [0, *(PIECES.index("▁" + word) if "▁" + word in PIECES else 3 for word in text.split()), 2]
     model = AutoModel.from_pretrained(folder / "xlm", dtype=pick_dtype("cpu")).eval()
     weights = torch.load(folder / "model" / f"{head}_linear.pt", weights_only=True)
@@ -75,7 +75,7 @@ def plain(folder: Path, text: str, head: str) -> tuple[list[int], torch.Tensor]:
         return ids, states @ weights["weight"].T + weights["bias"]
 
 
-def test_it_is_a_token_embedder_whose_dense_vectors_are_sentence_transformers_own(
+def test_it_is_a_token_embedder_with_the_dense_vectors_of_sentence_transformers(
     folder: Path, embedder: BgeM3Embedder
 ) -> None:
     plainly = SentenceTransformerEmbedder(folder / "model", device="cpu")
@@ -86,7 +86,7 @@ def test_it_is_a_token_embedder_whose_dense_vectors_are_sentence_transformers_ow
     assert (embedder.vocabulary_size, embedder.max_tokens) == (len(PIECES), 30)
 
 
-def test_token_vectors_are_the_colbert_head_over_words_alone(folder: Path, embedder: BgeM3Embedder) -> None:
+def test_token_vectors_are_the_colbert_head_without_special_tokens(folder: Path, embedder: BgeM3Embedder) -> None:
     for text, tokens in zip(TEXTS, embedder.token_vectors(TEXTS), strict=True):
         ids, expected = plain(folder, text, "colbert")
         unit = torch.nn.functional.normalize(expected[1:-1], dim=-1).numpy()
@@ -97,9 +97,7 @@ def test_token_vectors_are_the_colbert_head_over_words_alone(folder: Path, embed
     ]
 
 
-def test_lexical_weights_are_the_largest_of_each_word_and_none_of_special_ones(
-    folder: Path, embedder: BgeM3Embedder
-) -> None:
+def test_lexical_weights_are_the_maximum_per_word_without_special_tokens(folder: Path, embedder: BgeM3Embedder) -> None:
     found = embedder.lexical_weights(TEXTS)
     assert any(found), "else this test would show nothing"
     for text, weights in zip(TEXTS, found, strict=True):
@@ -113,7 +111,7 @@ def test_lexical_weights_are_the_largest_of_each_word_and_none_of_special_ones(
     assert (embedder.token_vectors([]), embedder.lexical_weights([])) == ([], [])
 
 
-def test_an_index_of_the_dense_vectors_is_reranked_by_its_token_vectors(
+def test_an_index_of_dense_vectors_is_reranked_by_token_vectors(
     folder: Path, embedder: BgeM3Embedder, tmp_path: Path
 ) -> None:
     passages = [Passage.at("a.txt", number, text) for number, text in enumerate(TEXTS)]
@@ -129,7 +127,7 @@ def test_a_folder_without_heads_is_refused(toy_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sparse", "torn"), ("colbert", "foreign"), ("sparse", "text")])
-def test_a_head_that_is_none_is_refused_by_the_name_of_its_file(
+def test_an_invalid_head_is_refused_with_the_name_of_its_file(
     folder: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
     shutil.copytree(folder / "model", tmp_path / "model")
@@ -144,7 +142,7 @@ def test_a_head_that_is_none_is_refused_by_the_name_of_its_file(
         BgeM3Embedder(tmp_path / "model", device="cpu")
 
 
-def test_a_head_of_another_models_width_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_head_of_another_width_is_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "model", tmp_path / "model")
     torch.save(torch.nn.Linear(HIDDEN * 2, 1).state_dict(), tmp_path / "model" / "sparse_linear.pt")
     with pytest.raises(ValueError, match=r"sparse_linear\.pt holds a weight of \(1, 32\).*states have 16 numbers"):

@@ -1,4 +1,4 @@
-"""Encoders on OpenVINO: torch's own vectors, a graph that is kept, and torch where the graph does not agree."""
+"""Encoders on OpenVINO: vectors agree with torch, graphs are cached, and deviating graphs are not used."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def toy(toy_folder: Path) -> SentenceTransformerEmbedder:
 
 @pytest.fixture
 def toy_model(toy_folder: Path) -> Any:
-    """The toy's own model, on torch and in float32."""
+    """The model of the toy embedder, in torch and float32."""
     from transformers import AutoModel
 
     return AutoModel.from_pretrained(toy_folder, dtype=torch.float32).eval()
 
 
-def test_the_embedded_model_says_what_torch_says(minilm: MiniLMEmbedder) -> None:
+def test_the_bundled_model_agrees_with_torch(minilm: MiniLMEmbedder) -> None:
     assert minilm.engine.name == "openvino", minilm.engine.reason
     theirs = MiniLMEmbedder("cpu", engine="torch")
     assert theirs.engine.name == "torch"
@@ -74,7 +74,7 @@ def test_a_cross_encoder_keeps_its_order_and_its_scores(toy_cross_encoders: dict
     assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=0.02)
 
 
-def test_texts_of_many_threads_do_not_mix(toy: SentenceTransformerEmbedder) -> None:
+def test_texts_of_several_threads_are_not_mixed(toy: SentenceTransformerEmbedder) -> None:
     alone = [toy.embed_documents([text] * 3) for text in PROBES]
     found: list[Any] = [None] * len(PROBES)
 
@@ -90,7 +90,7 @@ def test_texts_of_many_threads_do_not_mix(toy: SentenceTransformerEmbedder) -> N
 
 
 def chosen(model: Any, vectors: Any, wanted: Any = "auto", device: str = "cpu") -> Any:
-    """The choice for these vectors, which no other test has asked for."""
+    """Choose the engine for these vectors, with a key that no other test uses."""
     key = getattr(vectors, "__name__", "")
     return choose_encoder_engine(
         wanted, model, "last_hidden_state", key=key, device=device, dtype=torch.float32, vectors=vectors
@@ -98,14 +98,14 @@ def chosen(model: Any, vectors: Any, wanted: Any = "auto", device: str = "cpu") 
 
 
 def first_states(model: Any) -> Any:
-    """The states of the first tokens of three texts, padded."""
+    """Return the states of the first tokens of three padded texts."""
     ids = torch.arange(6, 36).reshape(3, 10)
     mask = torch.ones_like(ids).tril(6)
     with torch.no_grad():
         return model(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float().numpy()
 
 
-def test_a_graph_that_says_something_else_is_never_taken(toy_model: Any) -> None:
+def test_a_graph_that_deviates_from_torch_is_never_chosen(toy_model: Any) -> None:
     def lying(model: Any) -> Any:
         states = first_states(model)
         return states + 0.05 * np.abs(states).max() * isinstance(model, openvino_encoder.OpenVINOEncoder)
@@ -119,7 +119,7 @@ def test_a_graph_that_says_something_else_is_never_taken(toy_model: Any) -> None
         chosen(toy_model, lying, "openvino")
 
 
-def test_numbers_that_are_none_are_no_agreement(toy_model: Any) -> None:
+def test_vectors_that_are_not_numbers_do_not_count_as_close(toy_model: Any) -> None:
     def broken(model: Any) -> Any:
         states = first_states(model)
         return states * np.nan if isinstance(model, openvino_encoder.OpenVINOEncoder) else states
@@ -127,7 +127,9 @@ def test_numbers_that_are_none_are_no_agreement(toy_model: Any) -> None:
     assert chosen(toy_model, broken)[1].name == "torch"
 
 
-def test_what_cannot_be_converted_stays_on_torch_and_says_why(toy_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_converted_stays_on_torch_with_the_reason(
+    toy_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Stubborn(torch.nn.Module):
         config = toy_model.config
 
@@ -149,7 +151,7 @@ def test_what_cannot_be_converted_stays_on_torch_and_says_why(toy_model: Any, mo
         ("cpu", "aarch64", "it is for x86 CPUs, and this one is aarch64"),
     ],
 )
-def test_where_it_cannot_run_it_is_not_tried(
+def test_openvino_is_not_tried_where_it_cannot_run(
     device: str, machine: str, reason: str, toy_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
@@ -158,12 +160,12 @@ def test_where_it_cannot_run_it_is_not_tried(
     assert (choice.name, choice.reason) == ("torch", f"OpenVINO was not chosen: {reason}")
 
 
-def test_an_engine_that_there_is_none_of_is_refused(toy_folder: Path) -> None:
+def test_an_unknown_engine_is_refused(toy_folder: Path) -> None:
     with pytest.raises(ValueError, match="engine is 'onnx'; choose from auto, torch, openvino"):
         SentenceTransformerEmbedder(toy_folder, device="cpu", engine="onnx")  # type: ignore[arg-type]
 
 
-def test_the_graph_is_kept_and_one_that_is_damaged_is_made_anew(
+def test_the_graph_is_cached_and_a_damaged_one_is_converted_again(
     toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -193,7 +195,7 @@ def test_the_graph_is_kept_and_one_that_is_damaged_is_made_anew(
     assert len(made) == 2
 
 
-def test_where_nothing_can_be_kept_the_graph_is_made_for_this_process(
+def test_without_a_writable_cache_every_process_converts(
     toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "antiphon").write_text("a file where the folder should be", encoding="utf-8")
@@ -202,7 +204,7 @@ def test_where_nothing_can_be_kept_the_graph_is_made_for_this_process(
     assert max_cosine_distance(first_states(toy_model), first_states(encoder)) < 1e-6
 
 
-def test_other_weights_settings_or_outputs_have_another_graph(toy_model: Any) -> None:
+def test_other_weights_configurations_or_outputs_have_another_cache_folder(toy_model: Any) -> None:
     folders = [
         openvino_encoder.cache_folder_of(toy_model, output, key)
         for output in openvino_encoder.OUTPUTS

@@ -1,4 +1,4 @@
-"""What the killed processes do: build, add and remove. Run by test_changes, in a process of its own."""
+"""The changes that `test_index_changes` kills: build, add and remove. They run in a separate process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.retrieval import index_passages, update_index
-from tests.retrieval.test_changes import DIM, Given, passage, vector
+from tests.retrieval.test_index_changes import DIM, Given, passage, vector
 
 
 def build(folder: Path) -> None:
@@ -14,7 +14,7 @@ def build(folder: Path) -> None:
 
 
 def add(folder: Path) -> None:
-    numbers = range(1000, 1300)  # so many that it is trained anew
+    numbers = range(1000, 1300)  # enough for more lists, so that it is trained again
     vectors = np.array([vector(number) for number in numbers])
     update_index(folder, Given(DIM), upsert=[passage(number) for number in numbers], vectors=vectors)
 

@@ -1,4 +1,4 @@
-"""Blocks: nothing of a text is lost between them, and code and tables are told from prose."""
+"""Blocks cover the whole text, and code and tables are separated from prose."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ LINES = st.sampled_from(["", "Text.", "```", "```sh", "~~~", "    ```", "| a | b
 
 
 @given(st.lists(LINES, max_size=30).map("\n".join), st.integers(0, 10))
-def test_blocks_hold_all_of_a_text_in_order(text: str, start: int) -> None:
+def test_blocks_cover_the_whole_text_in_order(text: str, start: int) -> None:
     start = min(start, len(text))
     found = list(blocks(text, start))
     assert [each.end for each in found][-1:] == [len(text)][: len(text) - start]
@@ -23,7 +23,7 @@ def test_blocks_hold_all_of_a_text_in_order(text: str, start: int) -> None:
     assert not found or found[0].start == start
 
 
-def test_fenced_code_and_tables_are_told_from_prose() -> None:
+def test_fenced_code_and_tables_are_separated_from_prose() -> None:
     text = "To build:\n\n```sh\nmake\n\nmake test\n```\nThen:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nDone.\n"
     found = [(each.kind, text[each.start : each.end]) for each in blocks(text)]
     assert [kind for kind, _ in found] == [
@@ -37,17 +37,17 @@ def test_fenced_code_and_tables_are_told_from_prose() -> None:
     assert table_rows(found[3][1]) == ("a | b", ["1 | 2"])
 
 
-def test_a_fence_ends_only_at_one_of_its_own_kind_and_length() -> None:
+def test_a_fence_ends_only_at_a_fence_of_the_same_kind_and_length() -> None:
     text = "````md\n```\ncode\n```\n| no | row |\n````\nEnd."
     assert [each.kind for each in blocks(text)] == [BlockKind.CODE, BlockKind.TEXT]
     assert [each.kind for each in blocks("```\ncode without an end\n| a |\n")] == [BlockKind.CODE]
 
 
-def test_rows_without_names_of_columns_are_all_rows() -> None:
+def test_a_table_without_a_header_has_only_rows() -> None:
     assert table_rows("| 1 | 2 |\n| 3 | 4 |\n") == ("", ["1 | 2", "3 | 4"])
 
 
-def test_a_passage_keeps_code_whole_and_after_what_leads_to_it() -> None:
+def test_a_passage_keeps_code_whole_with_the_sentence_that_introduces_it() -> None:
     prose = " ".join(f"Sentence number {number} says little." for number in range(5))
     code = "```sh\ncmake -B build\n\ncmake --build build\n```"
     text = f"{prose} To build it:\n\n{code}\n"
@@ -56,7 +56,7 @@ def test_a_passage_keeps_code_whole_and_after_what_leads_to_it() -> None:
     assert whole == f"To build it:\n\n{code}"
 
 
-def test_what_is_embedded_stands_under_its_headings_once() -> None:
+def test_the_embedded_text_has_its_headings_once() -> None:
     under = Passage.at("a.md", 0, "It melts.", {"title": "Wax > Heat"})
     assert under.text_with_headings == "Wax > Heat\nIt melts."
     assert (
@@ -66,7 +66,7 @@ def test_what_is_embedded_stands_under_its_headings_once() -> None:
     assert Passage.at("a.md", 0, "It melts.").text_with_headings == "It melts."
 
 
-def test_sections_of_a_paper_are_found_by_their_numbers_and_tables_are_none() -> None:
+def test_numbered_sections_of_a_paper_are_found_and_table_rows_are_not() -> None:
     text = (
         "Bees and Wax\nA. Keeper\nAbstract\nWax melts. It was weighed.\n1 Introduction\nMuch is known of\n"
         "3 Greek authors who kept bees and wrote.\n2 Methods\n2.1 The hive\nA hive was opened.\n"

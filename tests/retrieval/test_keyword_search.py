@@ -1,4 +1,4 @@
-"""Search by words: any question is words and never syntax, and rare words bring a passage forward."""
+"""Keyword search: a question is never query syntax, and rare words rank a passage higher."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def words_index(folder: Path, *texts: str, titles: Sequence[str] = ()) -> Retrie
     return Retriever.open(folder / "index", embedder=embedder, reranker=None)
 
 
-def test_words_are_found_by_their_stems_in_texts_and_titles(tmp_path: Path) -> None:
+def test_keywords_are_found_by_their_stems_in_texts_and_titles(tmp_path: Path) -> None:
     retriever = words_index(
         tmp_path, "Queens lay eggs.", "It hibernates.", "shutil.copytree(src, dst)", titles=("", "The laying hen", "")
     )
@@ -36,11 +36,11 @@ def test_words_are_found_by_their_stems_in_texts_and_titles(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("question", ['"', "' OR 1=1 --", "NEAR(a b)", "*", "a AND", "?!", "title:x", "日本語", "\x00"])
-def test_any_question_is_words_and_never_syntax(tmp_path: Path, question: str) -> None:
+def test_a_question_is_never_interpreted_as_query_syntax(tmp_path: Path, question: str) -> None:
     assert words_index(tmp_path, "Queens lay eggs.").index.keyword_search(question, 5) == []
 
 
-def test_a_word_that_only_one_passage_has_brings_it_forward(tmp_path: Path) -> None:
+def test_a_rare_word_ranks_its_passage_first(tmp_path: Path) -> None:
     texts = [f"The parameter number {number} is set by the user of the program." for number in range(30)]
     texts[17] = "The parameter dirs_exist_ok is set by the user of the program."
     retriever = words_index(tmp_path, *texts)
