@@ -1,8 +1,8 @@
-"""Answers in a form on the embedded model: python -m tests.structured. Exits with 1 if one is not as promised.
+"""Structured answers of the bundled model: python -m tests.structured. Exits with 1 if one is wrong.
 
-Three classes, greedy and sampled, asked in Python, by LangChain and by LlamaIndex: every answer has to be an object of
-its class. In Python each is decoded once more without drafts, and has to be the same. Answers share forwards, eight at
-a time; with --timed some are asked once more one after the other, beside free text of the same length.
+Three classes, greedy and sampled, in Python, LangChain and LlamaIndex: every answer has to be an object of its class.
+In Python each is decoded again without drafts and has to be the same. Answers share forward passes, eight at a time;
+with --timed some are repeated one after the other, along with free text of the same length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOKENS = 120
 """The most that an answer may have."""
 
 AT_ONCE = 8
-"""How many answers a framework is asked for at once."""
+"""Number of concurrent requests of a framework."""
 
 NAMES = ("Anna Moser", "Ben Okafor", "Chiara Rossi", "David Levy", "Eun-ji Park", 'Fatima "Faye" Haddad', "Göran Ås")
 CITIES = ("Graz", "Lagos", "Turin", "Haifa", "Busan", "Tangier", "Malmö", "Osaka", "Quito", "Leeds", "Perth")
@@ -120,7 +120,7 @@ class Spent:
 
 @dataclass(slots=True)
 class Times:
-    """What answers of one class took, beside free text of the same length."""
+    """Seconds of the answers of one class and of free text of the same length."""
 
     form: Spent = field(default_factory=Spent)
     plain: Spent = field(default_factory=Spent)
@@ -138,7 +138,7 @@ def question(number: int) -> str:
 
 
 def asked(wanted: type[BaseModel], number: int) -> Any:
-    """What a model is asked in Python."""
+    """Ask a model in Python."""
     schema = wanted.model_json_schema()
     return [{"role": "user", "content": f"{question(number)}\n\nAnswer in JSON of this schema:\n{schema}"}]
 
@@ -246,14 +246,14 @@ def main(
     timed: Annotated[int, typer.Option(min=0, help="How many questions for each class are timed as well.")] = 0,
     engine: Annotated[str, typer.Option(help="Who runs the model: auto, torch or openvino.")] = "auto",
 ) -> None:
-    """Ask SmolLM2 for objects of three classes, and count those that are not as promised."""
+    """Ask SmolLM2 for objects of three classes, and count failures."""
     classes = [name for name in CLASSES if only in (None, name)]
     if not classes:
         raise typer.BadParameter(f"There is no class {only!r}; there are {', '.join(CLASSES)}.", param_hint="--only")
     warnings.filterwarnings("ignore", message="The `json` method is deprecated")  # LlamaIndex's own call
     torch.set_num_threads(threads)
     model = LanguageModel.from_pretrained(resolve_model("smollm2"), dtype=torch.float32, engine=engine)
-    model.generate("Once upon a time", max_new_tokens=8)  # what is found out of a model once is no answer's time
+    model.generate("Once upon a time", max_new_tokens=8)  # self-tests and measurements run once per model
     started = perf_counter()
     right = [run(model, name, cases) for name in classes]
     if timed:

@@ -1,4 +1,4 @@
-"""The documentation site: it is built without a warning, nothing in it is fetched from elsewhere, its Python runs."""
+"""The documentation site builds without warnings, fetches nothing from other hosts, and its Python runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from antiphon.accel.drafting.drafters import BITA_FILE
-from antiphon.accel.engines.torch.bita_weights import untrained
+from antiphon.accel.engines.torch.bita_weights import initial_bita_weights
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.retrieval import build_index
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita", "language-model")
+    for page in ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita", "language-model", "concepts")
     for number, block in enumerate(
         re.findall(
             r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
@@ -30,7 +30,7 @@ BLOCKS = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: a warning is an error."""
+    """Build the site with warnings as errors."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_site_is_built_without_a_warning_and_fetches_nothing(site: Path) -> None:
+def test_the_site_builds_without_warnings_and_fetches_nothing(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert {page.parent.name for page in pages} >= {
         "start",
@@ -53,14 +53,14 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(site: Path) -> 
     assert [found[0] for page in pages for found in fetched.finditer(page.read_text(encoding="utf-8"))] == []
 
 
-def test_the_front_page_shows_an_answer_as_the_notebook_drew_it(site: Path) -> None:
+def test_the_front_page_shows_outputs_of_the_notebook(site: Path) -> None:
     front = (site / "index.html").read_text(encoding="utf-8")
     assert front.count('<div class="antiphon">') == 2
-    assert "Stands verbatim in" in front
+    assert "Quoted verbatim from" in front
     assert "images/flow.svg" in front
 
 
-def test_the_api_pages_are_made_of_docstrings(site: Path) -> None:
+def test_the_api_pages_contain_docstrings(site: Path) -> None:
     page = (site / "api" / "pipelines" / "index.html").read_text(encoding="utf-8")
     assert "What a language model said to a question and the passages it was given" in page
     assert 'id="antiphon.pipelines.rag.Rag.ask"' in page
@@ -75,7 +75,7 @@ def test_the_python_of_the_pages_runs(
     model = tiny_model(max_position_embeddings=16_384)
     model.save_pretrained(tmp_path / "my-model")
     byte_tokenizer().save_pretrained(tmp_path / "my-model")
-    untrained(model).save(tmp_path / "my-model" / BITA_FILE)
+    initial_bita_weights(model).save(tmp_path / "my-model" / BITA_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

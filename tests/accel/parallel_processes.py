@@ -1,4 +1,4 @@
-"""What every process of a process group does: one text by 1, 2 and 3 of them, and what each has seen, written down.
+"""The program of each process of a group: decode one text with 1, 2 and 3 processes, and record every step.
 
 Started by torchrun: ``torchrun --nproc-per-node 3 tests/accel/parallel_processes.py FOLDER``.
 """
@@ -21,7 +21,7 @@ LENGTH = 30
 
 
 def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[Any]:
-    """After every step: its tokens, the window, and the pool."""
+    """Record the tokens, the window and the pool after every step."""
     lookahead = Lookahead(*setting, seed=3)
     steps: list[Any] = []
     for step in decode_parallel(model, PROMPT, lookahead, max_new_tokens=LENGTH, group=group):
@@ -32,7 +32,7 @@ def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[A
 
 
 def main(folder: Path) -> None:
-    """Decode with every number of processes up to all of them, and write down what this one has seen."""
+    """Decode with every number of processes up to all, and write the records of this one."""
     torch.set_num_threads(1)
     model: Any = tiny_model(seed=11)
     with process_group() as own:

@@ -1,4 +1,4 @@
-"""Several texts at once: each says what it says alone, whatever its neighbours' lengths, drafts and ends."""
+"""Batches: each sequence equals the one of a single request, for any lengths, drafts and ends of the others."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -33,7 +33,7 @@ def texts(lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
 
 
 def padded(prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """A batch as tokenizers make it: padded on the left."""
+    """Return a batch as tokenizers make it, padded on the left."""
     longest = max(map(len, prompts))
     return {
         "input_ids": torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]),
@@ -47,7 +47,7 @@ def model_of(family: str) -> Any:
 
 
 def alone(model: Any, prompt: Sequence[int], **options: Any) -> list[int]:
-    """What transformers' own decoding of this text alone adds to it."""
+    """Return the tokens that transformers generates for this prompt alone."""
     output = model.generate(torch.tensor([list(prompt)]), **(SETTINGS | options))
     return list(output[0, len(prompt) :].tolist())
 
@@ -57,14 +57,14 @@ def batch_of(model: Any, size: int = 8) -> Batch:
 
 
 def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> RunningRequest:
-    """One request, as a batch takes it."""
+    """Return one request, as a batch takes it."""
     request = prepare(model, prompt, **(SETTINGS | options))
     decoding = DecodingOptions(drafter=drafter, num_draft_tokens=rows)
     return engine_of(model).lock.run(lambda: Generation(request, options=decoding)).running
 
 
 class Planted:
-    """Hands out one drafter after the other: the n-th text of a batch gets the n-th of them."""
+    """Returns its drafters one after the other: sequence n of a batch gets drafter n."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
@@ -74,14 +74,18 @@ class Planted:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(family: str) -> None:
+def test_tokens_and_logits_of_a_batch_equal_plain_decoding_of_each_sequence(family: str) -> None:
     model, prompts = model_of(family), texts()
     batch = padded(prompts)
     width = batch["input_ids"].shape[1]
     expected = [alone(model, prompt) for prompt in prompts]
     whole = [[0] * (width - len(p)) + p + tail for p, tail in zip(prompts, expected, strict=True)]
     tree_drafters = [RandomTreeDrafter(text, seed, VOCAB_SIZE) for seed, text in enumerate(whole)]
-    recorders = [RecordingDrafter(tree_drafters[0]), RecordingDrafter(ProbingDrafter(tree_drafters[1], whole[1], 1, VOCAB_SIZE)), RecordingDrafter(tree_drafters[2])]
+    recorders = [
+        RecordingDrafter(tree_drafters[0]),
+        RecordingDrafter(ProbingDrafter(tree_drafters[1], whole[1], 1, VOCAB_SIZE)),
+        RecordingDrafter(tree_drafters[2]),
+    ]
     assert engine_of(model).batch_mode
     output = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
     assert isinstance(output, Tensor)
@@ -100,10 +104,13 @@ def test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits(f
 
 @pytest.mark.parametrize("padding", [0, 1, 33])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gptj"])
-def test_a_padded_prompt_is_read_beside_another_one_as_alone(family: str, padding: int) -> None:
+def test_a_padded_prompt_in_a_batch_is_read_as_if_alone(family: str, padding: int) -> None:
     model, (other, prompt, _) = model_of(family), texts()
     engine = engine_of(model)
-    feeds = [SequenceInput(engine.sequence(), other), SequenceInput(engine.sequence(padding=padding), [0] * padding + prompt)]
+    feeds = [
+        SequenceInput(engine.sequence(), other),
+        SequenceInput(engine.sequence(padding=padding), [0] * padding + prompt),
+    ]
     assert engine.batch_mode
     with torch.no_grad():
         found = [logits.tensor()[-1] for logits in engine.forward(feeds)]
@@ -111,7 +118,7 @@ def test_a_padded_prompt_is_read_beside_another_one_as_alone(family: str, paddin
     torch.testing.assert_close(found, truth, atol=2e-4, rtol=1e-4)
 
 
-def test_a_batch_is_what_transformers_makes_of_it_through_its_own_door() -> None:
+def test_a_batch_through_custom_generate_equals_transformers() -> None:
     model, prompts = model_of("llama"), texts()
     batch = padded(prompts)
     end = alone(model, prompts[1])[5]
@@ -122,7 +129,7 @@ def test_a_batch_is_what_transformers_makes_of_it_through_its_own_door() -> None
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> None:
+def test_waiting_requests_start_when_others_finish(size: int) -> None:
     model, prompts = model_of("gemma3"), texts((12, 40, 3, 25, 18))
     limits = (9, 20, 4, 16, 11)
     expected = [alone(model, p, max_new_tokens=n) for p, n in zip(prompts, limits, strict=True)]
@@ -140,7 +147,7 @@ def test_texts_that_wait_take_the_places_of_those_that_have_ended(size: int) -> 
     assert batch.active == ()
 
 
-def test_a_text_that_nobody_reads_any_more_leaves_the_batch() -> None:
+def test_a_request_that_is_not_read_any_more_leaves_the_batch() -> None:
     model, prompts = model_of("llama"), texts()
     batch = batch_of(model)
     running = [batch.add(text_of(model, prompt, Nobody, 0)) for prompt in prompts]
@@ -155,7 +162,7 @@ class Nobody(OracleDrafter):
         super().__init__((), 0)
 
 
-def test_each_text_drafts_from_references_of_its_own() -> None:
+def test_each_sequence_drafts_from_its_own_references() -> None:
     model, prompts = model_of("llama"), texts()
     tails = [alone(model, prompt) for prompt in prompts]
     steps: list[Any] = []
@@ -171,7 +178,7 @@ def test_each_text_drafts_from_references_of_its_own() -> None:
 
 
 class EveryThird(LogitsProcessor):
-    """Forbids tokens by how often it was called: one of a batch's own would be called for all texts at once."""
+    """Forbids tokens depending on the number of calls, which differs if a batch calls it for all sequences at once."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -184,7 +191,7 @@ class EveryThird(LogitsProcessor):
 
 
 class LongEnough(StoppingCriteria):
-    """Ends each text of a batch at a length of its own."""
+    """Ends each sequence of a batch at a different length."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = torch.tensor(lengths)
@@ -209,7 +216,7 @@ FEATURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_what_generate_offers_for_a_batch_is_the_same_here(name: str) -> None:
+def test_batch_options_of_generate_give_the_same_output(name: str) -> None:
     model, batch = model_of("llama"), padded(texts())
     expected = model.generate(**batch, **(SETTINGS | FEATURES[name]()))
     output = generate(model, **batch, **(SETTINGS | FEATURES[name]()))
@@ -221,7 +228,7 @@ def test_what_generate_offers_for_a_batch_is_the_same_here(name: str) -> None:
     assert output.tolist() == expected.tolist()
 
 
-def test_a_criterion_ends_each_text_where_it_says() -> None:
+def test_a_stopping_criterion_ends_each_sequence_separately() -> None:
     model, batch = model_of("llama"), padded(texts())
     criteria = StoppingCriteriaList([LongEnough([45, 52, 70])])
     output = generate(model, **batch, **(SETTINGS | {"stopping_criteria": criteria, "pad_token_id": 251}))
@@ -230,7 +237,7 @@ def test_a_criterion_ends_each_text_where_it_says() -> None:
     assert [row.index(251) if 251 in row else 70 for row in output.tolist()] == [45, 52, 70]
 
 
-def test_several_sequences_of_one_prompt_are_drawn_apart_and_only_from_what_the_cut_allows() -> None:
+def test_sequences_of_one_prompt_are_sampled_independently_from_the_allowed_tokens() -> None:
     model, prompt = model_of("llama"), texts((20,))
     settings = SETTINGS | {"do_sample": True, "num_return_sequences": 4, "references": [[5, 6, 7]]}
     torch.manual_seed(2)
@@ -249,7 +256,7 @@ def test_several_sequences_of_one_prompt_are_drawn_apart_and_only_from_what_the_
 
 
 @pytest.mark.parametrize("family", ["bloom", "mamba2"])
-def test_a_model_that_cannot_share_forwards_decodes_its_texts_one_by_one(family: str) -> None:
+def test_a_model_that_cannot_share_forward_passes_decodes_sequences_one_by_one(family: str) -> None:
     if family == "bloom":
         from transformers import BloomConfig, BloomForCausalLM
 
@@ -270,7 +277,7 @@ def test_a_model_that_cannot_share_forwards_decodes_its_texts_one_by_one(family:
     assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]
 
 
-def test_references_must_be_one_list_for_each_text() -> None:
+def test_references_must_be_one_list_per_prompt() -> None:
     model, batch = model_of("llama"), padded(texts())
     with pytest.raises(TypeError, match=r"references\[0\] must be the list of references of text 0"):
         generate(model, **batch, **SETTINGS, references=[[1, 2], [3, 4], [5]])
@@ -283,12 +290,12 @@ class Uncopied(EveryThird):
         raise TypeError("it holds a lock")
 
 
-def test_a_processor_that_cannot_be_copied_for_each_text_is_named() -> None:
+def test_an_error_names_a_processor_that_cannot_be_copied() -> None:
     with pytest.raises(ValueError, match=r"Uncopied cannot be copied .* \(it holds a lock\)"):
         generate(model_of("llama"), **padded(texts()), **SETTINGS, logits_processor=LogitsProcessorList([Uncopied()]))
 
 
-def test_streams_and_streamers_are_of_one_text() -> None:
+def test_streams_and_streamers_take_one_prompt() -> None:
     model, batch = model_of("llama"), padded(texts())
     with pytest.raises(ValueError, match="A stream is of one text, and these are 3"):
         stream(model, **batch, **SETTINGS)
@@ -298,7 +305,7 @@ def test_streams_and_streamers_are_of_one_text() -> None:
         generate(model, **batch, **SETTINGS, streamer=TextStreamer(byte_tokenizer()))
 
 
-def test_a_cache_that_holds_tokens_of_several_texts_is_refused() -> None:
+def test_a_filled_cache_for_several_sequences_is_refused() -> None:
     model, batch = model_of("llama"), padded(texts())
     held = DynamicCache(config=model.config)
     with torch.no_grad():
@@ -307,6 +314,6 @@ def test_a_cache_that_holds_tokens_of_several_texts_is_refused() -> None:
         generate(model, **batch, **SETTINGS, past_key_values=held)
 
 
-def test_a_batch_of_no_places_is_refused() -> None:
+def test_a_batch_size_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="batch size is 0"):
         batch_of(model_of("llama"), 0)

@@ -1,4 +1,4 @@
-"""The certificate: it holds for what any engine decoded, measures what it says, and finds what is wrong."""
+"""Certificates: they hold for the output of any decoder, measure regret as defined, and find wrong tokens."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from antiphon.accel.certify import Certificate, certify
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import FAMILIES, PAD, VOCAB_SIZE, byte_tokenizer, tiny_model
 from antiphon.accel.text.completion import Completion
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -29,7 +29,7 @@ def decoded(model: Any, prompt: Tensor = PROMPT, **options: Any) -> Tensor:
 
 
 def regrets_by_hand(model: Any, tokens: Sequence[int], first: int) -> list[float]:
-    """The definition, one forward and one token at a time, in Python's own arithmetic."""
+    """Compute regrets by their definition, one forward pass per token, in Python floats."""
     found = []
     for place in range(first, len(tokens)):
         logits = model(torch.tensor([tokens[:place]])).logits[0, -1].tolist()
@@ -43,13 +43,15 @@ CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.flo
 
 
 @pytest.mark.parametrize(("family", "dtype"), CASES)
-def test_it_holds_for_plain_and_for_drafted_outputs(family: str, dtype: torch.dtype) -> None:
+def test_certificates_hold_for_plain_and_drafted_outputs(family: str, dtype: torch.dtype) -> None:
     model: Any = tiny_model(family)
     model.to(dtype)
     plain = decoded(model)
     text = plain[0].tolist()
     options: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None}
-    drafted = generate(model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), **options)
+    drafted = generate(
+        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), **options
+    )
     assert isinstance(drafted, Tensor)
     for output in (plain, drafted):
         certificate = certify(model, output, LENGTH)
@@ -64,7 +66,7 @@ def test_it_holds_for_plain_and_for_drafted_outputs(family: str, dtype: torch.dt
 def test_a_regret_is_the_distance_from_the_best_logit_in_the_dtypes_own_spacing(dtype: torch.dtype) -> None:
     model: Any = tiny_model()
     model.to(dtype)
-    tokens = torch.randint(0, VOCABULARY, (LENGTH + 70,), generator=torch.Generator().manual_seed(1)).tolist()
+    tokens = torch.randint(0, VOCAB_SIZE, (LENGTH + 70,), generator=torch.Generator().manual_seed(1)).tolist()
     certificate = certify(model, tokens, LENGTH)
     expected = regrets_by_hand(model, tokens, LENGTH)
     noise = 40 if dtype is torch.float32 else 3
@@ -76,7 +78,7 @@ def test_a_regret_is_the_distance_from_the_best_logit_in_the_dtypes_own_spacing(
 def test_a_token_that_the_model_did_not_choose_is_found_and_named(place: int) -> None:
     model = tiny_model()
     output = decoded(model)
-    wrong = (int(output[0, LENGTH + place]) + 1) % VOCABULARY
+    wrong = (int(output[0, LENGTH + place]) + 1) % VOCAB_SIZE
     output[0, LENGTH + place] = wrong
     certificate = certify(model, output[:, : LENGTH + place + 1], LENGTH)
     assert not certificate.holds
@@ -86,7 +88,7 @@ def test_a_token_that_the_model_did_not_choose_is_found_and_named(place: int) ->
     assert f"at token {place + 1} (id {wrong})" in str(certificate)
 
 
-def test_the_prompt_belongs_to_what_is_certified() -> None:
+def test_a_certificate_depends_on_the_prompt() -> None:
     model = tiny_model()
     output = decoded(model)
     output[0, LENGTH // 2] += 1
@@ -94,18 +96,18 @@ def test_the_prompt_belongs_to_what_is_certified() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_left_padding_is_seen_by_nobody(family: str) -> None:
+def test_left_padding_is_masked(family: str) -> None:
     model = tiny_model(family)
     padded = torch.cat([torch.full((1, 7), PAD), PROMPT], dim=1)
     mask = (torch.arange(LENGTH + 7) >= 7).long()[None]
     output = decoded(model, padded, attention_mask=mask)
     assert certify(model, output, LENGTH + 7, attention_mask=mask).worst == 0
-    if family != "mistral":  # whose window hides it by itself
+    if family != "mistral":  # its window hides it anyway
         assert not certify(model, output, LENGTH + 7).holds
 
 
 class Counting(LogitsProcessor):
-    """A stateful processor: what it forbids depends on how often it was called."""
+    """A stateful processor: the tokens that it forbids depend on the number of calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ...]] = []
@@ -113,11 +115,11 @@ class Counting(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         assert scores.dtype == torch.float32
         self.calls.append(tuple(input_ids[0].tolist()))
-        scores[:, len(self.calls) % VOCABULARY] = -torch.inf
+        scores[:, len(self.calls) % VOCAB_SIZE] = -torch.inf
         return scores
 
 
-def test_processors_are_called_as_in_decoding_and_what_they_forbid_is_infinitely_regretted() -> None:
+def test_processors_are_called_as_in_decoding_and_a_forbidden_token_has_infinite_regret() -> None:
     model = tiny_model()
     theirs, mine = Counting(), Counting()
     output = decoded(model, logits_processor=LogitsProcessorList([theirs]))
@@ -138,7 +140,7 @@ def test_a_penalty_is_respected_and_its_absence_noticed() -> None:
     assert not certify(model, output, LENGTH).holds
 
 
-def test_where_frequencies_switch_once_each_part_is_certified_with_its_own() -> None:
+def test_if_rotary_frequencies_switch_once_each_part_is_certified_separately() -> None:
     rope = {"rope_type": "longrope", "long_factor": [4.0] * 8, "short_factor": [1.0] * 8, "rope_theta": 10000.0}
     model: Any = tiny_model(
         "phi3", rope_parameters=rope | {"original_max_position_embeddings": 64}, original_max_position_embeddings=64,
@@ -153,7 +155,7 @@ def test_where_frequencies_switch_once_each_part_is_certified_with_its_own() -> 
     assert max(differing) <= 64 - LENGTH  # one forward alone would have accused the tokens before the switch
 
 
-def test_where_frequencies_change_at_every_step_a_longer_output_is_refused() -> None:
+def test_if_rotary_frequencies_change_at_every_step_a_longer_output_is_refused() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     model = tiny_model("llama", rope_parameters=rope, max_position_embeddings=64)
     output = decoded(model)
@@ -184,7 +186,7 @@ def test_a_model_in_training_mode_is_refused() -> None:
         certify(model, PROMPT, 4)
 
 
-def test_the_default_is_what_rounding_may_cost_and_can_be_set() -> None:
+def test_the_allowed_regret_has_a_default_and_can_be_set() -> None:
     certificate = Certificate((1, 2, 3, 4), (0.0, 2.0, 0.0, 1.0), 9, "bfloat16", 2.0)
     assert certificate.holds
     assert (certificate.worst, certificate.position, certificate.token, certificate.share) == (2.0, 10, 2, 0.5)
@@ -203,7 +205,7 @@ def language_model() -> LanguageModel:
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}, {"stop": "e", "references": [TEXT]}])
-def test_a_completion_is_certified_with_what_it_was_chosen_with(
+def test_a_completion_is_certified_with_its_own_settings(
     language_model: LanguageModel, options: dict[str, Any]
 ) -> None:
     completion = language_model.generate(TEXT, max_new_tokens=30, **options)
@@ -213,7 +215,7 @@ def test_a_completion_is_certified_with_what_it_was_chosen_with(
     assert certificate.prompt_tokens == completion.usage.prompt_tokens
 
 
-def test_ids_and_texts_of_others_are_certified_too(language_model: LanguageModel) -> None:
+def test_token_ids_and_texts_can_be_certified(language_model: LanguageModel) -> None:
     completion = language_model.generate(TEXT, repetition_penalty=1.3, max_new_tokens=30)
     assert language_model.certify(TEXT, completion.tokens, repetition_penalty=1.3).holds
     assert not language_model.certify(TEXT, completion.tokens).holds
@@ -224,7 +226,7 @@ def test_ids_and_texts_of_others_are_certified_too(language_model: LanguageModel
     assert certificate.holds == (said > 0)
 
 
-def test_the_end_of_a_text_is_certified() -> None:
+def test_the_end_of_sequence_token_is_certified() -> None:
     ending = LanguageModel(tiny_model(), byte_tokenizer())
     end = ending.generate(TEXT, max_new_tokens=9).tokens[-1]
     ending.model.generation_config.eos_token_id = end

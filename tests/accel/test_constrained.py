@@ -1,4 +1,4 @@
-"""Constrained decoding: a real grammar library as a logits processor, drafted, gives the constrained plain text."""
+"""Constrained decoding: with a grammar library as logits processor, drafts do not change the text."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters.blend import Blend
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.tiny import EOS, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import EOS, VOCAB_SIZE, byte_tokenizer, tiny_model
 
 PROMPT = "Which libraries are named, and how often? Answer in JSON."
 SCHEMA: dict[str, Any] = {
@@ -47,11 +47,11 @@ def tokenizer() -> Any:
 @cache
 def matcher_tokenizer() -> Any:
     assert isinstance(tokenizer(), PreTrainedTokenizerFast)
-    return from_tokenizer(tokenizer(), n_vocab=VOCABULARY)
+    return from_tokenizer(tokenizer(), n_vocab=VOCAB_SIZE)
 
 
 class Grammar(LogitsProcessor):
-    """llguidance as a processor: its matcher reads every token once, and only what it admits keeps its score."""
+    """llguidance as a processor: its matcher reads every token once, and only allowed tokens keep their scores."""
 
     def __init__(self, grammar: str, prompt: int) -> None:
         self.matcher = LLMatcher(matcher_tokenizer(), grammar)
@@ -72,7 +72,7 @@ def model() -> Any:
 
 
 def constrained(name: str, mode: str, seed: int, run: Any, **options: Any) -> list[int]:
-    """The ids of a constrained answer, without the prompt and the end of the text."""
+    """Return the ids of a constrained answer, without prompt and end token."""
     ids = tokenizer()(PROMPT, return_tensors="pt").input_ids
     torch.manual_seed(seed)
     output = run(
@@ -99,17 +99,15 @@ def expect_valid(name: str, text: str) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_a_constrained_and_drafted_answer_is_the_constrained_plain_one_and_parses(
-    name: str, mode: str, seed: int
-) -> None:
+def test_constrained_answers_parse_and_equal_plain_decoding(name: str, mode: str, seed: int) -> None:
     expected = constrained(name, mode, seed, model().generate)
     expect_valid(name, tokenizer().decode(expected))
     text = tokenizer()(PROMPT).input_ids + expected + [EOS]
-    run = partial(generate, model(), num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, seed, VOCABULARY))
+    run = partial(generate, model(), num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, seed, VOCAB_SIZE))
     assert constrained(name, mode, seed, run) == expected
 
 
-def test_a_constrained_answer_that_stands_in_a_reference_takes_few_forwards() -> None:
+def test_a_constrained_answer_copied_from_a_reference_takes_few_forward_passes() -> None:
     expected = constrained("JSON schema", "greedy", 1, model().generate)
     steps: list[Step] = []
     run = partial(generate, model(), num_draft_tokens=32, drafter=Blend, references=[expected], on_step=steps.append)

@@ -15,11 +15,17 @@ from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.trie import Trie
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName, select_engine
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
-from antiphon.accel.testing.drafters import ProbingDrafter, WrongDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, tiny_model
+from antiphon.accel.testing.drafters import (
+    OracleDrafter,
+    ProbingDrafter,
+    RandomTreeDrafter,
+    RecordingDrafter,
+    WrongDrafter,
+)
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, tiny_model
 from tests.accel.oracles import KINKED, expect_close, expect_plain_logits
 
 MODES: dict[str, dict[str, Any]] = {
@@ -30,7 +36,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 WARM = RecyclingTable()
-"""What the models of all families found likely, in all modes."""
+"""A recycling table shared by the models of all families, in all modes."""
 
 
 def ignorant(text: Tokens, make: DrafterFactory) -> Drafter:
@@ -44,13 +50,13 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     "copying, n=3, k=4, last": lambda text: Copying(n=3, k=4, tie="last"),
     "trie, windows": lambda text: Trie(counting="window"),
     "lookahead, 3, 4, 2": lambda text: Lookahead(3, 4, 2),
-    "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, reads=False),
+    "lookahead, 4, 2, 3, unread": lambda text: Lookahead(4, 2, 3, prompt_as_reference=False),
     "blend, warm": lambda text: Blend(recycling=WARM),
     "oracle": partial(OracleDrafter, depth=5),
     "wrong": partial(WrongDrafter, depth=5),
-    "random trees": partial(RandomTreeDrafter, seed=1, vocabulary=VOCABULARY),
-    "random trees 2": partial(RandomTreeDrafter, seed=2, vocabulary=VOCABULARY),
-    "probing": lambda text: ProbingDrafter(RandomTreeDrafter(text, 3, VOCABULARY), text, 5, VOCABULARY),
+    "random trees": partial(RandomTreeDrafter, seed=1, vocab_size=VOCAB_SIZE),
+    "random trees 2": partial(RandomTreeDrafter, seed=2, vocab_size=VOCAB_SIZE),
+    "probing": lambda text: ProbingDrafter(RandomTreeDrafter(text, 3, VOCAB_SIZE), text, 5, VOCAB_SIZE),
 }
 
 
@@ -59,7 +65,7 @@ class Asking(Bita):
 
     def __init__(self, text: Tokens, learned: BitaWeights) -> None:
         super().__init__(learned)
-        self.tree_drafter = RandomTreeDrafter(text, 6, VOCABULARY)
+        self.tree_drafter = RandomTreeDrafter(text, 6, VOCAB_SIZE)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
         draft = self.tree_drafter.propose(context, budget)
@@ -77,8 +83,8 @@ TAUGHT: dict[str, Callable[[Tokens, BitaWeights], Drafter]] = {
 
 
 def loud(model: Any) -> BitaWeights:
-    """A prefix whose every key and value has the norm 100: nobody but masks may hear it."""
-    learned = untrained(model, prefix=5, masks=3)
+    """Return BiTA weights with a prefix of keys and values of norm 100, which only masks may attend to."""
+    learned = initial_bita_weights(model, prefix=5, masks=3)
     keys, values = (100 * each / each.norm(dim=-1, keepdim=True) for each in (learned.keys, learned.values))
     return replace(learned, keys=keys, values=values)
 
@@ -87,7 +93,7 @@ def drafter_of(name: str, text: Tokens, model: Any) -> Drafter:
     return TAUGHT[name](text, loud(model)) if name in TAUGHT else TABLE[name](text)
 
 
-# Whoever runs the forwards is one more column; what was learned of a model asks masks, which only torch knows.
+# The engine is one more column of the table; BiTA's masks run on torch only.
 OPENVINO = pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 CELLS = [
     *((name, "torch") for name in [*TABLE, *TAUGHT]),
@@ -102,7 +108,7 @@ def model_of(family: str) -> Any:
 
 @cache
 def prepared(family: str, engine: EngineName) -> Any:
-    """The model, of which its engine has found out all that it asks of torch."""
+    """Return the model after its engine's self-tests, which run on torch."""
     model = model_of(family)
     if engine == "openvino":
         _ = select_engine(model, engine).engine.bigrams
@@ -122,7 +128,7 @@ def plain(family: str, mode: str, seed: int = 3) -> Tensor:
 
 
 def drafted(recorder: RecordingDrafter, family: str, mode: str, engine: EngineName, **options: Any) -> list[int]:
-    """The text, and what the recorder saw of it; another engine than torch never asks torch for a forward."""
+    """Return the text, after checking that no engine but torch runs a forward pass of torch."""
     model, forwards = prepared(family, engine), []
     hook = model.register_forward_pre_hook(lambda *_: forwards.append(1))
     torch.manual_seed(3)
@@ -145,14 +151,14 @@ def drafted(recorder: RecordingDrafter, family: str, mode: str, engine: EngineNa
 
 @cache
 def undrafted(family: str, mode: str, engine: EngineName) -> tuple[list[int], Tensor]:
-    """What an engine says without drafts, and its logits for each new token."""
+    """Return the text of an engine without drafts, and its logits for each new token."""
     recorder = RecordingDrafter(Nothing())
     text = drafted(recorder, family, mode, engine, num_draft_tokens=0)
     return text, torch.cat([record.logits for record in recorder.records])
 
 
 def expect_own_logits(recorder: RecordingDrafter, logits: Tensor) -> None:
-    """Every kept row has the logits that the same engine finds without drafts."""
+    """Check that every kept row has the logits of the same engine without drafts."""
     for record in recorder.records:
         kept = record.logits[[0, *(row + 1 for row in record.accepted.path)]]
         expect_close(kept, logits[record.length - 40 :][: len(kept)])
@@ -161,13 +167,13 @@ def expect_own_logits(recorder: RecordingDrafter, logits: Tensor) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("name", "engine"), CELLS)
-def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str, engine: EngineName) -> None:
+def test_tokens_and_logits_equal_plain_decoding(name: str, family: str, mode: str, engine: EngineName) -> None:
     model, text = model_of(family), plain(family, mode)[0].tolist()
     recorder = RecordingDrafter(drafter_of(name, text, model))
     references = [text[40:60], prompt_of(9)[0].tolist(), text[55:88]]
     assert drafted(recorder, family, mode, engine, num_draft_tokens=32, references=references) == text
     expect_plain_logits(model, text, recorder.records)
-    if engine != "torch":  # whose plain decoding is the text
+    if engine != "torch":  # the text is torch's plain decoding
         alone, logits = undrafted(family, mode, engine)
         assert alone == text
         expect_own_logits(recorder, logits)
@@ -177,8 +183,8 @@ def test_text_and_logits_are_plain_decodings(name: str, family: str, mode: str, 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["blend+lookahead", "all together"])
-def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str) -> None:
-    """It is asked where there are no references."""
+def test_a_lookahead_window_in_the_tree_changes_no_kept_row(name: str, mode: str) -> None:
+    """The window is used only without references."""
     model, expected = model_of("llama"), plain("llama", mode)
     text = expected[0].tolist()
     recorder = RecordingDrafter(drafter_of(name, text, model))
@@ -200,7 +206,7 @@ def test_in_one_tree_a_window_changes_nothing_that_is_kept(name: str, mode: str)
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("name", "engine"), CELLS)
-def test_text_and_logits_are_plain_decodings_whatever_the_budget_keeps(
+def test_tokens_and_logits_equal_plain_decoding_for_any_row_selection(
     name: str, family: str, engine: EngineName
 ) -> None:
     model, text = model_of(family), plain(family, "greedy")[0].tolist()
@@ -215,7 +221,7 @@ def test_eager_attention_gives_the_same_text_as_plain_decoding(family: str) -> N
     assert traits_of(model).level == "tree"
     expected = model.generate(prompt_of(5), max_new_tokens=40, do_sample=False, eos_token_id=None)  # type: ignore[operator]
     text = expected[0].tolist()
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 4, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 4, VOCAB_SIZE))
     output = generate(
         model,
         prompt_of(5),
@@ -230,9 +236,9 @@ def test_eager_attention_gives_the_same_text_as_plain_decoding(family: str) -> N
     expect_plain_logits(model, text, recorder.records)
 
 
-def test_the_thicket_branches_and_is_partly_accepted() -> None:
+def test_random_tree_drafts_branch_and_are_partly_accepted() -> None:
     text = plain("llama", "greedy")[0].tolist()
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCAB_SIZE))
     generate(
         tiny_model(),
         prompt_of(3),

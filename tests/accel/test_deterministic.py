@@ -1,4 +1,4 @@
-"""Deterministic mode: the same tokens whatever is drafted, in half precision too, or a refusal that says why."""
+"""Deterministic decoding: the same tokens for any draft in half precision too, or an error with the reason."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +17,16 @@ from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
 from antiphon.accel.engines.torch.attention import exact_attention, implementation_of
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.masks import mask
+from antiphon.accel.engines.torch.masks import attention_mask
 from antiphon.accel.generate import Decoder, generate, stream
-from antiphon.accel.testing.drafters import ProbingDrafter, WrongDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.drafters import (
+    OracleDrafter,
+    ProbingDrafter,
+    RandomTreeDrafter,
+    RecordingDrafter,
+    WrongDrafter,
+)
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 
 CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
@@ -45,11 +51,11 @@ def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more
 
 def adversaries(text: list[int]) -> dict[str, DrafterFactory]:
     return {
-        "random trees": lambda: RandomTreeDrafter(text, 1, VOCABULARY),
-        "random trees 2": lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+        "random trees": lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE),
+        "random trees 2": lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
         "oracle": lambda: OracleDrafter(text, 5),
         "wrong": lambda: WrongDrafter(text, 5),
-        "probing": lambda: ProbingDrafter(RandomTreeDrafter(text, 3, VOCABULARY), text, 5, VOCABULARY),
+        "probing": lambda: ProbingDrafter(RandomTreeDrafter(text, 3, VOCAB_SIZE), text, 5, VOCAB_SIZE),
     }
 
 
@@ -62,16 +68,16 @@ def test_no_draft_changes_a_token(family: str, dtype: torch.dtype) -> None:
 
 
 class Grouped(torch.nn.Module):
-    """What attention asks of the layer that it is called for."""
+    """The attributes of a layer that attention reads."""
 
     num_key_value_groups = 2
     is_causal = True
 
 
 @pytest.mark.parametrize("reach", [AttentionSpan(), AttentionSpan(window=6)])
-def test_each_row_is_one_query_over_exactly_what_it_sees(reach: AttentionSpan) -> None:
-    tree = build_tree(1, (-1, -1, 1, 0, 2), pads=2)
-    sees = mask(tree, reach, length=20, offset=4, padding=7)
+def test_each_row_is_one_query_over_exactly_its_visible_keys(reach: AttentionSpan) -> None:
+    tree = build_tree(1, (-1, -1, 1, 0, 2), padding_rows=2)
+    sees = attention_mask(tree, reach, length=20, offset=4, padding=7)
     random = torch.Generator().manual_seed(0)
     query, key, value = (
         torch.randn(1, heads, rows, 16, generator=random) for heads, rows in ((4, 8), (2, 24), (2, 24))
@@ -82,17 +88,17 @@ def test_each_row_is_one_query_over_exactly_what_it_sees(reach: AttentionSpan) -
         alone = exact_attention(Grouped(), query[:, :, row : row + 1], key[:, :, seen], value[:, :, seen], None)[0]
         assert torch.equal(output[:, row : row + 1], alone if seen else torch.zeros(1, 1, 4, 16)), row
     several = [each.expand(2, -1, -1, -1) for each in (query, key, value)]
-    with pytest.raises(ValueError, match="one prompt at a time; it was given 2"):
+    with pytest.raises(ValueError, match="one prompt at a time; the batch has 2"):
         exact_attention(Grouped(), several[0], several[1], several[2], sees[None, None])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
 def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.dtype) -> None:
-    """Token equality alone would miss what rounding does where two logits are far apart; float32 shows all of it."""
+    """Bitwise equality of logits: tokens alone would not show rounding if two logits are far apart."""
     model, prompt = half(family, dtype), prompt_of(5)
     text = steady(model, prompt)
-    plain, drafted = RecordingDrafter(Nothing()), RecordingDrafter(RandomTreeDrafter(text, 4, VOCABULARY))
+    plain, drafted = RecordingDrafter(Nothing()), RecordingDrafter(RandomTreeDrafter(text, 4, VOCAB_SIZE))
     steady(model, prompt, lambda: plain)
     steady(model, prompt, lambda: drafted)
     truth = {record.length: record.logits[0] for record in plain.records}
@@ -105,7 +111,7 @@ def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.d
 
 @contextmanager
 def widths_of(model: Any) -> Iterator[list[int]]:
-    """How many rows every forward has meanwhile."""
+    """Collect the number of rows of every forward pass in this context."""
     widths: list[int] = []
     hook = model.register_forward_pre_hook(
         lambda module, positional, named: widths.append(named["input_ids"].shape[1]), with_kwargs=True
@@ -118,7 +124,7 @@ def widths_of(model: Any) -> Iterator[list[int]]:
 
 def test_every_forward_after_the_prefill_has_the_same_number_of_rows() -> None:
     model, prompt = half("llama", torch.bfloat16), prompt_of(3)
-    text = steady(model, prompt, num_draft_tokens=20)  # the model is looked into once, before the first request
+    text = steady(model, prompt, num_draft_tokens=20)  # self-tests run before the first request
     for drafter in (Nothing, *adversaries(text).values()):
         with widths_of(model) as widths:
             steady(model, prompt, drafter, num_draft_tokens=20)
@@ -137,14 +143,14 @@ def test_sampling_draws_the_same_tokens_with_and_without_drafts() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2"])
-def test_in_float32_it_says_what_plain_decoding_says(family: str) -> None:
+def test_in_float32_the_text_equals_plain_decoding(family: str) -> None:
     model: Any = tiny_model(family)
     expected = model.generate(prompt_of(3), **OPTIONS)[0].tolist()
-    assert steady(model, prompt_of(3), lambda: RandomTreeDrafter(expected, 3, VOCABULARY)) == expected
+    assert steady(model, prompt_of(3), lambda: RandomTreeDrafter(expected, 3, VOCAB_SIZE)) == expected
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_left_padding_changes_nothing_about_it(family: str) -> None:
+def test_left_padding_changes_no_token(family: str) -> None:
     model = half(family, torch.bfloat16)
     padded = torch.cat([torch.full((1, 7), 258), prompt_of(3)], dim=1)
     mask = (torch.arange(47) >= 7).long()[None]
@@ -160,13 +166,13 @@ def test_learned_positions_are_used_up_to_the_last_one() -> None:
     assert steady(model, prompt_of(3), lambda: OracleDrafter(text, 5), max_new_tokens=25) == text
 
 
-def test_runs_with_different_rows_agree_where_the_bucket_is_given() -> None:
+def test_runs_with_different_num_draft_tokens_agree_for_a_given_number_of_rows() -> None:
     model, prompt = half("llama", torch.bfloat16), prompt_of(3)
     text = steady(model, prompt, deterministic=40, num_draft_tokens=32)
     assert steady(model, prompt, lambda: OracleDrafter(text, 5), deterministic=40, num_draft_tokens=3) == text
 
 
-def test_a_bucket_holds_the_root_and_every_row() -> None:
+def test_the_number_of_rows_includes_the_root() -> None:
     always = [DecodingOptions(num_draft_tokens=rows, deterministic=True).fixed_rows for rows in (0, 7, 8, 32, 64)]
     assert always == [8, 8, 16, 40, 72]
     assert DecodingOptions(num_draft_tokens=32, deterministic=False).fixed_rows == 0
@@ -189,7 +195,7 @@ def test_the_model_has_its_own_attention_back_after_every_step() -> None:
     assert model.generate(prompt, custom_generate=decoder, **OPTIONS)[0].tolist() == text
 
 
-def test_a_language_model_decodes_deterministically_and_leaves_its_model_as_it_was() -> None:
+def test_a_language_model_decodes_deterministically_and_leaves_its_model_unchanged() -> None:
     prompt = "the passages that retrieval found"
     model: Any = tiny_model("phi3").bfloat16()
     language_model = LanguageModel(model, byte_tokenizer(), deterministic=True)
@@ -205,7 +211,7 @@ def test_a_language_model_decodes_deterministically_and_leaves_its_model_as_it_w
 
 
 def other_model(family: str, **shape: Any) -> Any:
-    common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "initializer_range": 0.08}
+    common = {"vocab_size": VOCAB_SIZE, "pad_token_id": 0, "bos_token_id": 1, "initializer_range": 0.08}
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **common, **shape)).eval()
 
@@ -216,7 +222,7 @@ SMALL = {
 }  # fmt: skip
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4}, "does not let itself be given"),
+    "bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4}, "does not accept it"),
     "gemma2": (SMALL, "adds softcap to its scores"),
     "gpt_oss": (SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2}, "adds s_aux to its scores"),
     "mamba2": (
@@ -227,7 +233,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_a_model_that_cannot_is_refused_and_left_as_it_was(family: str) -> None:
+def test_an_unsupported_model_is_refused_and_left_unchanged(family: str) -> None:
     shape, complaint = REFUSED[family]
     model = other_model(family, **shape)
     before = implementation_of(model)
@@ -237,7 +243,7 @@ def test_a_model_that_cannot_is_refused_and_left_as_it_was(family: str) -> None:
 
 
 class Sociable(torch.nn.Module):
-    """A layer whose rounding depends on the rows beside each: what a matrix product may be on some machine."""
+    """A layer whose rounding depends on the neighbouring rows, as matrix products do on some machines."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The drafter "auto": what was learned for a model against what its forwards cost, and the same text whatever it is."""
+"""The drafter "auto": BiTA's masks are selected by cost, and the text does not depend on the selection."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def loaded(folder: Path) -> PreTrainedModel:
 
 
 def noted(begin: Callable[..., Any], begun: list[type]) -> Callable[..., Any]:
-    """A drafter's `begin` that writes down whose it is."""
+    """Wrap a drafter's `begin` so that it records the drafter's class."""
 
     def written(self: object, *texts: Any) -> Any:
-        if texts[0]:  # a drafter begins with no prompt where it is made
+        if texts[0]:  # constructors call it without a prompt
             begun.append(type(self))
         return begin(self, *texts)
 
@@ -37,7 +37,7 @@ def noted(begin: Callable[..., Any], begun: list[type]) -> Callable[..., Any]:
 
 
 def with_masks(choice: DrafterChoice) -> bool:
-    """Whether the drafter chosen is the default one with BiTA's masks."""
+    """Return whether the selected drafter is the default one with BiTA's masks."""
     drafter = choice.drafter()
     assert isinstance(drafter, Blend)
     return drafter.bita is not None
@@ -45,7 +45,7 @@ def with_masks(choice: DrafterChoice) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny model with what BiTA would learn of it beside."""
+    """Save a tiny model with untrained BiTA masks for it."""
     model = tiny_model()
     model.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_masks_are_chosen_where_their_rows_cost_less_than_they_bring(folder: Path) -> None:
+def test_masks_are_selected_if_they_emit_more_than_their_rows_cost(folder: Path) -> None:
     model = loaded(folder)
     chosen = choose_drafter(model, FREE)
     assert with_masks(chosen)
@@ -67,7 +67,7 @@ def test_masks_are_chosen_where_their_rows_cost_less_than_they_bring(folder: Pat
     assert "52 rows, makes about 1.6 tokens and costs 2.6 plain steps" in dear.reason
 
 
-def test_without_a_file_for_this_very_model_the_default_drafts_and_says_why(folder: Path) -> None:
+def test_without_masks_for_this_model_the_default_is_selected_with_the_reason(folder: Path) -> None:
     model = tiny_model()
     none = choose_drafter(model, FREE)
     assert (none.name, none.drafter) == ("blend", Blend)
@@ -84,7 +84,7 @@ def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> N
     assert chosen.reason.startswith("drafts do not help this model: ")
 
 
-def test_what_decodes_deterministically_gets_no_masks(folder: Path) -> None:
+def test_deterministic_decoding_uses_no_masks(folder: Path) -> None:
     model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", deterministic=True, cost=FREE)
     assert "BiTA is not decoded deterministically" in choose_drafter(model.model, FREE, deterministic=True).reason
     plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=12)
@@ -92,7 +92,7 @@ def test_what_decodes_deterministically_gets_no_masks(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("cost", "kind"), [(FREE, Bita), (DEAR, SuffixMatch)], ids=["free", "dear"])
-def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
+def test_the_selected_drafter_is_used_and_the_text_equals_plain_decoding(
     folder: Path, cost: StepCost, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[type] = []
@@ -110,7 +110,7 @@ def test_the_choice_drafts_and_the_text_is_that_of_plain_decoding(
     assert (Bita in begun) == (kind is Bita)
 
 
-def test_a_full_draft_has_so_many_rows() -> None:
+def test_a_full_bita_draft_has_51_rows_as_triangle_and_15_as_chain() -> None:
     learned = initial_bita_weights(tiny_model())
     assert Bita(learned).max_rows == 51
     assert Bita(learned, shape="chain").max_rows == 15

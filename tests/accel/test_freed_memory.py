@@ -1,4 +1,4 @@
-"""What a text has read is freed when it ends or is left, not when Python's collector comes by."""
+"""The memory of a request is freed when it ends or is dropped, without the garbage collector."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ PROMPT = "the passages that retrieval found are the drafts that decoding verifie
 
 @contextmanager
 def left_behind() -> Iterator[list[object]]:
-    """All that only the collector could free of what was made meanwhile."""
+    """Return the tensors created in this context that only the garbage collector could free."""
     found: list[object] = []
     gc.collect()
     gc.disable()
@@ -67,12 +67,12 @@ WAYS: dict[str, Callable[[LanguageModel], object]] = {
 
 @pytest.mark.parametrize("engine", ["torch", "openvino"])
 @pytest.mark.parametrize("way", WAYS)
-def test_no_tensor_waits_for_the_collector(way: str, engine: EngineName) -> None:
+def test_tensors_are_freed_without_the_garbage_collector(way: str, engine: EngineName) -> None:
     if engine == "openvino":
         pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
     torch.set_num_threads(1)
     model = LanguageModel(tiny_model("llama"), byte_tokenizer(), engine=engine)
-    WAYS[way](model)  # what is made once for a model is its own
+    WAYS[way](model)  # creates what lives as long as the model
     with left_behind() as found:
         WAYS[way](model)
     assert [each for each in found if isinstance(each, Tensor) or "Sequence" in type(each).__name__] == []

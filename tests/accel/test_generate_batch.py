@@ -1,4 +1,4 @@
-"""A language model answers several prompts at once as it answers each alone."""
+"""Completions of a batch equal those of single requests."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def language_model(family: str = "llama", **options: Any) -> LanguageModel:
     [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}, {"stop": ["e", "a "]}, {"drafter": "nothing"}],
     ids=["greedy", "sampled", "stops", "plain"],
 )
-def test_every_completion_is_the_one_that_the_prompt_gets_alone(parameters: Any, batch_size: int) -> None:
+def test_every_completion_equals_the_one_of_a_single_request(parameters: Any, batch_size: int) -> None:
     model = language_model(
         num_draft_tokens=32, recycling=False
     )  # the same drafts for a text, whatever was decoded before it
@@ -45,7 +45,7 @@ def test_seeds_may_differ_from_prompt_to_prompt() -> None:
     assert said[1].text == model.generate("Bees", seed=2, temperature=1.0, max_new_tokens=16).text
 
 
-def test_messages_can_be_answered_in_a_batch_and_no_prompts_give_no_answers() -> None:
+def test_a_batch_takes_messages_and_an_empty_batch_gives_no_completions() -> None:
     model = language_model()
     model.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}>"
     question = [{"role": "user", "content": "Where are the bees?"}]
@@ -63,7 +63,7 @@ def test_messages_can_be_answered_in_a_batch_and_no_prompts_give_no_answers() ->
         ({"top_p": 2.0}, "top_p is 2.0"),
     ],
 )
-def test_what_does_not_fit_the_prompts_is_refused(options: dict[str, Any], message: str) -> None:
+def test_wrong_numbers_of_references_or_seeds_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         language_model().generate_batch(PROMPTS, **options)
 

@@ -1,4 +1,4 @@
-"""What `generate` offers: every option, drafted by an adversary, against `generate` itself under the same seed."""
+"""Every option of `generate`, with adversarial drafts, against `generate` itself with the same seed."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from antiphon.accel.decoding.request import prepare
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.generate import Decoder, generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter
-from antiphon.accel.testing.tiny import VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
 LENGTH = PROMPT.shape[1]
@@ -42,7 +42,7 @@ def model() -> Any:
 
 @cache
 def text_of(mode: str = "greedy", length: int = 24) -> list[int]:
-    """What plain decoding says after the prompt, where nothing but the length ends it."""
+    """Return the tokens of plain decoding after the prompt, ended by the length only."""
     torch.manual_seed(5)
     settings = {"max_new_tokens": length, "eos_token_id": None} | MODES[mode]
     tokens: list[int] = model().generate(PROMPT, **settings)[0, LENGTH:].tolist()
@@ -50,7 +50,7 @@ def text_of(mode: str = "greedy", length: int = 24) -> list[int]:
 
 
 class Alternating(LogitsProcessor):
-    """A stateful processor: every other call forbids the likeliest tokens, and it remembers its calls."""
+    """A stateful processor: every other call forbids the most likely tokens, and it records its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -62,12 +62,12 @@ class Alternating(LogitsProcessor):
 
 
 def allowed(batch: int, ids: Tensor) -> list[int]:
-    """Tokens whose parity differs from the last one's: what may come depends on the path."""
-    return list(range(1 - int(ids[-1]) % 2, VOCABULARY, 2))
+    """Return the tokens whose parity differs from the last one's, so that the allowed ones depend on the path."""
+    return list(range(1 - int(ids[-1]) % 2, VOCAB_SIZE, 2))
 
 
 def end_at(place: int) -> dict[str, Any]:
-    """An end-of-sequence token that plain greedy decoding would say at this place."""
+    """Return the token of plain greedy decoding at this position, as end-of-sequence token."""
     return {"eos_token_id": text_of()[place], "pad_token_id": 0}
 
 
@@ -122,13 +122,17 @@ def plain(mode: str, prompt: Tensor = PROMPT, **options: Any) -> Any:
 
 
 def ours(mode: str, text: list[int], prompt: Tensor = PROMPT, **options: Any) -> Any:
-    """The same with drafts that half know the text; greedy through `generate`, sampled through `custom_generate`."""
+    """Decode with partly correct drafts: greedy through `generate`, sampled through `custom_generate`."""
     settings = {"max_new_tokens": 24, "eos_token_id": None} | MODES[mode] | options
     torch.manual_seed(5)
     if mode == "greedy":
-        return generate(model(), prompt, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **settings)
+        return generate(
+            model(), prompt, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **settings
+        )
     return model().generate(
-        prompt, custom_generate=Decoder(drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), num_draft_tokens=32), **settings
+        prompt,
+        custom_generate=Decoder(drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), num_draft_tokens=32),
+        **settings,
     )
 
 
@@ -139,7 +143,7 @@ def test_every_processor_gives_the_tokens_and_the_scores_of_generate(name: str, 
     assert output.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(output.scores, expected.scores, atol=2e-4, rtol=1e-4)
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-4, rtol=1e-4)
-    without = plain(mode, **DETAILED)  # an option that changes nothing would prove nothing
+    without = plain(mode, **DETAILED)  # the option has to change the text to be tested
     same = torch.equal(expected.sequences, without.sequences)
     assert not same or any(not torch.equal(*pair) for pair in zip(expected.scores, without.scores, strict=True))
 
@@ -152,7 +156,7 @@ def test_a_forced_first_token_follows_a_prompt_of_one(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_invalid_logits_are_removed_where_that_is_asked_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_invalid_values_is_respected(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tiny_model(seed=11)
     broken.lm_head.weight.data[60:63] = torch.tensor([torch.nan, torch.inf, -torch.inf])[:, None]
     monkeypatch.setitem(globals(), "model", lambda: broken)
@@ -160,7 +164,7 @@ def test_invalid_logits_are_removed_where_that_is_asked_for(mode: str, monkeypat
     assert ours(mode, expected[0].tolist(), remove_invalid_values=True).tolist() == expected.tolist()
 
 
-# Processors of speech and music models, which are no causal language models or decode in a way of their own.
+# Processors of speech and music models, which are no causal language models or decode differently.
 OTHER_MODELS = {
     "AlternatingCodebooksLogitsProcessor",
     "BarkEosPrioritizerLogitsProcessor",
@@ -173,8 +177,8 @@ OTHER_MODELS = {
 }
 
 
-def test_every_processor_of_transformers_has_a_row() -> None:
-    tried = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}  # these two have tests of their own
+def test_every_processor_of_transformers_is_in_the_table() -> None:
+    tried = {"ForcedBOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}  # tested separately
     for options in OPTIONS.values():
         request = prepare(model(), PROMPT, max_new_tokens=24, do_sample=True, **options())
         tried |= {type(processor).__name__ for processor in request.processors}
@@ -206,7 +210,7 @@ WITHOUT_EFFECT = {  # settings of what is refused, of encoders, of a compiler th
 }  # fmt: skip
 
 
-def test_every_option_of_a_generation_config_is_offered_or_refused_or_without_effect() -> None:
+def test_every_option_of_a_generation_config_is_supported_refused_or_without_effect() -> None:
     assert set(vars(GenerationConfig())) == OFFERED | REFUSED | WITHOUT_EFFECT
     assert len(OFFERED) + len(REFUSED) + len(WITHOUT_EFFECT) == len(OFFERED | REFUSED | WITHOUT_EFFECT)
 
@@ -220,7 +224,7 @@ def test_the_first_of_several_end_tokens_ends_the_text(mode: str) -> None:
 
 
 class Listening(StoppingCriteria):
-    """Ends a text at a length, and remembers what it was asked: the text, and how many scores there were."""
+    """Ends a text at a length, and records the texts and the number of scores of its calls."""
 
     def __init__(self, length: int = 10**6) -> None:
         self.length = length
@@ -234,7 +238,9 @@ class Listening(StoppingCriteria):
 @pytest.mark.parametrize("options", [{}, DETAILED], ids=["ids", "scores"])
 @pytest.mark.parametrize("end", [None, 9])
 @pytest.mark.parametrize("mode", MODES)
-def test_own_criteria_hear_of_every_token_also_of_the_last(mode: str, end: int | None, options: dict[str, Any]) -> None:
+def test_custom_criteria_are_called_for_every_token_including_the_last(
+    mode: str, end: int | None, options: dict[str, Any]
+) -> None:
     options = options | ({} if end is None else {"eos_token_id": text_of(mode)[end], "pad_token_id": 0})
     theirs, mine = Listening(LENGTH + 14), Listening(LENGTH + 14)
     expected = plain(mode, stopping_criteria=[theirs], **options)
@@ -245,7 +251,7 @@ def test_own_criteria_hear_of_every_token_also_of_the_last(mode: str, end: int |
     assert mine.asked == theirs.asked
 
 
-def test_time_that_is_up_ends_the_text_after_one_token() -> None:
+def test_max_time_ends_generation_after_one_token() -> None:
     steps: list[Step] = []
     output: Any = generate(model(), PROMPT, max_new_tokens=24, max_time=1e-9, eos_token_id=None, on_step=steps.append)
     assert output[0].tolist() == PROMPT[0].tolist() + text_of()[:1]
@@ -255,7 +261,7 @@ def test_time_that_is_up_ends_the_text_after_one_token() -> None:
 
 
 def stop_string(mode: str) -> str:
-    """Two printable characters that plain decoding says one after the other, not at the beginning."""
+    """Return two printable characters that plain decoding emits one after the other, not at the start."""
     tokens = text_of(mode, 40)
     place = next(i for i in range(3, 39) if all(32 < token < 127 for token in tokens[i : i + 2]))
     return str(byte_tokenizer().decode(tokens[place : place + 2]))
@@ -285,7 +291,7 @@ def test_stop_strings_end_the_text_wherever_they_are_set(
         model(),
         PROMPT,
         num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+        drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
         tokenizer=tokenizer,
         **options,
     )
@@ -293,7 +299,7 @@ def test_stop_strings_end_the_text_wherever_they_are_set(
 
 
 def streamed(streamer: Any, run: Callable[..., Any]) -> list[str]:
-    """The pieces of text that come out of an iterator while another thread generates."""
+    """Return the pieces of an iterator that another thread fills."""
     thread = Thread(target=run, kwargs={"streamer": streamer})
     thread.start()
     pieces = list(streamer)
@@ -307,7 +313,7 @@ def both_ways() -> list[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("skip_prompt", [False, True])
-def test_printed_and_iterated_text_comes_in_the_same_pieces(
+def test_text_streamers_get_the_same_pieces_as_without_drafts(
     skip_prompt: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, mine = both_ways()
@@ -320,7 +326,7 @@ def test_printed_and_iterated_text_comes_in_the_same_pieces(
     assert "".join(pieces) == printed.removesuffix("\n")
 
 
-def test_text_for_an_event_loop_comes_in_the_same_pieces() -> None:
+def test_async_streamers_get_the_same_pieces_as_without_drafts() -> None:
     async def listen(run: Callable[..., Any]) -> list[str]:
         streamer = AsyncTextIteratorStreamer(byte_tokenizer(), timeout=60)
         thread = Thread(target=run, kwargs={"streamer": streamer})

@@ -1,4 +1,4 @@
-"""Answers that follow a JSON schema: they always parse, however short the room, drafted and plain alike."""
+"""Answers that follow a JSON schema: they always parse, within any limit, with and without drafts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 ROOM = {"flat": 41, "nested": 84, "list": 14}
-"""Bytes, and so tokens: enough for the shortest answer, and little more."""
+"""Limit in bytes, which are tokens: little more than the shortest answer."""
 
 
 @cache
@@ -60,7 +60,7 @@ def model(seed: int = 0) -> LanguageModel:
 
 
 def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
-    """Whether a value is what these schemas ask for."""
+    """Return whether a value follows one of these schemas."""
     if "$ref" in schema:
         return follows(value, whole["$defs"]["Bee"], whole)
     if "anyOf" in schema:
@@ -80,7 +80,7 @@ def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_answer_follows_the_schema(name: str) -> None:
-    """A random model never ends by itself: every answer is ended by the room that it has. The embedded model is held to
+    """A random model never emits an end token: every answer is ended by its limit. The bundled model is held to
     it a hundred times by `python -m tests.structured`.
     """
     for number in range(20):
@@ -107,7 +107,7 @@ def test_the_text_is_the_same_drafted_and_plain_and_batched(name: str, mode: str
     assert [each.text for each in model().generate_batch(["Which bees?"] * 2, **asked)] == [plain.text] * 2
 
 
-def test_the_shortest_answer_fits_exactly_and_less_room_is_refused() -> None:
+def test_the_shortest_answer_fits_exactly_and_a_lower_limit_is_refused() -> None:
     least = '{"name": "", "age": 0, "is_queen": true}'
     text = model().generate("Bee: ", json_schema=FLAT, max_new_tokens=len(least)).text
     assert follows(json.loads(text), FLAT, FLAT)
@@ -118,8 +118,8 @@ def test_the_shortest_answer_fits_exactly_and_less_room_is_refused() -> None:
         model().generate("Bee: ", json_schema=FLAT, max_new_tokens=len(least) - 1)
 
 
-def test_a_room_that_one_more_item_would_overflow_gets_no_more_items() -> None:
-    """An item of a list costs more than all that ends it: it is begun only where it can be finished."""
+def test_no_item_is_started_that_would_not_fit() -> None:
+    """An item of a list is longer than what completes the list, so it is started only if it fits."""
     large = {"type": "object", "properties": {f"property {n}": {"type": "string"} for n in range(12)}}
     large["required"] = list(large["properties"])
     listed = {"type": "array", "items": large}
@@ -128,7 +128,7 @@ def test_a_room_that_one_more_item_would_overflow_gets_no_more_items() -> None:
         assert all(list(each) == large["required"] for each in json.loads(text))
 
 
-def test_an_answer_that_was_begun_in_the_prompt_goes_on_from_there() -> None:
+def test_an_answer_that_the_prompt_has_started_is_continued() -> None:
     begun = '{"name": "Maya", "age": '
     prompt = Conversation([{"role": "user", "content": "Which bee?"}], assistant_prefix=f"Well: {begun}")
     text = model().generate(prompt, json_schema=JsonSchema(FLAT, begun), max_new_tokens=60).text
@@ -145,14 +145,14 @@ def test_an_answer_that_was_begun_in_the_prompt_goes_on_from_there() -> None:
         ({"$ref": "#/$defs/Bee"}, "does not exist"),
     ],
 )
-def test_a_schema_that_no_grammar_can_say_is_refused(schema: dict[str, Any], reason: str) -> None:
+def test_an_unsupported_schema_is_refused(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"No answer can follow this JSON schema: .*{reason}"):
         model().generate("Bee: ", json_schema=schema)
     with pytest.raises(ValueError, match="json_schema is 'object'; it must be a mapping, or None"):
         model().generate("Bee: ", json_schema="object")  # type: ignore[arg-type]
 
 
-def test_only_what_a_schema_names_is_in_an_object_unless_it_says_so() -> None:
+def test_objects_have_only_named_properties_unless_the_schema_allows_more() -> None:
     opened = {**FLAT, "additionalProperties": {"type": "integer"}}
     texts = [
         model(seed).generate("Bee: ", json_schema=opened, max_new_tokens=200, temperature=2.0, seed=seed).text
@@ -161,8 +161,8 @@ def test_only_what_a_schema_names_is_in_an_object_unless_it_says_so() -> None:
     assert any(len(json.loads(text)) > 3 for text in texts)
 
 
-def test_the_embedded_model_follows_a_schema_and_says_what_it_was_told() -> None:
-    """Its tokens are words, of which several may make the same JSON."""
+def test_the_bundled_model_follows_a_schema_and_repeats_the_given_facts() -> None:
+    """Its tokens are words, and different ones can make the same JSON."""
     try:
         folder = resolve_model("smollm2")
     except ImportError as error:

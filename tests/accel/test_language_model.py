@@ -1,4 +1,4 @@
-"""Text in, text out: exact stops, whole characters, one beginning of sequence, threads, and clear refusals."""
+"""Text in, text out: exact stop strings, whole characters, one BOS token, threads, and clear errors."""
 
 import gc
 import weakref
@@ -27,7 +27,7 @@ def tiny(family: str = "llama", **overrides: Any) -> LanguageModel:
 
 
 def parrot(text: str, *, ends: bool = False) -> LanguageModel:
-    """A model that says this text, of distinct bytes, again and again from its first byte on, or once."""
+    """Return a model that generates this text of distinct bytes repeatedly, or once."""
     model: Any = tiny_model(hidden_size=264, head_dim=16)
     with torch.no_grad():
         for layer in model.model.layers:
@@ -42,7 +42,7 @@ def parrot(text: str, *, ends: bool = False) -> LanguageModel:
 
 @contextmanager
 def forwards(language_model: LanguageModel) -> Iterator[list[dict[str, Any]]]:
-    """The arguments of every forward that the model runs meanwhile; of the cache a weak reference."""
+    """Collect the arguments of every forward pass in this context, with a weak reference to the cache."""
     seen: list[dict[str, Any]] = []
 
     def note(module: Any, positional: Any, arguments: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ def forwards(language_model: LanguageModel) -> Iterator[list[dict[str, Any]]]:
 
 @contextmanager
 def overlaps(language_model: LanguageModel) -> Iterator[list[int]]:
-    """How many forwards were under way whenever one began beside another."""
+    """Collect the number of concurrent forward passes whenever one starts during another."""
     running, seen = 0, []
 
     def begin(*_: Any) -> None:
@@ -76,7 +76,7 @@ def overlaps(language_model: LanguageModel) -> Iterator[list[int]]:
 
 
 def plainly(language_model: LanguageModel, prompt: str = PROMPT, **options: Any) -> str:
-    """What transformers alone makes of the prompt."""
+    """Return what transformers generates for the prompt."""
     inputs = language_model.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     output: Tensor = language_model.model.generate(**inputs, **options)  # type: ignore[operator]
     tokens = output[0, inputs.input_ids.shape[1] :]
@@ -91,7 +91,7 @@ def test_greedy_text_is_what_transformers_generates(family: str) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 1.0, "seed": 7}, {"temperature": 0.7, "top_p": 0.9, "seed": 1}]
 )
-def test_the_pieces_of_a_stream_are_the_text(options: dict[str, Any]) -> None:
+def test_joined_pieces_of_a_stream_are_the_text(options: dict[str, Any]) -> None:
     whole = tiny().generate(PROMPT, references=[PROMPT], max_new_tokens=60, **options)
     stream = tiny().stream(PROMPT, references=[PROMPT], max_new_tokens=60, **options)
     pieces = list(stream)
@@ -136,12 +136,12 @@ def test_generation_ends_with_the_forward_that_completes_a_stop_string() -> None
     assert len(seen) == 4
 
 
-def test_what_may_become_a_stop_string_is_not_streamed() -> None:
+def test_a_possible_prefix_of_a_stop_string_is_held_back() -> None:
     pieces = list(parrot("ab\nUs er").stream("Say:", drafter="nothing", stop="\nUser", max_new_tokens=8))
     assert pieces == ["a", "b", "\nUs ", "e", "r"]
 
 
-def test_a_held_back_beginning_is_given_out_where_the_text_ends() -> None:
+def test_a_held_back_stop_string_prefix_is_emitted_at_the_end() -> None:
     completion = parrot("ab\nUser").generate("Say:", drafter="nothing", stop="\nUser:", max_new_tokens=7)
     assert (completion.text, completion.finish_reason) == ("ab\nUser", "length")
 
@@ -171,7 +171,7 @@ def test_without_settings_of_the_model_the_tokenizers_end_counts() -> None:
     assert said.generate("Say:").text == "abc"
 
 
-def test_the_models_own_sampling_habits_stay_out(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_models_own_sampling_settings_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:
     habitual = LanguageModel(tiny_model(), byte_tokenizer())
     habits = {"do_sample": True, "temperature": 0.6, "top_p": 0.5, "top_k": 3, "min_p": 0.2, "typical_p": 0.5}
     for name, value in {**habits, "repetition_penalty": 1.5, "num_beams": 3, "epsilon_cutoff": 0.1}.items():
@@ -218,7 +218,7 @@ def test_sampling_leaves_the_global_random_state_alone() -> None:
     assert unseeded[0] != unseeded[1]
 
 
-def test_eight_threads_say_what_one_says() -> None:
+def test_eight_threads_generate_what_one_generates() -> None:
     def ask(seed: int) -> Completion:
         options: dict[str, Any] = {"temperature": 1.0, "seed": seed} if seed % 2 else {}
         return tiny().generate(f"{PROMPT} {seed}", references=[PROMPT], max_new_tokens=25, **options)
@@ -231,7 +231,7 @@ def test_eight_threads_say_what_one_says() -> None:
     assert [c.text for c in together] == [c.text for c in alone]
 
 
-def test_two_streams_in_turn_say_what_each_says_alone() -> None:
+def test_two_streams_read_alternately_generate_what_each_generates_alone() -> None:
     options = [{"max_new_tokens": 25}, {"temperature": 1.0, "seed": 4, "max_new_tokens": 35}]
     alone = [tiny().generate(PROMPT, **each).text for each in options]  # type: ignore[arg-type]
     streams = [tiny().stream(PROMPT, **each) for each in options]  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_another_thread_may_close_a_stream() -> None:
     assert stream.completion.usage.completion_tokens < 20
 
 
-def test_nothing_runs_before_the_first_piece_is_asked_for() -> None:
+def test_nothing_runs_before_the_first_piece_is_read() -> None:
     tiny().generate(PROMPT, max_new_tokens=2)
     with forwards(tiny()) as seen:
         stream = tiny().stream(PROMPT)
@@ -304,7 +304,7 @@ def test_nothing_runs_before_the_first_piece_is_asked_for() -> None:
         assert torch.is_grad_enabled()
 
 
-def test_an_error_in_generation_reaches_whoever_reads_and_blocks_nobody() -> None:
+def test_an_error_is_raised_to_the_reader_and_blocks_no_other_request() -> None:
     broken = LanguageModel(tiny_model(), byte_tokenizer())
     broken.generate(PROMPT, max_new_tokens=2)
     stream = broken.stream(PROMPT, drafter="nothing", max_new_tokens=50)
@@ -326,7 +326,7 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, MESSAGES])
-def test_a_prompt_begins_with_one_beginning_of_sequence(prompt: Any) -> None:
+def test_a_prompt_starts_with_exactly_one_bos_token(prompt: Any) -> None:
     tiny().generate(PROMPT, max_new_tokens=2)
     with forwards(tiny()) as seen:
         completion = tiny().generate(prompt, max_new_tokens=1)

@@ -1,4 +1,4 @@
-"""Laws of the parts that hold no model, for any input: the verify, trimming, merging, masks and stops."""
+"""Properties of parts without a model, for any input: verification, trimming, merging, masks, stopping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ many = settings(max_examples=150, deadline=None, derandomize=True)
 
 @st.composite
 def drafts(draw: st.DrawFn) -> Draft:
-    """Any draft of three tokens: duplicate siblings, chances in no order, children likelier than their parents."""
+    """Draw a draft of three tokens, with duplicate siblings and chances in any order."""
     rows = draw(st.integers(0, 14))
     parents = [draw(st.integers(ROOT, row - 1)) for row in range(rows)]
     tokens = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
@@ -38,7 +38,7 @@ texts = st.lists(st.integers(0, 2), min_size=20, max_size=20)
 
 @many
 @given(drafts(), texts, st.integers(1, 20))
-def test_the_walk_emits_the_longest_drafted_beginning_of_the_text_and_one_token_more(
+def test_verification_emits_the_longest_drafted_prefix_of_the_text_and_one_more_token(
     draft: Draft, text: list[int], end: int
 ) -> None:
     said: list[int] = []
@@ -57,7 +57,7 @@ def test_the_walk_emits_the_longest_drafted_beginning_of_the_text_and_one_token_
 
 @many
 @given(drafts(), st.integers(0, 15), st.integers(0, 8))
-def test_what_is_trimmed_is_a_part_within_bounds_and_trimming_again_changes_nothing(
+def test_a_trimmed_draft_is_a_part_within_bounds_and_trimming_is_idempotent(
     draft: Draft, rows: int, depth: int
 ) -> None:
     kept = trim(draft, rows, depth)
@@ -78,7 +78,7 @@ def test_merging_is_associative_and_makes_siblings_distinct(one: Draft, two: Dra
 
 @many
 @given(drafts())
-def test_the_likeliest_chain_is_a_path_of_the_draft_down_to_a_leaf(draft: Draft) -> None:
+def test_the_most_likely_chain_is_a_path_to_a_leaf(draft: Draft) -> None:
     chosen = most_likely_chain(draft)
     assert chosen.parents == tuple(range(-1, len(chosen) - 1))
     assert chosen.tokens in paths(draft) | {()}
@@ -94,7 +94,7 @@ reaches = st.one_of(
 
 @many
 @given(drafts(), reaches, st.integers(1, 6), st.integers(0, 20), st.data())
-def test_masks_are_what_their_definition_says(
+def test_masks_match_their_definition(
     draft: Draft, reach: AttentionSpan, pending: int, length: int, data: st.DataObject
 ) -> None:
     offset, padding = data.draw(st.integers(0, length)), data.draw(st.integers(0, length))
@@ -106,7 +106,7 @@ def test_masks_are_what_their_definition_says(
 
 
 class Rule(StoppingCriteria):
-    """A criterion from a predicate on the ids."""
+    """Return a stopping criterion made from a predicate on the ids."""
 
     def __init__(self, rule: Callable[[list[int]], bool]) -> None:
         self.rule = rule
@@ -117,7 +117,7 @@ class Rule(StoppingCriteria):
 
 @many
 @given(texts, st.integers(2, 25), st.lists(st.integers(0, 2), max_size=2), st.integers(2, 9))
-def test_a_text_stops_at_the_first_token_that_any_rule_ends_and_says_which_kind(
+def test_generation_stops_at_the_first_token_that_any_rule_ends_with_its_reason(
     text: list[int], limit: int, ends: list[int], modulus: int
 ) -> None:
     criteria = StoppingCriteriaList([MaxLengthCriteria(limit), Rule(lambda ids: sum(ids) % modulus == modulus - 1)])

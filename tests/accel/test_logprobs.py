@@ -1,4 +1,4 @@
-"""Logprobs, penalties and biases: what each token came from, and scores changed as OpenAI's API defines it."""
+"""Log-probabilities, penalties and logit bias, as OpenAI's API defines them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def language_model() -> LanguageModel:
 
 
 def rows(language_model: LanguageModel, prompt: tuple[int, ...], emitted: tuple[int, ...]) -> Any:
-    """The logits that each emitted token was chosen from, by one plain forward."""
+    """Return the logits before each emitted token, from one plain forward pass."""
     with torch.no_grad():
         logits = language_model.model(torch.tensor([[*prompt, *emitted]])).logits
     return logits[0, len(prompt) - 1 : -1].float()
@@ -28,7 +28,9 @@ def rows(language_model: LanguageModel, prompt: tuple[int, ...], emitted: tuple[
 
 @pytest.mark.parametrize("how", [{}, SAMPLED, {"logit_bias": {120: 5.0}, "presence_penalty": 1.0}])
 @pytest.mark.parametrize("drafter", ["blend", "nothing"])
-def test_logprobs_are_a_plain_forwards(language_model: LanguageModel, how: dict[str, Any], drafter: str) -> None:
+def test_logprobs_equal_those_of_a_plain_forward_pass(
+    language_model: LanguageModel, how: dict[str, Any], drafter: str
+) -> None:
     stream = language_model.stream(PROMPT, references=[PROMPT], max_new_tokens=24, logprobs=2, drafter=drafter, **how)
     told = stream.to_end().completion
     plain = rows(language_model, language_model.tokenize(PROMPT).tokens, told.tokens).log_softmax(dim=-1)
@@ -60,7 +62,7 @@ def test_penalties_follow_their_definition(language_model: LanguageModel, drafte
         assert int(changed.argmax()) == told.tokens[place]
 
 
-def test_what_a_stream_is_made_of_is_told_while_it_goes_on(language_model: LanguageModel) -> None:
+def test_logprobs_are_available_while_streaming(language_model: LanguageModel) -> None:
     stream = language_model.stream(PROMPT, max_new_tokens=32)
     tokens, origins = list[int](), list[Origin]()
     for _ in stream:
@@ -82,6 +84,6 @@ def test_what_a_stream_is_made_of_is_told_while_it_goes_on(language_model: Langu
         ({"logit_bias": {999_999: 1}}, "logit_bias names token 999999"),
     ],
 )
-def test_what_is_out_of_range_is_refused(language_model: LanguageModel, how: dict[str, Any], name: str) -> None:
+def test_values_out_of_range_are_refused(language_model: LanguageModel, how: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         language_model.stream(PROMPT, **how)

@@ -12,11 +12,11 @@ from antiphon.accel.engines.torch.engine import TorchEngine
 from antiphon.accel.engines.torch.traits import declared_traits
 from tests.accel import batch_mutants, mutants, test_batch, test_compiled, test_contract, test_engine, test_families
 
-ALIKE = test_contract.test_text_and_logits_are_plain_decodings
-BATCH = test_batch.test_every_text_of_a_batch_is_its_own_plain_decoding_and_so_are_its_logits
+ALIKE = test_contract.test_tokens_and_logits_equal_plain_decoding
+BATCH = test_batch.test_tokens_and_logits_of_a_batch_equal_plain_decoding_of_each_sequence
 CACHED = test_engine.test_after_every_step_the_cache_is_that_of_a_fresh_prefill
-COMPILED = test_compiled.test_text_and_logits_are_plain_decodings
-PADDED = test_engine.test_left_padding_is_seen_by_nobody
+COMPILED = test_compiled.test_tokens_and_logits_equal_plain_decoding
+PADDED = test_engine.test_left_padding_is_masked
 
 
 @dataclass(frozen=True)

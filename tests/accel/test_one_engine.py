@@ -1,4 +1,4 @@
-"""One engine for each model: one lock for its forwards, and nothing of a model is changed for anybody else."""
+"""One engine per model: one lock for its forward passes, and no change of the model that others can see."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +12,9 @@ import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from antiphon.accel import Decoder, LanguageModel, prepack
+from antiphon.accel import Decoder, LanguageModel
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.prepacked import Product
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.testing.tiny import FAMILIES, byte_tokenizer, tiny_model
 
@@ -35,7 +34,7 @@ def plain(model: Any, prompt: torch.Tensor) -> list[int]:
 
 @contextmanager
 def meeting(model: Any) -> Iterator[None]:
-    """In here the first two threads to run a forward try to be inside of one at once; the one that came first leaves
+    """In this context the first two threads that run a forward pass overlap if they can; the first one leaves
     first.
     """
     inside, left = Event(), Event()
@@ -71,10 +70,10 @@ def meeting(model: Any) -> Iterator[None]:
             hook.remove()
 
 
-def test_two_doors_to_one_model_leave_its_attention_as_it_was() -> None:
+def test_both_interfaces_to_one_model_leave_its_attention_unchanged() -> None:
     model = tiny_model(seed=21)
     before, expected = implementation_of(model), plain(model, ids(PROMPTS[0]))
-    list(stream(model, ids(PROMPTS[0]), **SETTINGS))  # what is found out of a model is found out
+    list(stream(model, ids(PROMPTS[0]), **SETTINGS))  # self-tests run once per model
     texts: list[list[int]] = []
 
     def decode() -> None:
@@ -93,7 +92,7 @@ def test_two_doors_to_one_model_leave_its_attention_as_it_was() -> None:
     assert texts == [expected[ids(PROMPTS[0]).shape[1] :]] * 8
 
 
-def test_a_deterministic_language_model_leaves_the_callers_model_as_it_is() -> None:
+def test_a_deterministic_language_model_leaves_the_callers_model_unchanged() -> None:
     model = tiny_model(seed=22)
     before = implementation_of(model)
     steady = LanguageModel(model, byte_tokenizer(), deterministic=True)
@@ -103,9 +102,9 @@ def test_a_deterministic_language_model_leaves_the_callers_model_as_it_is() -> N
     assert list(text) == plain(model, ids(PROMPTS[0]))[ids(PROMPTS[0]).shape[1] :][: len(text)]
 
 
-def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of_ours() -> None:
+def test_a_callers_forward_pass_keeps_its_attention_during_one_of_ours() -> None:
     model: Any = tiny_model(seed=23)
-    model.to(torch.bfloat16)  # where packed attention takes plain steps, too
+    model.to(torch.bfloat16)  # packed attention also runs plain steps in this precision
     prompt = ids(PROMPTS[1])
     with torch.no_grad():
         expected = model(prompt).logits
@@ -118,7 +117,7 @@ def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of
 
     def meanwhile(*given: Any) -> None:
         if not found and given and not isinstance(given[0], Thread):
-            found.append(expected)  # so that the other thread's forward does not come here again
+            found.append(expected)  # once only, not in the other thread
             thread = Thread(target=own)
             thread.start()
             thread.join()
@@ -132,46 +131,13 @@ def test_a_forward_of_the_callers_own_is_attended_as_ever_in_the_midst_of_one_of
     assert torch.equal(found[1], expected)
 
 
-def test_a_borrowed_model_has_prepacked_weights_only_when_asked_and_its_own_forwards_never_do() -> None:
-    borrowed: Any = tiny_model(seed=24, hidden_size=256, intermediate_size=512)
-    language_model = LanguageModel(borrowed, byte_tokenizer())
-    language_model.generate(PROMPTS[0], max_new_tokens=4)
-    assert len(engine_of(borrowed).prepacked) == 0
-    assert not any(isinstance(vars(layer).get("forward"), Product) for layer in borrowed.modules())
-    copies = prepack(borrowed)
-    if copies.reason:
-        pytest.skip(f"no weights are prepacked here: {copies.reason}")
-    assert len(copies) > 0
-    language_model.generate(PROMPTS[0], max_new_tokens=4)
-    assert not any(isinstance(vars(layer).get("forward"), Product) for layer in borrowed.modules())
-
-
-def test_a_model_that_was_loaded_here_keeps_its_prepacked_weights_and_a_plain_forward_is_still_torchs(
-    tmp_path: Any,
-) -> None:
-    made: Any = tiny_model(seed=24, hidden_size=256, intermediate_size=512)
-    made.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    owned = LanguageModel.from_pretrained(tmp_path, dtype="float32")
-    copies = engine_of(owned.model).prepacked
-    if copies.reason:
-        pytest.skip(f"no weights are prepacked here: {copies.reason}")
-    owned.generate(PROMPTS[0], max_new_tokens=4)
-    assert all(isinstance(vars(layer)["forward"], Product) for layer in copies)
-    with torch.no_grad():
-        assert torch.equal(owned.model(ids(PROMPTS[0])).logits, made(ids(PROMPTS[0])).logits)
-    loaded: Any = owned.model
-    loaded.to(torch.bfloat16)
-    assert engine_of(owned.model).prepacked is not copies, "weights that have moved are copied anew"
-
-
 def test_two_language_models_of_one_model_share_its_engine() -> None:
     model = tiny_model(seed=25)
     first, second = (LanguageModel(model, byte_tokenizer()) for _ in range(2))
     assert first.engine is second.engine is engine_of(model)
 
 
-def test_the_engine_lets_its_model_go() -> None:
+def test_the_engine_does_not_keep_its_model_alive() -> None:
     import gc
     from weakref import ref
 
@@ -185,7 +151,7 @@ def test_the_engine_lets_its_model_go() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_eight_threads_stream_at_once_and_every_text_is_that_of_a_single_run(family: str) -> None:
+def test_eight_concurrent_streams_equal_single_runs(family: str) -> None:
     language_model = LanguageModel(tiny_model(family, seed=27), byte_tokenizer())
     alone = [language_model.generate(prompt, max_new_tokens=24) for prompt in PROMPTS]
     language_model.recycling_table.clear()  # type: ignore[union-attr]
@@ -212,7 +178,7 @@ class Refusing(LogitsProcessor):
         return scores
 
 
-def test_requests_that_join_leave_and_fail_at_random_leave_the_others_their_text() -> None:
+def test_requests_that_join_leave_and_fail_at_random_do_not_change_others() -> None:
     model: Any = tiny_model(seed=28)
     expected = [plain(model, ids(prompt))[ids(prompt).shape[1] :] for prompt in PROMPTS]
 
@@ -243,7 +209,7 @@ def test_requests_that_join_leave_and_fail_at_random_leave_the_others_their_text
     assert engine_of(model).lock.run(lambda: True)
 
 
-def test_the_decoder_of_transformers_and_a_language_model_take_turns_on_one_model() -> None:
+def test_custom_generate_and_a_language_model_share_one_model() -> None:
     model: Any = tiny_model(seed=29)
     language_model = LanguageModel(model, byte_tokenizer())
     prompt = ids(PROMPTS[2])

@@ -1,4 +1,4 @@
-"""How each token of a completion came to be: its characters, its forward, and whether a draft had guessed it."""
+"""Origins of tokens: their characters, their steps, and whether they were drafted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def completed(steps: Sequence[Step], *, stop: Sequence[str] = (), read: int | No
     return stream.completion
 
 
-def test_every_token_has_its_characters_its_forward_and_its_guess() -> None:
+def test_every_token_has_its_characters_its_step_and_whether_it_was_drafted() -> None:
     assert completed([step("a", 0), step("bc", 1), step("", 0, ends=True)]).origins == (
         Origin(0, 1, 0, False),
         Origin(1, 2, 1, True),
@@ -37,7 +37,7 @@ def test_a_character_of_several_tokens_belongs_to_its_last_one() -> None:
     assert [(origin.start, origin.end) for origin in origins] == [(0, 1), (1, 1), (1, 2), (2, 2)]
 
 
-def test_what_a_stop_string_cuts_off_has_no_characters() -> None:
+def test_tokens_cut_off_by_a_stop_string_have_no_characters() -> None:
     completion = completed([step("ab", 1), step("cdef", 3)], stop=["bcd"])
     assert completion.text == "a"
     assert [(each.start, each.end, each.is_drafted) for each in completion.origins] == [
@@ -48,13 +48,13 @@ def test_what_a_stop_string_cuts_off_has_no_characters() -> None:
     ]
 
 
-def test_a_character_that_never_ended_belongs_to_the_last_token() -> None:
+def test_an_incomplete_character_belongs_to_the_last_token() -> None:
     half = Step((0x61, 0xC3), drafted=0, accepted=1, seconds=0.0, finish="length")
     completion = completed([half])
     assert completion.text == "a\N{REPLACEMENT CHARACTER}"
     assert [(each.start, each.end) for each in completion.origins] == [(0, 1), (1, 2)]
 
 
-def test_a_stream_that_was_closed_early_tells_what_was_given_out() -> None:
+def test_a_stream_closed_early_has_the_origins_of_its_pieces() -> None:
     assert completed([step("ab", 1), step("cd", 1)], read=1).origins == (Origin(0, 1, 0, True), Origin(1, 2, 0, False))
     assert completed([step("ab", 1)], read=0).origins == ()

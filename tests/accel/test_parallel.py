@@ -1,4 +1,4 @@
-"""Lookahead over several devices: as many processes as one likes see the same windows, pools and text."""
+"""Lookahead parallelism: all processes of a group see the same windows, pools and text."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def plain(model: Any, **options: Any) -> list[int]:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of three processes has seen in groups of one to three."""
+    """Return the records of three processes in groups of one to three."""
     folder = tmp_path_factory.mktemp("processes")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(max(SIZES))]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -63,14 +63,14 @@ def test_one_process_takes_the_steps_of_the_drafter(setting: tuple[int, int, int
     assert [step.tokens for step in together] == [step.tokens for step in steps[: len(together)]]
 
 
-def test_the_parts_are_all_things_once_in_order_and_the_last_may_have_none() -> None:
+def test_parts_cover_everything_once_in_order_and_the_last_may_be_empty() -> None:
     assert [list(part(5, rank, 4)) for rank in range(4)] == [[0, 1], [2, 3], [4], []]
     for count in range(12):
         for size in range(1, 6):
             assert [thing for rank in range(size) for thing in part(count, rank, size)] == list(range(count))
 
 
-def test_an_end_inside_a_run_ends_the_text_there() -> None:
+def test_an_end_token_inside_an_accepted_run_ends_the_text() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
     for end in {text[9], text[20]}:
@@ -79,7 +79,7 @@ def test_an_end_inside_a_run_ends_the_text_there() -> None:
         assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["stop"]
 
 
-def test_a_text_may_go_on_to_the_models_last_position() -> None:
+def test_generation_may_reach_the_models_last_position() -> None:
     model = tiny_model("gpt2", n_positions=32, max_position_embeddings=32)
     steps = list(decode_parallel(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
     assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
@@ -94,7 +94,7 @@ def test_a_text_may_go_on_to_the_models_last_position() -> None:
     ("model", "prompt", "message"),
     [("mamba2", PROMPT, "verifies trees, which Mamba2ForCausalLM cannot"), ("llama", [5], "1 tokens; at least 2")],
 )
-def test_what_cannot_be_decoded_together_is_refused(model: str, prompt: list[int], message: str) -> None:
+def test_unsupported_models_and_prompts_are_refused(model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         next(decode_parallel(tiny_model(model), prompt, Lookahead(), max_new_tokens=3))
 

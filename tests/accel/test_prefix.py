@@ -1,4 +1,4 @@
-"""What a model has read is not read again: the same tokens and the same logits, from fewer tokens of the prompt."""
+"""Prefix caches: the same tokens and logits from fewer prefilled tokens."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -19,7 +19,7 @@ from antiphon.accel.testing.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits
 
 CROPS = ("llama", "qwen3", "phi3", "gpt2")
-"""Families whose layers can forget the end of what they have read."""
+"""Families whose caches can be cropped."""
 
 FIRST = list(range(30, 54))
 SECOND = list(range(70, 80))
@@ -41,12 +41,14 @@ def plain(family: str, prompt: tuple[int, ...]) -> list[int]:
 def decoded(
     family: str, prompt: Sequence[int], prefix: PrefixCache, drafter: Drafter | None = None
 ) -> tuple[list[int], Summary]:
-    """The text after a prompt, held against both oracles, and what it cost."""
+    """Return the text after a prompt, checked against both oracles, and its summary."""
     model = model_of(family)
     request = prepare(
         model, prompt, past_key_values=prefix.take(model, prompt), max_new_tokens=14, eos_token_id=None, do_sample=False
     )
-    recorder = RecordingDrafter(drafter or RandomTreeDrafter(plain(family, tuple(prompt)), seed=1, vocab_size=VOCAB_SIZE))
+    recorder = RecordingDrafter(
+        drafter or RandomTreeDrafter(plain(family, tuple(prompt)), seed=1, vocab_size=VOCAB_SIZE)
+    )
     options = DecodingOptions(drafter=lambda: recorder, num_draft_tokens=32)
     generation = engine_of(model).lock.run(lambda: Generation(request, options=options))
     summary = summarize(prefix.keep_after(generation, generation.steps()))
@@ -57,28 +59,28 @@ def decoded(
 
 
 @pytest.mark.parametrize("family", [*CROPS, "mistral", "gemma3", "lfm2"])
-def test_a_text_that_goes_on_is_read_from_where_it_goes_on(family: str) -> None:
+def test_a_continued_text_is_read_from_its_continuation(family: str) -> None:
     prefix = PrefixCache()
     text, cost = decoded(family, FIRST, prefix)
     assert cost.prefill_tokens == len(FIRST)
     longer, cost = decoded(family, [*text, *SECOND], prefix)
-    assert cost.prefill_tokens == 1 + len(SECOND)  # the last token of a text has been said, but not read
+    assert cost.prefill_tokens == 1 + len(SECOND)  # the last token was emitted but not read
     assert prefix.size == len(longer) - 1
     assert decoded(family, [*longer, *SECOND], prefix)[1].prefill_tokens == 1 + len(SECOND)
 
 
 @pytest.mark.parametrize("family", CROPS)
-def test_a_text_that_differs_is_read_from_where_it_differs(family: str) -> None:
+def test_a_different_text_is_read_from_the_first_difference(family: str) -> None:
     prefix = PrefixCache()
     text, _ = decoded(family, FIRST, prefix)
     turned = [*text[: len(FIRST) + 4], text[len(FIRST) + 4] ^ 1, *SECOND]
     assert decoded(family, turned, prefix)[1].prefill_tokens == 1 + len(SECOND)
-    assert decoded(family, FIRST, prefix)[1].prefill_tokens == 1  # there has to be one, for what follows it
+    assert decoded(family, FIRST, prefix)[1].prefill_tokens == 1  # one token has to be read for the next logits
     assert decoded(family, SECOND, prefix)[1].prefill_tokens == len(SECOND)
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma3", "lfm2"])
-def test_layers_that_have_forgotten_are_not_turned_back(family: str) -> None:
+def test_layers_that_cannot_be_cropped_are_not_reused(family: str) -> None:
     prefix = PrefixCache()
     text, _ = decoded(family, FIRST, prefix)
     turned = [*text[: len(FIRST) + 4], text[len(FIRST) + 4] ^ 1, *SECOND]
@@ -86,7 +88,7 @@ def test_layers_that_have_forgotten_are_not_turned_back(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["mamba", "jamba", "recurrent_gemma", "llama-dynamic", "phi3-longrope"])
-def test_what_the_next_text_would_read_otherwise_is_not_kept(family: str) -> None:
+def test_caches_that_depend_on_the_length_are_not_kept(family: str) -> None:
     prefix = PrefixCache()
     decoded(family, FIRST, prefix)
     assert prefix.size == 0
@@ -99,7 +101,7 @@ def test_another_model_finds_nothing() -> None:
     assert decoded("qwen3", FIRST, prefix)[1].prefill_tokens == len(FIRST)
 
 
-def test_one_request_at_a_time_has_it() -> None:
+def test_one_request_at_a_time_takes_the_prefix_cache() -> None:
     prefix = PrefixCache()
     decoded("llama", FIRST, prefix)
     assert prefix.take(model_of("llama"), FIRST) is not None
@@ -116,7 +118,7 @@ def test_after_an_error_nothing_is_kept() -> None:
         if len(calls) > 1:
             raise MemoryError("no memory left")
 
-    hook = model.model.layers[1].register_forward_pre_hook(fail)  # layer 0 has its new keys by then
+    hook = model.model.layers[1].register_forward_pre_hook(fail)  # when layer 0 has its new keys already
     try:
         with pytest.raises(MemoryError):
             decoded("llama", [*text, *SECOND], prefix, Blend())
@@ -126,7 +128,7 @@ def test_after_an_error_nothing_is_kept() -> None:
     decoded("llama", [*text, *SECOND], prefix)
 
 
-def test_a_stream_that_is_closed_leaves_what_it_has_read() -> None:
+def test_a_closed_stream_leaves_its_cache() -> None:
     tiny, prefix = LanguageModel(model_of("llama"), byte_tokenizer(), num_draft_tokens=8), PrefixCache()
     with tiny.stream("Hello there", prefix=prefix) as stream:
         next(stream)

@@ -1,4 +1,4 @@
-"""What the engine does not do, it refuses by name before anything is decoded."""
+"""Unsupported options are refused by name before anything is decoded."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_this_decoder_does_not_offer_is_refused_by_name(name: str) -> None:
+def test_unsupported_options_are_refused_by_name(name: str) -> None:
     model = tiny_model(attn_implementation="eager")
     with pytest.raises(ValueError, match=name):
         generate(model, PROMPT, max_new_tokens=4, **REFUSED[name])
@@ -55,12 +55,12 @@ UNHEARD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", UNHEARD)
-def test_what_generate_would_swallow_is_refused_by_name(name: str) -> None:
+def test_options_that_generate_does_not_pass_on_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"does not offer {name}"):
         generate(tiny_model(), PROMPT, max_new_tokens=4, **UNHEARD[name])
 
 
-def test_a_stream_of_steps_feeds_no_streamer() -> None:
+def test_a_stream_of_steps_refuses_a_streamer() -> None:
     with pytest.raises(ValueError, match="streamer; pass it to generate of this module, or iterate over the steps"):
         stream(tiny_model(), PROMPT, max_new_tokens=4, streamer=TextStreamer(byte_tokenizer()))
 
@@ -72,7 +72,7 @@ def test_options_of_a_generation_config_are_refused_as_well() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 5])
-def test_positions_that_say_what_the_mask_says_are_taken(padding: int) -> None:
+def test_default_positions_are_accepted(padding: int) -> None:
     model = tiny_model(seed=11)
     mask = torch.ones_like(PROMPT)
     mask[:, :padding] = 0
@@ -100,13 +100,13 @@ def test_embeddings_instead_of_tokens_are_refused_by_name() -> None:
         ([[1, 2, 999]], ValueError, "Reference 0 has token id 999"),
     ],
 )
-def test_a_reference_that_is_no_text_is_named(references: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_reference_is_named(references: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         generate(tiny_model(seed=11), PROMPT, references=references, max_new_tokens=2)
 
 
 @pytest.mark.parametrize("rows", [-1, 2.5, "many"])
-def test_rows_out_of_range_are_refused(rows: Any) -> None:
+def test_num_draft_tokens_out_of_range_is_refused(rows: Any) -> None:
     with pytest.raises(ValueError, match="num_draft_tokens is"):
         Decoder(num_draft_tokens=rows)
 

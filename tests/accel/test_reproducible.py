@@ -1,4 +1,4 @@
-"""A reproducible request says the same in half precision again: it depends on nothing but itself."""
+"""Reproducible requests: repeated in half precision they give the same text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tiny(seed: int = 0) -> Any:
 
 
 def shapes(steps: list[Step]) -> list[tuple[Any, ...]]:
-    """What of each forward is not its time."""
+    """Return the fields of each step that are not times."""
     return [(step.tokens, step.drafted, step.accepted, step.padded, step.prefilled, step.finish) for step in steps]
 
 
@@ -40,14 +40,14 @@ def decode(question: str, **options: Any) -> list[tuple[Any, ...]]:
     return shapes(list(stream(tiny(), prompt, tokenizer=byte_tokenizer(), references=PASSAGES, **asked)))
 
 
-def test_every_forward_of_a_repeated_request_is_the_same_whatever_ran_before_it() -> None:
+def test_every_forward_pass_of_a_repeated_request_is_the_same_whatever_ran_before() -> None:
     first = [decode(question, reproducible=True) for question in QUESTIONS]
     decode(PASSAGES[1], max_new_tokens=100)  # what teaches the clock and the chances of others
     assert [decode(question, reproducible=True) for question in QUESTIONS] == first
     assert any(drafted for steps in first for _, drafted, *_ in steps)
 
 
-def test_requests_at_once_share_no_forward_and_say_what_each_says_alone() -> None:
+def test_concurrent_requests_share_no_forward_pass_and_generate_what_each_generates_alone() -> None:
     model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
 
     def ask(question: str) -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ def test_requests_at_once_share_no_forward_and_say_what_each_says_alone() -> Non
     assert [(each.tokens, each.origins, each.steps.drafted) for each in batch] == alone
 
 
-def test_what_other_requests_taught_is_not_drafted_from_and_not_kept() -> None:
+def test_nothing_is_learned_from_or_for_other_requests() -> None:
     model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)
     asked: Any = {"max_new_tokens": TOKENS, "num_draft_tokens": 16}
     for drafter in ("blend", "recycling"):
@@ -74,7 +74,7 @@ def test_what_other_requests_taught_is_not_drafted_from_and_not_kept() -> None:
     assert remembering.generate(QUESTIONS[0], **asked).origins != first
 
 
-def test_a_table_that_remembers_is_refused_where_nothing_may_be_remembered() -> None:
+def test_a_shared_recycling_table_is_refused() -> None:
     with pytest.raises(ValueError, match="recycling is a table that remembers other requests"):
         LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True, recycling=RecyclingTable("tiny"))
     model = LanguageModel(tiny(), byte_tokenizer(), name="tiny", reproducible=True)

@@ -1,4 +1,4 @@
-"""A text that begins as it was told, and texts that are weighed as one draft: on both engines as plain forwards say."""
+"""Response prefixes, and scores of continuations in one draft: on both engines equal to plain forward passes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tiny(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 def _plain(tiny: LanguageModel, text: str, count: int) -> list[int]:
-    """The greedy tokens after prompt and text, each from a plain forward of torch."""
+    """Return the greedy tokens after prompt and text, each from a plain forward pass of torch."""
     read = list(tiny.tokenize(PROMPT + text).tokens)
     said: list[int] = []
     for _ in range(count):
@@ -40,7 +40,7 @@ def _plain(tiny: LanguageModel, text: str, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("references", [(), ("Wax melts at noon.",), ("Wax is soft.",)])
-def test_a_text_begins_as_it_was_told_and_goes_on_as_the_model_does(
+def test_a_text_starts_with_the_response_prefix_and_continues_freely(
     tiny: LanguageModel, references: tuple[str, ...]
 ) -> None:
     begun = tiny.tokenizer.encode(BEGINS, add_special_tokens=False)
@@ -50,42 +50,42 @@ def test_a_text_begins_as_it_was_told_and_goes_on_as_the_model_does(
     assert plain.tokens == said.tokens
 
 
-def test_a_sampled_text_begins_so_too_and_is_the_same_with_drafts(tiny: LanguageModel) -> None:
+def test_a_sampled_text_starts_with_the_prefix_and_is_the_same_with_drafts(tiny: LanguageModel) -> None:
     options = {"response_prefix": BEGINS, "max_new_tokens": 24, "temperature": 1.0, "seed": 5}
     said = tiny.generate(PROMPT, references=["Wax melts."], **options)  # type: ignore[arg-type]
     assert said.text.startswith(BEGINS)
     assert said.text == tiny.generate(PROMPT, drafter="nothing", **options).text  # type: ignore[arg-type]
 
 
-def test_a_beginning_that_is_too_long_is_cut(tiny: LanguageModel) -> None:
+def test_a_prefix_longer_than_max_new_tokens_is_cut(tiny: LanguageModel) -> None:
     assert tiny.generate(PROMPT, response_prefix=BEGINS, max_new_tokens=3).text == BEGINS[:3]
 
 
-def test_what_would_be_a_special_token_is_text(tiny: LanguageModel) -> None:
+def test_special_tokens_in_the_prefix_are_text(tiny: LanguageModel) -> None:
     end = str(tiny.tokenizer.eos_token)
     said = tiny.generate(PROMPT, response_prefix=f"A{end}B", max_new_tokens=len(end) + 4)
     assert tiny.tokenizer.eos_token_id not in said.tokens[: len(end) + 2]
 
 
-def test_a_certificate_proves_what_comes_after_the_beginning(tiny: LanguageModel) -> None:
+def test_a_certificate_covers_the_text_after_the_prefix(tiny: LanguageModel) -> None:
     said = tiny.generate(PROMPT, response_prefix=BEGINS, max_new_tokens=24)
     assert tiny.certify(PROMPT, said).holds
     assert tiny.certify(PROMPT, said.tokens, response_prefix=BEGINS).holds
     assert not tiny.certify(PROMPT, said.tokens).holds
 
 
-def test_a_beginning_is_drafted(tiny: LanguageModel) -> None:
+def test_the_prefix_is_drafted(tiny: LanguageModel) -> None:
     said = tiny.generate(PROMPT, response_prefix="Zwölf Boxkämpfer jagen Viktor quer", max_new_tokens=36)
     assert said.steps.steps < said.steps.tokens / 2
 
 
-def test_several_texts_begin_alike(tiny: LanguageModel) -> None:
+def test_all_texts_of_a_batch_start_with_the_prefix(tiny: LanguageModel) -> None:
     alone = [tiny.generate(prompt, response_prefix=BEGINS, max_new_tokens=16).text for prompt in (PROMPT, "Eggs. ")]
     both = tiny.generate_batch([PROMPT, "Eggs. "], response_prefix=BEGINS, max_new_tokens=16)
     assert [each.text for each in both] == alone
 
 
-def test_texts_are_as_likely_as_plain_forwards_say(tiny: LanguageModel) -> None:
+def test_continuation_scores_equal_plain_forward_passes(tiny: LanguageModel) -> None:
     encoded = [tiny.tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
     scorer = ContinuationScorer(encoded)
     assert scorer.num_rows < sum(map(len, encoded))
@@ -104,7 +104,7 @@ def test_texts_are_as_likely_as_plain_forwards_say(tiny: LanguageModel) -> None:
         )
 
 
-def test_what_was_not_verified_whole_is_not_weighed() -> None:
+def test_continuations_that_were_not_fully_verified_are_not_scored() -> None:
     scorer = ContinuationScorer([(1, 2, 3), (1, 4)])
     scores = NumpyLogits(torch.zeros(1, 9).numpy())
     scorer.observe(EMPTY, Accepted((), (1,)), scores)
@@ -115,7 +115,7 @@ def test_what_was_not_verified_whole_is_not_weighed() -> None:
     assert not scorer.propose((1,), 9)
 
 
-def test_bad_beginnings_are_refused() -> None:
+def test_invalid_prefixes_are_refused() -> None:
     with pytest.raises(ValueError, match="response_prefix is 3"):
         Settings(response_prefix=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"response_prefix is 'So'.*json_schema"):

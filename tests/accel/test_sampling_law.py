@@ -1,4 +1,4 @@
-"""Sampling with drafts has the law of sampling without: exactly on a toy, by chi-square and by seed on a model."""
+"""Sampling with drafts keeps the distribution: exactly for a toy model, by chi-square and seed for a real one."""
 
 import random
 from collections import Counter
@@ -27,11 +27,11 @@ from tests.chi_square import p_value
 Text = tuple[int, ...]
 Law = dict[Text, Fraction]
 LENGTH = 4
-"""How many tokens of three kinds a toy text has: 81 texts."""
+"""Length of a toy text over three tokens: 81 texts."""
 
 
 def toy(context: Text) -> list[Fraction]:
-    """The toy model: another law of the next token after every text, in exact numbers; some rule a token out."""
+    """The toy model: a different exact distribution after every text; some exclude a token."""
     chance = random.Random(repr(context))
     weights = [chance.randint(0, 6) for _ in range(3)]
     weights[chance.randrange(3)] += 1
@@ -53,11 +53,11 @@ Scheme = Callable[[Draft, Choose, Callable[[int], bool]], Accepted]
 
 
 class ForkError(Exception):
-    """A draw that the tape does not answer yet: every token is tried in turn."""
+    """A draw that is not on the tape yet: every token is tried."""
 
 
 def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text, Fraction]]:
-    """Every text that one step can make of a context, with its probability, over all the draws that it takes."""
+    """Return every text that one step can make of a context, with its probability over all draws."""
     tapes: list[tuple[Text, Fraction]] = [((), Fraction(1))]
     while tapes:
         tape, p = tapes.pop()
@@ -84,7 +84,7 @@ def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text
 
 
 def drafted_law(scheme: Scheme, drafter: Callable[[Text], Draft], context: Text = ()) -> Law:
-    """The law of whole texts, made step by step, each with its own draft."""
+    """Return the distribution of whole texts, made step by step with a draft each."""
     if len(context) == LENGTH:
         return {context: Fraction(1)}
     step: Law = {}
@@ -117,12 +117,12 @@ SHAPES: dict[str, Callable[[Text], Draft]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_drafts_of_any_shape_leave_the_law_of_a_toy_model_exactly_as_it_is(shape: str) -> None:
+def test_drafts_of_any_shape_leave_the_distribution_of_a_toy_model_unchanged(shape: str) -> None:
     assert drafted_law(verify, SHAPES[shape]) == plain_law()
 
 
 def drawn_afresh(draft: Draft, choose: Choose, commit: Callable[[int], bool]) -> Accepted:
-    """A wrong scheme: each child is accepted with its probability, else another token is drawn from the whole law."""
+    """A wrong scheme: accept each child with its probability, else draw again from the whole distribution."""
     row = ROOT
     path: list[int] = []
     tokens: list[int] = []
@@ -138,7 +138,7 @@ def drawn_afresh(draft: Draft, choose: Choose, commit: Callable[[int], bool]) ->
 
 
 @pytest.mark.parametrize("shape", ["a deep chain", "duplicate siblings"])
-def test_a_scheme_that_draws_afresh_after_a_rejection_has_another_law(shape: str) -> None:
+def test_sampling_again_after_a_rejection_changes_the_distribution(shape: str) -> None:
     law = drafted_law(drawn_afresh, SHAPES[shape])
     assert sum(law.values()) == 1
     assert law != plain_law()
@@ -150,21 +150,21 @@ PROMPT = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(
 
 
 def warped(model: Any, text: list[int]) -> Tensor:
-    """The exact law of the next token under top-k 4, from a plain forward."""
+    """Return the exact distribution of the next token with top-k 4, from a plain forward pass."""
     scores: Any = TopKLogitsWarper(4)(torch.tensor([text]), plain_logits(model, text)[-1:])
     law: Tensor = scores[0].double().softmax(dim=-1)
     return law
 
 
 def draft_for(model: Any, prompt: list[int]) -> Draft:
-    """A tree of the likely first tokens (the second likeliest twice), and of likely ones below them."""
+    """Return a tree of likely first tokens (the second one twice) and likely ones below them."""
     first: list[int] = warped(model, prompt).argsort(descending=True)[:3].tolist()
     second = [int(warped(model, [*prompt, token]).argmax()) for token in first[:2]]
     return Draft((first[1], first[0], first[1], *second, 7), (-1, -1, -1, 1, 0, 3), (1.0,) * 6)
 
 
 def exact_law(model: Any, prompt: list[int], draft: Draft) -> dict[Text, float]:
-    """The probability of everything that one step can emit: it ends with the first token that nobody guessed."""
+    """Return the probability of every run that one step can emit: it ends with the first token that was not drafted."""
     law: dict[Text, float] = {}
     open_rows: list[tuple[int, Text, float]] = [(ROOT, (), 1.0)]
     while open_rows:
@@ -181,7 +181,7 @@ def exact_law(model: Any, prompt: list[int], draft: Draft) -> dict[Text, float]:
 
 
 def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counter[Text]:
-    """What the engine's own rooms emit in one step, again and again, over one forward of the draft."""
+    """Yield what sampler and verification emit in one step, repeatedly, from one forward pass over the draft."""
     cached = TorchSequence(model, traits_of(model))
     with torch.no_grad():
         cached.prefill(prompt[:-1])
@@ -198,7 +198,7 @@ def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counte
     return seen
 
 
-def test_four_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None:
+def test_four_thousand_drafted_samples_of_a_model_fit_its_exact_distribution() -> None:
     model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
     draft = draft_for(model, prompt)
     law = exact_law(model, prompt, draft)
@@ -208,7 +208,7 @@ def test_four_thousand_drafted_draws_of_a_real_model_fit_its_exact_law() -> None
     assert p > ODDS, f"p is {p:.2g}; with another seed an engine that is right fails once in {1 / ODDS:,.0f} runs"
 
 
-def test_the_same_chi_square_rejects_a_scheme_that_draws_afresh() -> None:
+def test_the_same_chi_square_test_rejects_sampling_again_after_a_rejection() -> None:
     model, prompt = tiny_model(seed=11), PROMPT[0].tolist()
     draft = draft_for(model, prompt)
     law = exact_law(model, prompt, draft)

@@ -1,4 +1,4 @@
-"""The one loop, on an engine without a model: every text is its own, whoever joins, leaves, fails or interrupts."""
+"""The scheduler on an engine without a model: requests that join, leave, fail or stop do not affect others."""
 
 import subprocess
 import sys
@@ -25,10 +25,10 @@ from antiphon.accel.testing.table_engine import GreedySampler, TableEngine, Tabl
 
 VOCAB_SIZE = 50
 FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
-"""Rows cost next to nothing: sharing always pays."""
+"""Rows cost almost nothing, so sharing always pays."""
 
 STEEP = FixedCostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
-"""Every further row costs two plain steps: sharing never pays."""
+"""Every further row costs two plain steps, so sharing never pays."""
 
 
 def follows(tokens: Tokens) -> int:
@@ -48,7 +48,9 @@ def prompt_of(seed: int, length: int = 12) -> list[int]:
 
 
 def text_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> RunningRequest:
-    return RunningRequest(TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows))
+    return RunningRequest(
+        TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows)
+    )
 
 
 def engine(**options: Any) -> TableEngine:
@@ -68,7 +70,7 @@ DRAFTERS: dict[str, Callable[[list[int]], Drafter]] = {
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_a_text_is_what_follows_it_whatever_is_drafted(name: str) -> None:
+def test_the_emitted_tokens_do_not_depend_on_the_drafter(name: str) -> None:
     prompt, table = prompt_of(1), engine()
     expected = truth(prompt, 60)
     text = text_of(prompt, 60, DRAFTERS[name](expected))
@@ -81,9 +83,10 @@ def test_a_text_is_what_follows_it_whatever_is_drafted(name: str) -> None:
         assert len(steps) <= 1 + 59 // 5
 
 
-def test_the_loop_and_its_fakes_need_no_torch() -> None:
+def test_scheduler_and_table_engine_need_no_torch() -> None:
     script = (
-        "import sys; from antiphon.accel.testing.table_engine import *; from antiphon.accel.decoding.scheduler import *;"
+        "import sys; from antiphon.accel.testing.table_engine import *;"
+        "from antiphon.accel.decoding.scheduler import *;"
         "from antiphon.accel.decoding.running_request import RunningRequest;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
         "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); ending = TableOutput([1, 2, 3], 20);"
@@ -97,13 +100,13 @@ def test_the_loop_and_its_fakes_need_no_torch() -> None:
 
 
 class Asking(OracleDrafter):
-    """Has a draft at the very beginning."""
+    """Returns a draft at the start of the request."""
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:  # type: ignore[override]
         return self.propose(prompt, 99)
 
 
-def test_a_draft_that_is_there_at_the_beginning_is_verified_in_the_first_step() -> None:
+def test_a_draft_returned_at_the_start_is_verified_in_the_first_step() -> None:
     prompt, table = prompt_of(2), engine()
     steps = list(scheduler_of(table).steps(text_of(prompt, 12, Asking(truth(prompt, 12), 3))))
     assert [*prompt, *said(steps)] == truth(prompt, 12)
@@ -115,7 +118,7 @@ def in_threads(works: Sequence[Callable[[], Any]]) -> list[Any]:
         return [each.result(30) for each in [pool.submit(work) for work in works]]
 
 
-def test_texts_of_threads_that_ask_at_the_same_time_share_forwards() -> None:
+def test_concurrent_requests_share_forward_passes() -> None:
     table = engine(watch=lambda feeds: sleep(1e-3))
     prompts = [prompt_of(seed) for seed in range(6)]
     together = Barrier(len(prompts))
@@ -134,11 +137,14 @@ def test_texts_of_threads_that_ask_at_the_same_time_share_forwards() -> None:
     ("prefill_batch_tokens", "expected"),
     [(0, [[300], [200], [600], [500], [20, 20]]), (800, [[300, 200], [600], [500], [20, 20]]), (2000, None)],
 )
-def test_long_prompts_are_read_beside_each_other_as_far_as_the_engine_reads_at_once(
+def test_long_prompts_are_prefilled_together_up_to_the_engines_limit(
     prefill_batch_tokens: int, expected: list[list[int]] | None
 ) -> None:
     seen: list[list[int]] = []
-    table = engine(prefill_batch_tokens=prefill_batch_tokens, watch=lambda feeds: seen.append([len(feed.pending) for feed in feeds]))
+    table = engine(
+        prefill_batch_tokens=prefill_batch_tokens,
+        watch=lambda feeds: seen.append([len(feed.pending) for feed in feeds]),
+    )
     prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 200, 600, 500, 20, 20))]
     texts = [text_of(prompt, 8) for prompt in prompts]
     for _ in range(8):
@@ -148,7 +154,7 @@ def test_long_prompts_are_read_beside_each_other_as_far_as_the_engine_reads_at_o
     assert seen[-7:] == 7 * [6 * [1]]
 
 
-def test_a_prompt_that_fails_beside_others_costs_them_no_words() -> None:
+def test_a_failing_prompt_does_not_change_the_output_of_others() -> None:
     def watch(feeds: Sequence[SequenceInput]) -> None:
         if any(len(feed.pending) == 301 for feed in feeds):
             raise RuntimeError("of 301 tokens")
@@ -163,7 +169,7 @@ def test_a_prompt_that_fails_beside_others_costs_them_no_words() -> None:
     ]
 
 
-def test_where_rows_are_dear_every_text_has_forwards_of_its_own() -> None:
+def test_requests_do_not_share_forward_passes_if_rows_are_expensive() -> None:
     table = engine(batch_cost=STEEP, watch=lambda feeds: sleep(1e-4))
     prompts = [prompt_of(seed) for seed in range(4)]
     batch = Batch(scheduler_of(table), size=4)
@@ -175,7 +181,7 @@ def test_where_rows_are_dear_every_text_has_forwards_of_its_own() -> None:
 
 
 class Failing(OracleDrafter):
-    """Raises when it is asked for the n-th time."""
+    """Raises at the n-th draft."""
 
     def __init__(self, text: Tokens, calls: int) -> None:
         super().__init__(text, 3)
@@ -189,7 +195,7 @@ class Failing(OracleDrafter):
 
 
 class Careless(OracleDrafter):
-    """Raises when it is told of a step."""
+    """Raises in `observe`."""
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         raise LookupError("the drafter has failed")
@@ -201,7 +207,7 @@ def expect_failure(steps: Iterator[Step]) -> str:
     return "failed"
 
 
-def test_two_hundred_texts_come_and_go_at_random_and_none_disturbs_another() -> None:
+def test_two_hundred_requests_join_leave_and_fail_at_random_without_affecting_each_other() -> None:
     table, random = engine(watch=lambda feeds: sleep(1e-4)), Random(7)
     outcomes: dict[int, Any] = {}
 
@@ -238,7 +244,7 @@ def test_two_hundred_texts_come_and_go_at_random_and_none_disturbs_another() -> 
     assert scheduler_of(table).running == ()
 
 
-def test_a_forward_that_fails_for_all_is_tried_again_by_each_and_fails_only_whom_it_must() -> None:
+def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause_fails() -> None:
     prompts = [prompt_of(seed) for seed in range(4)]
     poisoned: list[TableSequence] = []
 
@@ -258,7 +264,7 @@ def test_a_forward_that_fails_for_all_is_tried_again_by_each_and_fails_only_whom
         list(running[2])
 
 
-def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_on() -> None:
+def test_an_interrupt_in_a_shared_forward_pass_stops_only_its_own_thread() -> None:
     prompts = [prompt_of(seed) for seed in range(3)]
     interrupted, ready = Event(), Barrier(3)
 
@@ -288,7 +294,7 @@ def test_an_interrupt_in_a_shared_forward_is_its_own_threads_and_the_others_go_o
         assert tokens == (expected[: len(tokens)] if number in caught else expected)
 
 
-def test_an_interrupt_in_a_forward_that_a_thread_runs_for_another_costs_that_one_no_words() -> None:
+def test_an_interrupt_in_a_forward_pass_for_another_thread_loses_none_of_its_tokens() -> None:
     others: list[TableSequence] = []
 
     def watch(feeds: Sequence[SequenceInput]) -> None:
@@ -299,17 +305,17 @@ def test_an_interrupt_in_a_forward_that_a_thread_runs_for_another_costs_that_one
     table = engine(batch_cost=STEEP, watch=watch)
     prompts = [prompt_of(seed) for seed in range(2)]
     texts = [text_of(prompt, 30) for prompt in prompts]
-    loop = scheduler_of(table)
+    scheduler = scheduler_of(table)
     for _ in range(3):
-        loop.advance(texts)
+        scheduler.advance(texts)
     others.append(texts[1].sequence)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        loop.advance(texts)
-    list(loop.steps(texts[1]))  # the first one was the interrupted caller's own
+        scheduler.advance(texts)
+    list(scheduler.steps(texts[1]))  # the first one belongs to the interrupted caller
     assert texts[1].output.tokens == truth(prompts[1], 30)
 
 
-def test_nobody_waits_for_a_text_whose_reader_has_gone_away() -> None:
+def test_no_request_waits_for_one_whose_steps_are_not_read() -> None:
     table = engine()
     idle = scheduler_of(table).steps(text_of(prompt_of(1), 30))
     next(idle)
@@ -324,7 +330,7 @@ def test_nobody_waits_for_a_text_whose_reader_has_gone_away() -> None:
     assert [1, *said(list(idle))][1:] == truth(prompt_of(1), 30)[13:]
 
 
-def test_texts_that_one_thread_reads_in_turns_are_decoded_each_for_itself() -> None:
+def test_requests_read_alternately_by_one_thread_are_decoded_separately() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(2)]
     streams = [scheduler_of(table).steps(text_of(prompt, 25)) for prompt in prompts]
@@ -333,7 +339,7 @@ def test_texts_that_one_thread_reads_in_turns_are_decoded_each_for_itself() -> N
         assert [*prompt, *said([pair[number] for pair in pairs])] == truth(prompt, 25)
 
 
-def test_a_batch_keeps_so_many_texts_going_and_no_more() -> None:
+def test_a_batch_decodes_at_most_its_size_at_once() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(7)]
     batch = Batch(scheduler_of(table), size=3)
@@ -356,7 +362,7 @@ class Verbose(Nothing):
         return chain([(follows(context) + 1) % VOCAB_SIZE]) if budget else EMPTY
 
 
-def test_a_wrong_draft_costs_rows_and_no_words() -> None:
+def test_a_wrong_draft_costs_rows_but_changes_no_token() -> None:
     prompt, table = prompt_of(5), engine()
     steps = list(scheduler_of(table).steps(text_of(prompt, 10, Verbose())))
     assert [*prompt, *said(steps)] == truth(prompt, 10)

@@ -1,4 +1,4 @@
-"""Several texts at once that know how likely they are: what each says alone, and the model's own log-probability."""
+"""Streams of a batch: the text of single requests, and the model's log-probability of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tiny() -> LanguageModel:
 
 
 def _told(language_model: LanguageModel, prompt: str, tokens: tuple[int, ...]) -> float:
-    """The log-probability of tokens after a prompt, from one plain forward over both."""
+    """Return the log-probability of tokens after a prompt, from one plain forward pass."""
     read = language_model.tokenize(prompt).tokens
     with torch.no_grad():
         logits = language_model.model(input_ids=torch.tensor([[*read, *tokens]])).logits[0].float()
@@ -26,7 +26,7 @@ def _told(language_model: LanguageModel, prompt: str, tokens: tuple[int, ...]) -
     return sum(float(each[len(read) - 1 + at, token]) for at, token in enumerate(tokens))
 
 
-def test_each_says_what_it_says_alone_and_how_likely_that_is(tiny: LanguageModel) -> None:
+def test_each_stream_generates_what_it_generates_alone_and_its_log_probability(tiny: LanguageModel) -> None:
     streams = tiny.stream_batch(PROMPTS, references=REFERENCES, max_new_tokens=16)
     for prompt, references, stream in zip(PROMPTS, REFERENCES, streams, strict=True):
         said = stream.to_end().completion
@@ -34,13 +34,13 @@ def test_each_says_what_it_says_alone_and_how_likely_that_is(tiny: LanguageModel
         assert stream.log_probability == pytest.approx(_told(tiny, prompt, said.tokens), abs=1e-3)
 
 
-def test_with_a_penalty_it_is_still_what_the_model_itself_gives_the_tokens(tiny: LanguageModel) -> None:
+def test_log_probability_ignores_penalties(tiny: LanguageModel) -> None:
     [stream] = tiny.stream_batch(PROMPTS[:1], max_new_tokens=8, repetition_penalty=1.3)
     said = stream.to_end().completion
     assert stream.log_probability == pytest.approx(_told(tiny, PROMPTS[0], said.tokens), abs=1e-3)
 
 
-def test_one_that_is_closed_costs_the_others_nothing(tiny: LanguageModel) -> None:
+def test_a_closed_stream_costs_the_others_nothing(tiny: LanguageModel) -> None:
     first, second, third = tiny.stream_batch(PROMPTS, max_new_tokens=12)
     next(first)
     second.close()
@@ -49,7 +49,7 @@ def test_one_that_is_closed_costs_the_others_nothing(tiny: LanguageModel) -> Non
         assert stream.to_end().completion.text == tiny.generate(prompt, max_new_tokens=12).text
 
 
-def test_what_a_prefix_holds_is_not_read_again(tiny: LanguageModel) -> None:
+def test_cached_prefixes_are_not_read_again(tiny: LanguageModel) -> None:
     prefixes = [PrefixCache() for _ in PROMPTS]
     for ending in (" Who?", " Why?"):
         prompts = [f"{prompt}{ending}" for prompt in PROMPTS]
@@ -61,7 +61,7 @@ def test_what_a_prefix_holds_is_not_read_again(tiny: LanguageModel) -> None:
             assert (said.steps.prefill_tokens < said.usage.prompt_tokens) == (ending == " Why?")
 
 
-def test_a_stream_that_does_not_count_says_so(tiny: LanguageModel) -> None:
+def test_a_stream_without_log_probability_raises(tiny: LanguageModel) -> None:
     with pytest.raises(RuntimeError, match="stream_batch"):
         _ = tiny.stream(PROMPTS[0], max_new_tokens=1).log_probability
 

@@ -1,4 +1,4 @@
-"""Turns: threads share a model forward by forward, and Ctrl-C at any moment leaves it to the next one."""
+"""The fair lock: threads alternate, and Ctrl-C at any moment releases it."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from tests.accel.test_language_model import PROMPT, forwards, tiny
 
 
 class Interrupted:
-    """What it is made of, with a Ctrl-C at the end of a call or of a turn."""
+    """Replace the locks inside by ones that raise KeyboardInterrupt at the end of a call."""
 
     def __init__(self, whole: Any) -> None:
         self.whole = whole
@@ -59,7 +59,7 @@ def work():
     signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 2e-4), 1.0)
     try:
         while True:
-            turns.take(int)
+            turns.run(int)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -69,7 +69,7 @@ for _ in range(200):
         work()
     except KeyboardInterrupt:
         pass
-    other = Thread(target=turns.take, args=(int,), daemon=True)
+    other = Thread(target=turns.run, args=(int,), daemon=True)
     other.start()
     other.join(10)
     assert not other.is_alive(), "the turn was left taken"
@@ -78,35 +78,35 @@ print("every turn was given back")
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on Windows")
-def test_an_interrupt_at_any_moment_leaves_no_turn_taken() -> None:
-    """In a process of its own: signals come to the main thread, where pytest has other things to do too."""
+def test_an_interrupt_at_any_moment_releases_the_lock() -> None:
+    """Runs in a separate process, because signals arrive in the main thread, where pytest runs."""
     run = subprocess.run([sys.executable, "-c", INTERRUPTS], capture_output=True, text=True, check=False, timeout=240)
     assert run.stdout == "every turn was given back\n", run.stderr
 
 
-def test_a_turn_inside_of_a_turn_waits_for_nobody() -> None:
+def test_the_lock_is_reentrant() -> None:
     turns, began, order = FairLock(), Event(), list[str]()
 
     def wait() -> None:
         began.set()
-        turns.take(lambda: order.append("other"))
+        turns.run(lambda: order.append("other"))
 
     other = Thread(target=wait, daemon=True)
 
     def outer() -> None:
         other.start()
         began.wait()
-        other.join(0.2)  # now it is next in line
-        turns.take(lambda: order.append("inner"))
+        other.join(0.2)  # now it waits for the lock
+        turns.run(lambda: order.append("inner"))
         order.append("outer")
 
-    turns.take(outer)
+    turns.run(outer)
     other.join(10)
     assert order == ["inner", "outer", "other"]
 
 
 @pytest.mark.parametrize("moment", ["_read", "_end", "_lock"])
-def test_an_interrupted_stream_goes_on_nowhere_and_can_be_closed(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_stream_ends_and_can_be_closed(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with forwards(tiny()) as seen:
         stream = tiny().stream(PROMPT, drafter="nothing", max_new_tokens=3)
         said = [next(stream), next(stream)]
@@ -114,7 +114,7 @@ def test_an_interrupted_stream_goes_on_nowhere_and_can_be_closed(moment: str, mo
         with pytest.raises(KeyboardInterrupt):
             next(stream)
         monkeypatch.undo()
-        assert list(stream) == []  # what the interrupt has swallowed would be missing
+        assert list(stream) == []  # continuing would lose the interrupted tokens
         assert len(seen) == 3
     stream.close()
     completion = stream.completion

@@ -1,4 +1,4 @@
-"""`make fuzz`: draw fresh requests, decode each with drafts and without, and count those that differ."""
+"""`make fuzz`: draw random requests, decode each with and without drafts, and count the differences."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.fuzz.round import Report, begin, fuzz
 ROUND = 250
 SPAWN = get_context("spawn")
 GIVE_UP = 4
-"""So many failures are one fault over and over, or an engine that is broken throughout."""
+"""Number of failed rounds after which the run stops: more would be the same fault again."""
 
 
 def main(
-    cases: Annotated[int, typer.Option(min=1, help="How many requests to draw.")] = 10_000,
-    processes: Annotated[int, typer.Option(min=1, help="How many processes draw them.")] = min(2, os.cpu_count() or 1),
-    seed: Annotated[int | None, typer.Option(help="The first round's seed; fresh if not given.")] = None,
+    cases: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 10_000,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes.")] = min(2, os.cpu_count() or 1),
+    seed: Annotated[int | None, typer.Option(help="Seed of the first round; random by default.")] = None,
 ) -> None:
-    """Hold random requests against plain decoding; exits with 1 if any is decoded otherwise."""
+    """Compare random requests with plain decoding; exit with 1 if any differs."""
     first = random.SystemRandom().randrange(2**32) if seed is None else seed
     rounds = [(first + start, min(ROUND, cases - start)) for start in range(0, cases, ROUND)]
-    typer.echo(f"{cases} cases in {len(rounds)} rounds on {processes} processes; --seed {first} draws them again.")
+    typer.echo(f"{cases} cases in {len(rounds)} rounds on {processes} processes; repeat them with --seed {first}.")
     verdicts: Counter[str] = Counter()
     failures = 0
     started = monotonic()
@@ -45,18 +45,18 @@ def main(
                 show(report, failures)
             typer.echo(f"  {verdicts.total() + failures} cases, {failures} failures, {monotonic() - started:.0f} s")
             if failures >= GIVE_UP:
-                typer.echo(f"{failures} rounds failed; the others are not run.")
+                typer.echo(f"{failures} rounds failed; stopping.")
                 pool.shutdown(cancel_futures=True)
                 break
-    typer.echo(f"{verdicts['tie']} ties: another token, within {TIE:g} nats of the one that plain decoding said.")
+    typer.echo(f"{verdicts['tie']} ties: another token, within {TIE:g} nats of that of plain decoding.")
     typer.echo(f"{verdicts['error']} cases in which plain decoding and the engine raised the same error.")
     typer.echo(f"{verdicts.total() + failures} cases, {failures} failures")
     raise typer.Exit(code=1 if failures else 0)
 
 
 def show(report: Report, number: int) -> None:
-    """What failed: the smallest case that was found, with its traceback, and how to run it again."""
-    typer.echo(f"\nFailure {number}:\n{report.failure}\nAs it was first drawn:\n{report.first}\n")
+    """Print the smallest failing case with its traceback and how to run it again."""
+    typer.echo(f"\nFailure {number}:\n{report.failure}\nThe first failing case:\n{report.first}\n")
     typer.echo(
         "Run it again: python -c 'from tests.fuzz.case import *; from tests.fuzz.check import *; check(Case(...))'"
     )

@@ -1,4 +1,4 @@
-"""One request to the engine as plain values, and how to draw one at random. Runs nothing."""
+"""One request as plain values, and a hypothesis strategy that draws one. Runs nothing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import DRAFTERS, WINDOW, Blend
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.selection import EngineName
-from antiphon.accel.testing.tiny import EOS, FAMILIES, VOCABULARY
+from antiphon.accel.testing.tiny import EOS, FAMILIES, VOCAB_SIZE
 
 FACTORIES: dict[str, DrafterFactory] = {**DRAFTERS, "blend+lookahead": partial(Blend, window=WINDOW)}
 """The drafters of the cases, by name."""
 
 TRUTH = -1
-"""In a script: the token that plain decoding says at this depth, if the row's ancestors are right."""
+"""In a script: the token of plain decoding at this depth, if the row's ancestors are correct."""
 
 Script = tuple[tuple[int, int, float], ...]
-"""A draft relative to the truth. Each row: how many rows above its parent stands, its token or TRUTH, its chance."""
+"""A draft relative to plain decoding. Each row: distance to its parent's row, its token or TRUTH, its chance."""
 
 ENGINES: tuple[EngineName, ...] = ("torch", "torch", "openvino") if is_installed() else ("torch",)
-"""Whose forwards are tried: every third case is OpenVINO's, where that is installed and takes the model."""
+"""Engines to draw from: every third case uses OpenVINO if it is installed and supports the model."""
 
 _DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 _LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 40}
@@ -46,15 +46,19 @@ SIZES: dict[str, tuple[dict[str, Any], ...]] = {
     "mixtral": ({"num_local_experts": 3, "num_experts_per_tok": 1},),
     "qwen3_moe": ({"num_experts": 6, "num_hidden_layers": 1},),
 }
-"""Other shapes of a family beside its usual one: one layer or three, other heads, windows and rotary embeddings."""
+"""Further shapes of a family: one layer or three, other heads, windows and rotary embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request and its drafts. Its ``repr`` is Python that makes it again.
+    """A request and its drafts; its ``repr`` is Python code that creates it again.
 
-    ``draw`` is the seed of a sampled request, None for a greedy one; ``settings`` go to `generate` as they are.
-    ``alphabet``, where not empty, holds the only tokens that may be said; ``moods`` names further processors.
+    Attributes:
+        draw: seed of a sampled request; None: greedy.
+        settings: passed to `generate` unchanged.
+        alphabet: the only allowed tokens; empty: all.
+        moods: names of further logits processors.
+        door: the interface that decodes it.
     """
 
     family: str = "llama"
@@ -81,21 +85,21 @@ class Case:
 
 
 ALPHABETS = ((), (), (0, 97, 98), (0, 32, 97, 98, EOS), tuple(range(97, 110)))
-TEXT = st.integers(0, EOS)  # the pad token alone is left out: in a prompt, transformers takes it for padding
+TEXT = st.integers(0, EOS)  # without the pad token, which transformers takes for padding in a prompt
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> Script:
-    """Any shape: chains, bushes, duplicate siblings, token id 0, nothing at all, more than there is room for."""
-    token = st.one_of(st.just(TRUTH), st.just(TRUTH), st.just(0), st.integers(0, VOCABULARY - 1))
+    """Draw a draft of any shape: chains, wide trees, duplicate siblings, token id 0, empty, or too large."""
+    token = st.one_of(st.just(TRUTH), st.just(TRUTH), st.just(0), st.integers(0, VOCAB_SIZE - 1))
     above = st.one_of(st.just(1), st.integers(1, 6))
     row = st.tuples(above, token, st.sampled_from([1.0, 0.5, 0.1]))
     return tuple(draw(st.lists(row, max_size=draw(st.sampled_from([0, 4, 12, 30])))))
 
 
 def settings(sampled: bool, ends: bool, room: int) -> st.SearchStrategy[tuple[tuple[str, Any], ...]]:
-    """Stock processors with random parameters, up to four at once."""
-    token = st.integers(0, VOCABULARY - 1)
+    """Return a strategy for up to four processors of transformers with random parameters."""
+    token = st.integers(0, VOCAB_SIZE - 1)
     stock: dict[str, st.SearchStrategy[Any]] = {
         "repetition_penalty": st.sampled_from([0.8, 1.3, 2.0]),
         "encoder_repetition_penalty": st.sampled_from([0.8, 1.5]),
@@ -130,7 +134,7 @@ def settings(sampled: bool, ends: bool, room: int) -> st.SearchStrategy[tuple[tu
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Any request that both decoders offer: prompts, models, drafts, processors, stops, and the door it comes in by."""
+    """Draw any request that both decoders support: prompt, model, drafts, processors, stops, and interface."""
     family = draw(st.sampled_from(sorted(FAMILIES)))
     seed = draw(st.one_of(st.none(), st.integers(0, 2**31)))
     room = draw(st.integers(1, 20))

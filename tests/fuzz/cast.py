@@ -1,4 +1,4 @@
-"""Who takes part in a case beside the engine: models, a scripted drafter, processors and criteria of our own."""
+"""What a case needs: tiny models, a scripted drafter, custom processors and criteria."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tests.fuzz.case import SIZES, TRUTH, Case, Script
 TOKENIZER = byte_tokenizer()
 
 MEMORY = 2**20
-"""Bytes that OpenVINO may keep of keys and values: a few texts, then it forgets what it has read."""
+"""Bytes of OpenVINO's KV cache: enough for a few requests, so that sequences are evicted."""
 
 
 @cache
 def model_of(family: str, size: int, seed: int, attention: str) -> Any:
-    """The tiny model of a case; making one costs more than a case, so each is made once."""
+    """Return the tiny model of a case, made once, because making one takes longer than a case."""
     shapes: Sequence[dict[str, Any]] = ({}, *SIZES.get(family, ()))
     return tiny_model(family, seed, attn_implementation=attention, **shapes[size])
 
 
 @cache
-def is_taken(model: Any) -> bool:
-    """Whether OpenVINO runs this model; it stays on torch for one reason alone: rotary frequencies that change."""
+def is_supported(model: Any) -> bool:
+    """Return whether OpenVINO runs this model; the only accepted reason not to is changing rotary frequencies."""
     try:
-        return select(model, "openvino", memory=MEMORY).engine.name == "openvino"
+        return select_engine(model, "openvino", memory=MEMORY).engine.name == "openvino"
     except ValueError as error:
         if "rotary frequencies" not in str(error):
             raise
@@ -40,7 +40,7 @@ def is_taken(model: Any) -> bool:
 
 
 class Scripted:
-    """Drafts after scripts, in turn: trees whose rows are right or wrong as the script says."""
+    """Drafts by scripts, one after the other: trees whose rows are correct or wrong as scripted."""
 
     def __init__(self, scripts: Sequence[Script], text: Tokens) -> None:
         self.scripts = scripts
@@ -67,7 +67,7 @@ class Scripted:
 
 
 class Alphabet(LogitsProcessor):
-    """Forbids every token but a few: so they repeat, end sequences, make stop strings and meet wrong drafts often."""
+    """Allows only a few tokens, so that repeats, ends, stop strings and wrong drafts are frequent."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
@@ -79,7 +79,7 @@ class Alphabet(LogitsProcessor):
 
 
 class Counting(LogitsProcessor):
-    """A stateful processor: what it says depends on how often it was called, and it remembers on what texts."""
+    """A stateful processor: its scores depend on the number of calls; it records the texts that it was called with."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ...]] = []
@@ -92,7 +92,7 @@ class Counting(LogitsProcessor):
 
 
 class Echo(LogitsProcessor):
-    """Prefers the last three tokens, in an order that only the whole text tells."""
+    """Prefers the last three tokens, weighted by a function of the whole text."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         scores = scores.clone()
@@ -105,7 +105,7 @@ MOODS: dict[str, type[Counting | Echo]] = {"counting": Counting, "echo": Echo}
 
 
 class Criterion(StoppingCriteria):
-    """Ends a text by a rule, and remembers what it was asked: after ``n`` calls, by the sum of ids, or ``n`` zeros."""
+    """Ends generation after ``n`` calls, by the sum of ids, or after ``n`` zeros; records the texts of its calls."""
 
     def __init__(self, rule: str, n: int) -> None:
         self.rule = rule
@@ -135,6 +135,6 @@ class Company:
 
     @property
     def record(self) -> list[list[tuple[int, ...]]]:
-        """On what texts each stateful member was called."""
+        """The texts that each stateful processor and criterion was called with."""
         counting = [mood.calls for mood in self.moods if isinstance(mood, Counting)]
         return counting + [criterion.asked for criterion in self.criteria]

@@ -1,4 +1,4 @@
-"""The property of every case: the engine says, thinks and reports what plain decoding does."""
+"""The property of every case: tokens, logits and reports of the engine equal plain decoding."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from antiphon.accel.testing.drafters import RecordingDrafter
 from antiphon.accel.testing.tiny import PAD
 from tests.accel.oracles import ATOL, KINKED, RTOL, expect_plain_logits
 from tests.fuzz.case import FACTORIES, Case
-from tests.fuzz.cast import TOKENIZER, Company, Scripted, is_taken, model_of
+from tests.fuzz.cast import TOKENIZER, Company, Scripted, is_supported, model_of
 
 TIE = 1e-4
-"""Two tokens this close (in nats) may change places when float32 sums are taken in another order, and no others."""
+"""Largest difference, in nats, of two tokens that float32 sums in another order may swap."""
 
 REFUSALS = (RuntimeError, ValueError)
-"""What torch raises for probabilities that are not: when a case forbids every token."""
+"""What torch raises if a case forbids every token."""
 
 Verdict = Literal["same", "tie", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What `model.generate` makes of a case: the text, and for each emitted token the logits and processed scores."""
+    """The output of `model.generate`: the text, and for each emitted token its logits and processed scores."""
 
     text: list[int]
     logits: tuple[Tensor, ...]
@@ -41,7 +41,7 @@ class Plain:
 
 
 def check(case: Case) -> Verdict:
-    """Hold one case against both oracles.
+    """Check one case against both oracles, tokens and logits.
 
     "same": equal in everything. "tie": the first token that differs was a tie within ``TIE``; all that does not
     follow from the choice is equal. "error": both decoders refuse the same numbers (every token forbidden).
@@ -76,8 +76,8 @@ def model_for(case: Case) -> Any:
 
 
 def engine_of(case: Case) -> EngineName:
-    """The engine that decodes the case: torch, where the model is none of those that the case's engine takes."""
-    return case.engine if case.engine == "torch" or is_taken(model_for(case)) else "torch"
+    """Return the engine that decodes the case: torch if the case's engine does not support the model."""
+    return case.engine if case.engine == "torch" or is_supported(model_for(case)) else "torch"
 
 
 def drafter_of(case: Case, text: list[int]) -> Drafter:
@@ -85,7 +85,7 @@ def drafter_of(case: Case, text: list[int]) -> Drafter:
 
 
 def arguments(case: Case, company: Company) -> dict[str, Any]:
-    """What `model.generate` and the engine are both given."""
+    """Return the arguments for both `model.generate` and the engine."""
     given: dict[str, Any] = {
         "max_new_tokens": case.new_tokens,
         "do_sample": case.draw is not None,
@@ -121,7 +121,7 @@ def decode_plainly(case: Case) -> Plain:
 
 
 def decode(case: Case, drafter: Drafter, company: Company) -> tuple[list[int], list[Step]]:
-    """The engine's text and steps, by the door that the case names."""
+    """Return the engine's text and steps, through the interface of the case."""
     model, prompt, given = model_for(case), prompt_of(case), arguments(case, company)
     steps: list[Step] = []
     own: dict[str, Any] = {
@@ -158,14 +158,14 @@ def expect_whole_steps(case: Case, steps: Sequence[Step], recorder: RecordingDra
     assert all(step.finish is None for step in steps[:-1])
     assert all(len(step.tokens) == step.accepted + 1 for step in steps)
     assert all(step.drafted <= (63 if case.num_draft_tokens is None else case.num_draft_tokens) for step in steps)
-    assert steps[0].drafted == 0 or "lookahead" in str(case.drafter)  # which alone asks beside the prompt
+    assert steps[0].drafted == 0 or "lookahead" in str(case.drafter)  # the only drafter with a draft at the prefill
     assert [(step.tokens, step.drafted) for step in steps] == [
         (record.accepted.tokens, len(record.draft)) for record in recorder.records
     ]
 
 
 def finish_of(case: Case, plain: Plain) -> str:
-    """Why plain decoding ended, by the rules: an end, a stop string or a criterion before the length."""
+    """Return why plain decoding ended: "stop" for an end token, a stop string or a criterion, else "length"."""
     ended = plain.text[-1] in case.ends or any(criterion.answer for criterion in plain.company.criteria)
     ids = torch.tensor([plain.text])
     ended = ended or any(bool(criterion(ids, None).all()) for criterion in stop_strings(case))
@@ -174,18 +174,18 @@ def finish_of(case: Case, plain: Plain) -> str:
 
 
 def expect_logits_of(plain: Plain, recorder: RecordingDrafter) -> None:
-    """Every emitted token was chosen from the logits that plain decoding chose it from."""
+    """Check that every emitted token was chosen from the same logits as in plain decoding."""
     rows = [record.logits[[0, *(row + 1 for row in record.accepted.path)]] for record in recorder.records]
     torch.testing.assert_close(torch.cat(rows).float(), torch.cat(plain.logits), atol=ATOL, rtol=RTOL)
 
 
 def switches_rotation(case: Case) -> bool:
-    """Whether rotary frequencies depend on the length, so that one forward over the text is no plain decoding."""
+    """Return whether rotary frequencies depend on the length, so that one forward pass is not plain decoding."""
     return traits_of(model_for(case)).rope is not None
 
 
 def expect_tie(case: Case, plain: Plain, text: list[int]) -> None:
-    """The first token that differs lost by a hair: in a draw, p/q decides, with q fixed by the seed."""
+    """Check that the first different token was a tie: in sampling p/q decides, with q fixed by the seed."""
     start = case.padding + len(case.prompt)
     place = next((i for i, pair in enumerate(zip(plain.text, text, strict=False)) if pair[0] != pair[1]), None)
     assert place is not None, f"one text ends early: {text[start:]} is not {plain.text[start:]}"

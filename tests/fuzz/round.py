@@ -1,4 +1,4 @@
-"""A round of fuzzing: fresh cases from one seed, until one fails and is made as small as a minute allows."""
+"""A round of fuzzing: cases from one seed, until one fails and is shrunk for up to a minute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHRINK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How many cases were drawn and what came of them; ``failure`` is what to read and to run again."""
+    """The number of cases by verdict, and the failing case with its traceback, if any."""
 
     verdicts: Counter[str]
     first: str = ""
@@ -34,7 +34,7 @@ class Report:
 
 
 def begin(cache: str) -> None:
-    """What a process does before its first round: one thread, errors for warnings, and no trace in the user's cache."""
+    """Prepare a process: one torch thread, warnings as errors, and a temporary user cache."""
     os.environ["XDG_CACHE_HOME"] = cache
     torch.set_num_threads(1)
     warnings.simplefilter("error")
@@ -42,7 +42,7 @@ def begin(cache: str) -> None:
 
 
 def fuzz(number: int, size: int, check: Callable[[Case], str] = check) -> Report:
-    """Draw ``size`` cases from the seed ``number`` and check each; the first that fails ends the round."""
+    """Draw ``size`` cases from the seed ``number`` and check each, until the first failure."""
     verdicts: Counter[str] = Counter()
     failing: dict[str, float] = {}
 
@@ -59,7 +59,7 @@ def fuzz(number: int, size: int, check: Callable[[Case], str] = check) -> Report
     def hold(case: Case) -> None:
         is_late = bool(failing) and monotonic() - next(iter(failing.values())) > SHRINK_SECONDS
         if is_late and repr(case) not in failing:
-            return  # smaller may fail too, but this is small enough
+            return  # stop shrinking
         try:
             verdict = check(case)
         except Exception:
@@ -70,6 +70,6 @@ def fuzz(number: int, size: int, check: Callable[[Case], str] = check) -> Report
 
     try:
         hold()
-    except Exception as error:  # noqa: BLE001 (whatever a case raises is what a fuzz is for)
+    except Exception as error:  # noqa: BLE001 (any exception is a failure)
         return Report(verdicts, next(iter(failing), ""), "".join(traceback.format_exception(error)))
     return Report(verdicts)
