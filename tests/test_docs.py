@@ -62,7 +62,7 @@ def test_the_front_page_shows_outputs_of_the_notebook(site: Path) -> None:
 
 def test_the_api_pages_contain_docstrings(site: Path) -> None:
     page = (site / "api" / "pipelines" / "index.html").read_text(encoding="utf-8")
-    assert "What a language model said to a question and the passages it was given" in page
+    assert "the spans of the text that are quoted verbatim from a passage" in page
     assert 'id="antiphon.pipelines.rag.Rag.ask"' in page
 
 
