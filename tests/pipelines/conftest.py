@@ -1,4 +1,4 @@
-"""What the tests of the pipelines share: passages, an index, a tiny model, and the embedded models, loaded once."""
+"""Fixtures of the pipelines' tests: tiny models and the bundled models, loaded once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.pipelines.models.adapter import READER, is_adapter
-from antiphon.pipelines.models.embedded import resolve_model
+from antiphon.pipelines.models.bundled import resolve_model
 
 
 @pytest.fixture(scope="session")
 def tiny() -> LanguageModel:
-    """A random model that reads bytes, with a window of 1,024 of them and a chat template."""
+    """A random model of bytes with a context window of 1,024 and a chat template."""
     return LanguageModel(tiny_model(max_position_embeddings=1024), byte_tokenizer(), name="tiny")
 
 
 @pytest.fixture(scope="session")
 def typist() -> LanguageModel:
-    """Like ``tiny``, but it says printable characters alone, so that its tokens can be told from its text."""
+    """Like ``tiny``, but it generates printable characters only, so that its text determines its tokens."""
     model: Any = tiny_model(max_position_embeddings=2048)
     with torch.no_grad():
         model.lm_head.weight[:32] = 0
@@ -34,7 +34,7 @@ def typist() -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def reader() -> LanguageModel:
-    """A random model whose configuration names the reader's prompts."""
+    """A random model whose configuration names the prompt format "reader"."""
     model: Any = tiny_model(max_position_embeddings=2048)
     model.config.prompt_format = "reader"
     return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
@@ -52,17 +52,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """The embedded language model as the user has it: converted into the user's cache the first time."""
+    """The bundled base model, converted into the user's cache the first time."""
     quiet_libraries()
     try:
         return Path(resolve_model("smollm2"))
     except ImportError as error:
-        pytest.skip(f"the embedded language model is not installed: {error}")
+        pytest.skip(f"the bundled base model is not installed: {error}")
 
 
 @pytest.fixture(scope="session")
 def reader_folder(smollm2_folder: Path) -> Path:
-    """The reader as the user has it: its adapter merged into the embedded model the first time."""
+    """The bundled extractive model, merged into the user's cache the first time."""
     if not is_adapter(READER):
         pytest.skip(f"this checkout holds no adapter: {READER}")
     return Path(resolve_model("reader"))

@@ -15,7 +15,7 @@ from antiphon.pipelines import Answer, Chat, Rag, SessionStore
 from antiphon.pipelines.chat import rewrite_question
 from antiphon.retrieval import HashEmbedder, Passage, Retriever
 from tests.accel.oracles import expect_plain_logits
-from tests.pipelines.listening import Listening
+from tests.pipelines.recording_drafter import RecordingBlend
 
 QUESTIONS = ("How many eggs does a queen lay?", "And how long does honey keep?", "Who lives in a colony?")
 
@@ -64,7 +64,7 @@ def test_every_turn_prefills_only_new_tokens_and_has_the_same_text(retriever: Re
 def test_the_logits_of_a_third_turn_equal_those_of_a_plain_forward_pass(
     retriever: Retriever, typist: LanguageModel
 ) -> None:
-    chat, recorder = Chat(Rag(retriever, typist, k=1)), Listening()
+    chat, recorder = Chat(Rag(retriever, typist, k=1)), RecordingBlend()
     for question in QUESTIONS[:2]:
         chat.ask(question, max_new_tokens=24, num_draft_tokens=16)
     stream = chat.stream(QUESTIONS[2], max_new_tokens=24, num_draft_tokens=16, drafter=lambda: recorder)
@@ -75,7 +75,7 @@ def test_the_logits_of_a_third_turn_equal_those_of_a_plain_forward_pass(
 
 
 def test_earlier_passages_and_answers_are_references(retriever: Retriever, typist: LanguageModel) -> None:
-    chat, recorder = Chat(Rag(retriever, typist, k=1)), Listening()
+    chat, recorder = Chat(Rag(retriever, typist, k=1)), RecordingBlend()
     first = chat.ask(QUESTIONS[0], max_new_tokens=24)
     now = chat.ask(QUESTIONS[1], max_new_tokens=24, drafter=lambda: recorder)
     texts = [typist.tokenizer.decode(reference) for reference in recorder.references]
@@ -177,7 +177,7 @@ def test_a_failed_answer_becomes_neither_a_turn_nor_a_session(
     chat = Chat(Rag(retriever, typist, k=1, sessions=store))
     stream = chat.stream(QUESTIONS[0])
     assert isinstance(stream._stream, Stream)
-    stream._stream._running = fail_after_three(stream._stream._running)
+    stream._stream._remaining = fail_after_three(stream._stream._remaining)
     with pytest.raises(RuntimeError, match="out of memory"):
         list(stream)
     stream.close()

@@ -18,7 +18,7 @@ from antiphon.pipelines.references import PROMPT_TAIL
 from antiphon.retrieval import HashEmbedder, Retriever
 from antiphon.retrieval.vector_index.flat import Vectors
 from tests.accel.oracles import expect_plain_logits
-from tests.pipelines.listening import Listening
+from tests.pipelines.recording_drafter import RecordingBlend
 
 EGGS = "How many eggs does a queen lay?"
 PARAPHRASE = "How many eggs can a queen lay?"
@@ -267,7 +267,7 @@ def test_an_earlier_answer_is_drafted_from_without_changing_the_text(
     without = rag.ask(EGGS, sessions=False, **options)
     assert len(store) == 0
     empty = rag.ask(EGGS, **options)
-    recorder = Listening()
+    recorder = RecordingBlend()
     stream = rag.stream(PARAPHRASE, drafter=lambda: recorder, **options)
     warm = rag.ask(EGGS, **options)
     assert without.text == empty.text == warm.text

@@ -47,6 +47,33 @@ class Answer:
     finish_reason: FinishReason
     origins: tuple[Origin, ...] = ()
 
+    @classmethod
+    def from_completion(
+        cls,
+        question: str,
+        completion: Completion,
+        passages: tuple[Passage, ...],
+        citations: tuple[Citation, ...],
+    ) -> Answer:
+        """Return the answer of a completion.
+
+        Args:
+            question: the question.
+            completion: the completion of the language model.
+            passages: the passages of the prompt.
+            citations: the citations of its text.
+        """
+        return cls(
+            question=question,
+            text=completion.text,
+            citations=citations,
+            passages=passages,
+            usage=completion.usage,
+            steps=completion.steps,
+            finish_reason=completion.finish_reason,
+            origins=completion.origins,
+        )
+
     @property
     def is_refusal(self) -> bool:
         """Whether the answer says that the passages do not contain it."""

@@ -78,7 +78,14 @@ class Chat:
         self._prefix = PrefixCache()
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
-        """Return the complete answer to a question. See `stream` for arguments and errors."""
+        """Return the complete answer to a question. See `stream` for errors.
+
+        Args:
+            question: the question.
+            k: passages to retrieve; by default those of the pipeline.
+            sessions: read and write the store of sessions, if there is one.
+            **generation: options of `LanguageModel.stream`.
+        """
         return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
 
     def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
@@ -91,7 +98,7 @@ class Chat:
             **generation: options of `LanguageModel.stream`.
 
         Raises:
-            ValueError: as `Rag.run`; or the prompt is not made of messages, because there is no chat template.
+            ValueError: as `Rag.stream`; or the prompt is not made of messages, because there is no chat template.
         """
         self.search_query = self._rewrite(question) if self.rewrite and self.turns else question
         max_new_tokens = generation.setdefault("max_new_tokens", MAX_NEW_TOKENS)
@@ -106,7 +113,7 @@ class Chat:
         earlier = chain.from_iterable((*turn.references, turn.text) for turn in reversed(self.turns))
         references = list(dict.fromkeys(earlier))
         context = TurnContext(self.search_query, build_prompt, references, self._prefix, self._record)
-        stream = self.rag.run(question, k=k, sessions=sessions, context=context, **generation)
+        stream = self.rag.stream(question, k=k, sessions=sessions, context=context, **generation)
         self.dropped_turns = dropped  # only now, so that a refused question does not change the conversation
         return stream
 

@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation: `Rag.run` retrieves passages, builds the prompt, generates and cites."""
+"""Retrieval-augmented generation: `Rag.stream` retrieves passages, builds the prompt, generates and cites."""
 
 from __future__ import annotations
 
@@ -108,14 +108,17 @@ class Rag:
             bundled_relevance()  # loaded now, so that the first question does not wait for it
 
     def ask(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> Answer:
-        """Return the complete answer to a question. See `run` for arguments and errors."""
-        return self.run(question, k=k, sessions=sessions, **generation).to_end().answer
+        """Return the complete answer to a question. See `stream` for errors.
 
-    def stream(self, question: str, *, k: int | None = None, sessions: bool = True, **generation: Any) -> AnswerStream:
-        """Return the answer as a stream; its passages are known at once. See `run` for arguments and errors."""
-        return self.run(question, k=k, sessions=sessions, **generation)
+        Args:
+            question: the question.
+            k: passages to retrieve; by default those of the constructor.
+            sessions: read and write the store of sessions, if there is one.
+            **generation: options of `LanguageModel.stream`: ``max_new_tokens`` (256), ``temperature``, ``stop``, ...
+        """
+        return self.stream(question, k=k, sessions=sessions, **generation).to_end().answer
 
-    def run(
+    def stream(
         self,
         question: str,
         *,
@@ -124,7 +127,7 @@ class Rag:
         context: TurnContext | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Answer a question from documents.
+        """Return the answer to a question as a stream; its passages are known at once.
 
         Args:
             question: the question.
@@ -161,9 +164,7 @@ class Rag:
 
         # 4. Cite, when the text has ended: the spans that are quoted verbatim from a passage.
         def to_answer(completion: Completion) -> Answer:
-            text, cost = completion.text, (completion.usage, completion.steps)
-            citations = cite(text, passages)
-            return Answer(question, text, citations, passages, *cost, completion.finish_reason, completion.origins)
+            return Answer.from_completion(question, completion, passages, cite(completion.text, passages))
 
         on_end = [
             *([context.on_end] if context else []),

@@ -82,7 +82,7 @@ def with_openai(url: str, model: str) -> None:
     check("openai-python: an unsupported field", lambda: is_refused(BadRequestError, extra_body={"suffix": "x"}))
 
 
-def with_openai_beyond(url: str, model: str) -> None:
+def with_openai_extensions(url: str, model: str) -> None:
     """Check openai-python: seeds, stop strings, vectors, predictions and references."""
     from openai import OpenAI
 
@@ -189,7 +189,7 @@ def with_antiphon(url: str, model: str) -> None:
 
 def main(url: str, model: str) -> None:
     """Check all clients."""
-    for action in (with_openai, with_openai_beyond, with_langchain, with_llama_index, with_curl, with_antiphon):
+    for action in (with_openai, with_openai_extensions, with_langchain, with_llama_index, with_curl, with_antiphon):
         action(url, model)
 
 

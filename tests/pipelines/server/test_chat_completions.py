@@ -49,13 +49,13 @@ def test_the_text_equals_that_of_the_language_model_with_and_without_streaming(
 def test_a_stream_has_usage_token_ids_and_metrics_if_requested(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate(MESSAGES, max_new_tokens=12)
     options = {"include_usage": True, "continuous_usage_stats": True}
-    told = events(client, messages=MESSAGES, max_completion_tokens=12, stream_options=options, return_token_ids=True)
-    assert told[-1]["choices"] == []
-    assert told[-1]["usage"]["completion_tokens"] == 12
-    assert {"num_draft_tokens", "num_accepted_draft_tokens"} <= told[-1]["metrics"]["speculative_decoding"].keys()
-    ids = [token for each in told[:-1] for token in each["choices"][0].get("token_ids", [])]
+    result = events(client, messages=MESSAGES, max_completion_tokens=12, stream_options=options, return_token_ids=True)
+    assert result[-1]["choices"] == []
+    assert result[-1]["usage"]["completion_tokens"] == 12
+    assert {"num_draft_tokens", "num_accepted_draft_tokens"} <= result[-1]["metrics"]["speculative_decoding"].keys()
+    ids = [token for each in result[:-1] for token in each["choices"][0].get("token_ids", [])]
     assert tuple(ids) == own.tokens
-    assert told[-2]["usage"]["completion_tokens"] == 12
+    assert result[-2]["usage"]["completion_tokens"] == 12
 
 
 def test_logprobs_are_those_of_the_models_unmodified_logits(client: TestClient, typist: LanguageModel) -> None:
@@ -65,23 +65,23 @@ def test_logprobs_are_those_of_the_models_unmodified_logits(client: TestClient, 
     prompt = typist.tokenize(MESSAGES).tokens
     with torch.no_grad():
         rows = typist.model(torch.tensor([[*prompt, *own.tokens]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    told = chat(client, max_tokens=6, logprobs=True, top_logprobs=3)["choices"][0]["logprobs"]["content"]
-    assert [each["logprob"] for each in told] == pytest.approx(
+    result = chat(client, max_tokens=6, logprobs=True, top_logprobs=3)["choices"][0]["logprobs"]["content"]
+    assert [each["logprob"] for each in result] == pytest.approx(
         [float(row[token]) for row, token in zip(rows, own.tokens, strict=True)], abs=1e-4
     )
-    assert [top["logprob"] for top in told[0]["top_logprobs"]] == pytest.approx(
+    assert [top["logprob"] for top in result[0]["top_logprobs"]] == pytest.approx(
         rows[0].topk(3).values.tolist(), abs=1e-4
     )
     streamed = events(client, messages=MESSAGES, max_tokens=6, logprobs=True)
     entries = [e for each in streamed if (p := each["choices"][0]["logprobs"]) for e in p["content"]]
-    assert [each["logprob"] for each in entries] == pytest.approx([each["logprob"] for each in told], abs=1e-4)
+    assert [each["logprob"] for each in entries] == pytest.approx([each["logprob"] for each in result], abs=1e-4)
 
 
 def test_each_choice_has_its_own_seed(client: TestClient, typist: LanguageModel) -> None:
-    told = chat(client, n=3, temperature=1.0, seed=5)["choices"]
+    result = chat(client, n=3, temperature=1.0, seed=5)["choices"]
     own = [typist.generate(MESSAGES, max_new_tokens=12, temperature=1.0, seed=5 + each).text for each in range(3)]
-    assert [each["message"]["content"] for each in told] == own
-    assert [each["index"] for each in told] == [0, 1, 2]
+    assert [each["message"]["content"] for each in result] == own
+    assert [each["index"] for each in result] == [0, 1, 2]
 
 
 def test_penalties_and_biases_change_the_text(client: TestClient, typist: LanguageModel) -> None:
@@ -105,13 +105,13 @@ def test_the_answer_follows_a_json_schema(client: TestClient) -> None:
 def test_a_required_tool_is_called(client: TestClient) -> None:
     parameters = {"type": "object", "properties": {"of": {"enum": ["bees", "ants"]}}, "required": ["of"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
-    asked: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": 64}
-    choice = chat(client, **asked)["choices"][0]
+    body: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": 64}
+    choice = chat(client, **body)["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     [call] = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "count"
     assert json.loads(call["function"]["arguments"])["of"] in ("bees", "ants")
-    streamed = events(client, messages=MESSAGES, **asked)
+    streamed = events(client, messages=MESSAGES, **body)
     assert streamed[-1]["choices"][0]["delta"]["tool_calls"][0]["function"] == call["function"]
     assert not any(each["choices"][0]["delta"].get("content") for each in streamed), (
         "a tool call is not sent as content"
@@ -131,9 +131,9 @@ def test_continue_final_message_continues_the_assistants_text(client: TestClient
     from antiphon.accel import Conversation
 
     own = typist.generate(Conversation(MESSAGES, assistant_prefix="Bees"), max_new_tokens=12).text
-    begun = [*MESSAGES, {"role": "assistant", "content": "Bees"}]
-    told = chat(client, messages=begun, add_generation_prompt=False, continue_final_message=True)
-    assert told["choices"][0]["message"]["content"] == own
+    messages = [*MESSAGES, {"role": "assistant", "content": "Bees"}]
+    result = chat(client, messages=messages, add_generation_prompt=False, continue_final_message=True)
+    assert result["choices"][0]["message"]["content"] == own
 
 
 def test_text_copied_from_a_reference_is_cited(client: TestClient, typist: LanguageModel) -> None:

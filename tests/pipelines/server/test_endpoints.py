@@ -30,11 +30,11 @@ def post(client: TestClient, path: str, **body: Any) -> dict[str, Any]:
 
 def test_completions_continue_texts_and_token_ids(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate("Bees", max_new_tokens=8)
-    told = post(client, "/v1/completions", model="tiny", prompt=["Bees", "Ants"], max_tokens=8, logprobs=1)
-    assert [each["text"] for each in told["choices"]] == [own.text, typist.generate("Ants", max_new_tokens=8).text]
-    assert len(told["choices"][0]["logprobs"]["token_logprobs"]) == 8
-    assert told["usage"]["completion_tokens"] == 16
-    assert told["usage"]["prompt_tokens"] == 2 * own.usage.prompt_tokens
+    result = post(client, "/v1/completions", model="tiny", prompt=["Bees", "Ants"], max_tokens=8, logprobs=1)
+    assert [each["text"] for each in result["choices"]] == [own.text, typist.generate("Ants", max_new_tokens=8).text]
+    assert len(result["choices"][0]["logprobs"]["token_logprobs"]) == 8
+    assert result["usage"]["completion_tokens"] == 16
+    assert result["usage"]["prompt_tokens"] == 2 * own.usage.prompt_tokens
     ids = typist.tokenizer.encode("Bees", add_special_tokens=False)
     assert post(client, "/v1/completions", model="tiny", prompt=ids, max_tokens=8)["choices"][0]["text"] == own.text
     streamed = events(client, "/v1/completions", prompt="Bees", max_tokens=8, stream_options={"include_usage": True})
@@ -44,11 +44,11 @@ def test_completions_continue_texts_and_token_ids(client: TestClient, typist: La
 
 def test_responses_are_complete_objects_or_named_events(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate(MESSAGES, max_new_tokens=8).text
-    asked = {"model": "tiny", "input": MESSAGES[0]["content"], "max_output_tokens": 8}
-    told = post(client, "/v1/responses", **asked)
-    assert (told["object"], told["status"]) == ("response", "incomplete")
-    assert told["output"][0]["content"][0]["text"] == own
-    with client.stream("POST", "/v1/responses", json={**asked, "stream": True}) as response:
+    body = {"model": "tiny", "input": MESSAGES[0]["content"], "max_output_tokens": 8}
+    result = post(client, "/v1/responses", **body)
+    assert (result["object"], result["status"]) == ("response", "incomplete")
+    assert result["output"][0]["content"][0]["text"] == own
+    with client.stream("POST", "/v1/responses", json={**body, "stream": True}) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
     assert lines.pop() == "[DONE]"
     all_events = [json.loads(line) for line in lines]
@@ -62,7 +62,7 @@ def test_responses_are_complete_objects_or_named_events(client: TestClient, typi
     assert types[-1] == "response.incomplete"
     assert [each["sequence_number"] for each in all_events] == list(range(len(types)))
     assert "".join(each["delta"] for each in all_events if each["type"].endswith("text.delta")) == own
-    refused = client.post("/v1/responses", json={**asked, "previous_response_id": "resp_1"})
+    refused = client.post("/v1/responses", json={**body, "previous_response_id": "resp_1"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
 
 
@@ -76,14 +76,14 @@ def test_models_are_listed_as_our_own_client_expects(client: TestClient) -> None
 
 
 def test_a_model_with_documents_answers_from_them(client: TestClient, passages: list[Passage]) -> None:
-    told = chat(client, model="tiny+docs", messages=QUESTION)
-    assert told["usage"]["prompt_tokens"] > 100, "the passages are in the prompt"
+    result = chat(client, model="tiny+docs", messages=QUESTION)
+    assert result["usage"]["prompt_tokens"] > 100, "the passages are in the prompt"
     options = {"include_segments": True}
     streamed = events(client, model="tiny+docs", messages=QUESTION, max_tokens=12, stream_options=options)
     given = streamed[0]["passages"]
     assert [len(given), given[0]["text"]] == [2, passages[1].text]
     text = "".join(segment["text"] for each in streamed for segment in each.get("segments", ()))
-    assert text == told["choices"][0]["message"]["content"]
+    assert text == result["choices"][0]["message"]["content"]
     assert client.get(f"/passages/{given[0]['id']}").json()["text"] == passages[1].text
     assert client.get("/passages/none").status_code == 404
 
@@ -98,24 +98,24 @@ def test_a_conversation_with_documents_has_earlier_turns_in_the_prompt(client: T
 
 def test_embeddings_are_those_of_the_index(client: TestClient) -> None:
     own = HashEmbedder().embed_documents(["bees", "honey"])
-    told = post(client, "/v1/embeddings", input=["bees", "honey"])
-    assert np.allclose([each["embedding"] for each in told["data"]], own)
+    result = post(client, "/v1/embeddings", input=["bees", "honey"])
+    assert np.allclose([each["embedding"] for each in result["data"]], own)
     packed = post(client, "/v1/embeddings", input="honey", encoding_format="base64")["data"][0]["embedding"]
     assert np.array_equal(np.frombuffer(base64.b64decode(packed), "<f4"), own[1])
     assert client.post("/v1/embeddings", json={"input": []}).status_code == 400
 
 
 def test_token_ids_are_refused_and_errors_name_the_parameter_as_the_client_wrote_it(client: TestClient) -> None:
-    told = client.post("/v1/embeddings", json={"input": [[1, 2], [3]]}).json()["error"]
-    assert (told["param"], told["code"]) == ("input", "unsupported_parameter")
-    assert "check_embedding_ctx_length" in told["message"]
-    told = client.post("/v1/embeddings", json={"input": {"a": 1}}).json()["error"]
-    assert told["param"] == "input"
-    assert told["message"].startswith("input: Input should be a valid string; or: Input should be a valid list")
+    result = client.post("/v1/embeddings", json={"input": [[1, 2], [3]]}).json()["error"]
+    assert (result["param"], result["code"]) == ("input", "unsupported_parameter")
+    assert "check_embedding_ctx_length" in result["message"]
+    result = client.post("/v1/embeddings", json={"input": {"a": 1}}).json()["error"]
+    assert result["param"] == "input"
+    assert result["message"].startswith("input: Input should be a valid string; or: Input should be a valid list")
     message = {"role": "user", "content": 5}
-    asked = {"model": "tiny", "messages": [message], "tool_choice": 3}
-    told = client.post("/v1/chat/completions", json=asked).json()["error"]
-    assert told["param"] == "messages.0.content"
+    body = {"model": "tiny", "messages": [message], "tool_choice": 3}
+    result = client.post("/v1/chat/completions", json=body).json()["error"]
+    assert result["param"] == "messages.0.content"
 
 
 def test_paths_of_the_machine_are_not_revealed(serve: Serve, passages: list[Passage]) -> None:
@@ -126,11 +126,11 @@ def test_paths_of_the_machine_are_not_revealed(serve: Serve, passages: list[Pass
 
 
 def test_reranking_returns_the_best_document_first(client: TestClient) -> None:
-    told = post(
+    result = post(
         client, "/v1/rerank", query="honey keeps", documents=["ants", {"text": "honey keeps for years"}], top_n=1
     )
-    assert [each["index"] for each in told["results"]] == [1]
-    assert told["results"][0]["document"] == {"text": "honey keeps for years"}
+    assert [each["index"] for each in result["results"]] == [1]
+    assert result["results"][0]["document"] == {"text": "honey keeps for years"}
 
 
 def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
@@ -139,9 +139,9 @@ def test_documents_are_added_found_listed_and_removed(serve: Serve) -> None:
         added = client.post("/documents", files={"file": ("../../etc/hives.md", text)})
         assert added.json() == {"id": "uploaded/hives.md", "name": "hives.md", "passages": 1, "uploaded": True}
         options = {"include_segments": True}
-        asked = [{"role": "user", "content": "What frames has a hive of wax?"}]
-        told = events(client, model="tiny+docs", messages=asked, max_tokens=2, stream_options=options)
-        assert "frames of wax" in told[0]["passages"][0]["text"]
+        body = [{"role": "user", "content": "What frames has a hive of wax?"}]
+        result = events(client, model="tiny+docs", messages=body, max_tokens=2, stream_options=options)
+        assert "frames of wax" in result[0]["passages"][0]["text"]
         again = client.post("/documents", files={"file": ("hives.md", b"A hive is a box.")})
         assert again.json()["passages"] == 1
         listed = {each["name"]: each["passages"] for each in client.get("/documents").json()["data"]}
@@ -188,9 +188,9 @@ def test_the_error_of_an_unwritable_folder_does_not_name_it(
 def test_metrics_are_counted(serve: Serve) -> None:
     with serve() as client:
         chat(client)
-        told = client.get("/metrics").text
-        assert 'antiphon_requests_total{path="/v1/chat/completions",status="200"} 1.0' in told
-        assert "antiphon_completion_tokens_total 12.0" in told
-        assert "antiphon_time_to_first_token_seconds_count 1.0" in told
-        assert "antiphon_generations_running 0.0" in told
+        result = client.get("/metrics").text
+        assert 'antiphon_requests_total{path="/v1/chat/completions",status="200"} 1.0' in result
+        assert "antiphon_completion_tokens_total 12.0" in result
+        assert "antiphon_time_to_first_token_seconds_count 1.0" in result
+        assert "antiphon_generations_running 0.0" in result
         assert client.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}

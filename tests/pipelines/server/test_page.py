@@ -81,7 +81,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda said: problems.append(said.text) if "Policy" in said.text else None)
+    opened.on("console", lambda message: problems.append(message.text) if "Policy" in message.text else None)
     opened.goto(address)
     opened.wait_for_selector("#model option", state="attached")
     yield opened

@@ -162,41 +162,41 @@ def test_each_case_is_answered_with_the_types_of_the_specification(served: TestC
     assert [each["type"] for each in streamed[:2]] == ["response.created", "response.in_progress"]
     assert streamed[-1]["type"] == "response.completed"
     assert output_items(streamed) == streamed[-1]["response"]["output"]
-    [told] = streamed[-1]["response"]["output"]
+    [result] = streamed[-1]["response"]["output"]
     same = {"type", "status", "role", "content", "name", "arguments"} & item.keys()
-    assert {name: told[name] for name in same} == {name: item[name] for name in same}
+    assert {name: result[name] for name in same} == {name: item[name] for name in same}
 
 
 def test_citations_are_sent_as_events(served: TestClient) -> None:
-    told = events(served, **CASES["citations"])
-    [added] = [each for each in told if each["type"] == "response.output_text.annotation.added"]
+    result = events(served, **CASES["citations"])
+    [added] = [each for each in result if each["type"] == "response.output_text.annotation.added"]
     assert (added["annotation"]["title"], added["annotation"]["url"]) == ("Log", "https://example.org")
-    assert output_items(told)[0]["content"][0]["annotations"] == [added["annotation"]]
+    assert output_items(result)[0]["content"][0]["annotations"] == [added["annotation"]]
 
 
 def test_a_truncated_text_and_its_response_are_incomplete(typist: LanguageModel) -> None:
     service = make_service(typist, ServerSettings(), name="scripted")
-    asked: dict[str, Any] = {"input": "Hello", "max_output_tokens": 16, "top_logprobs": 2}
+    body: dict[str, Any] = {"input": "Hello", "max_output_tokens": 16, "top_logprobs": 2}
     with TestClient(create_app(service)) as client:
-        response = post(client, **asked, include=["message.output_text.logprobs"])
+        response = post(client, **body, include=["message.output_text.logprobs"])
         assert response["incomplete_details"] == {"reason": "max_output_tokens"}
         assert response["output"][0]["status"] == response["status"] == "incomplete"
         logprobs = response["output"][0]["content"][0]["logprobs"]
         assert [len(each["top_logprobs"]) for each in logprobs] == [2] * 16
-        streamed = events(client, **asked, include=["message.output_text.logprobs"])
+        streamed = events(client, **body, include=["message.output_text.logprobs"])
         assert streamed[-1]["type"] == "response.incomplete"
         assert output_items(streamed) == streamed[-1]["response"]["output"]
         deltas = [entry for each in streamed if each["type"].endswith("text.delta") for entry in each["logprobs"]]
         assert [each["token"] for each in deltas] == [each["token"] for each in logprobs]
-        assert post(client, **asked)["output"][0]["content"][0]["logprobs"] == [], "only if the request includes them"
+        assert post(client, **body)["output"][0]["content"][0]["logprobs"] == [], "only if the request includes them"
 
 
 def test_a_json_answer_repeats_its_format() -> None:
     """OpenAI's types have the schema in the response, which clients use; those of Open Responses have not."""
     service = make_service(Scripted(), ServerSettings(), name="scripted")
     with TestClient(create_app(service)) as client:
-        asked = {"model": "scripted", "input": "A bee", "text": {"format": FORMAT}, "max_output_tokens": 60}
-        answer = client.post("/v1/responses", json=asked).json()
+        body = {"model": "scripted", "input": "A bee", "text": {"format": FORMAT}, "max_output_tokens": 60}
+        answer = client.post("/v1/responses", json=body).json()
     assert answer["text"]["format"] == FORMAT | {"description": None, "strict": False}
     assert json.loads(answer["output"][0]["content"][0]["text"]).get("queen", True) is True
     Response.model_validate(answer)
@@ -223,11 +223,11 @@ class Failing(Scripted):
 def test_an_error_during_the_stream_is_an_event_and_a_failed_response(caplog: pytest.LogCaptureFixture) -> None:
     service = make_service(Failing(), ServerSettings(), name="scripted")
     with TestClient(create_app(service)) as client:
-        told = events(client, input="Hello")
-        assert [each["type"] for each in told[-3:]] == ["response.output_text.delta", "error", "response.failed"]
-        assert told[-2]["error"]["type"] == "server_error"
-        assert told[-1]["response"]["error"]["code"] == "server_error"
-        assert "fire" not in json.dumps(told), "details of internal errors are only logged"
+        result = events(client, input="Hello")
+        assert [each["type"] for each in result[-3:]] == ["response.output_text.delta", "error", "response.failed"]
+        assert result[-2]["error"]["type"] == "server_error"
+        assert result[-1]["response"]["error"]["code"] == "server_error"
+        assert "fire" not in json.dumps(result), "details of internal errors are only logged"
         assert "a request failed" in caplog.text
         answer = client.post("/v1/responses", json={"model": "scripted", "input": "Hello"})
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")

@@ -176,10 +176,12 @@ def test_forty_concurrent_tenants_receive_nothing_of_each_other(serve: Serve, ty
 
     def ask(client: TestClient, number: int) -> str:
         secret = f"{own[: number % 20]} the secret of tenant {number:03d}"
-        told = chat(client, user=f"tenant {number}", max_tokens=24, references=[{"text": secret, "id": f"id-{number}"}])
-        assert told["choices"][0]["message"]["content"] == own
-        assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "this tenant has no earlier request"
-        return json.dumps(told)
+        result = chat(
+            client, user=f"tenant {number}", max_tokens=24, references=[{"text": secret, "id": f"id-{number}"}]
+        )
+        assert result["choices"][0]["message"]["content"] == own
+        assert result["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "this tenant has no earlier request"
+        return json.dumps(result)
 
     with serve(max_waiting=64, max_tenants=40) as client, ThreadPoolExecutor(40) as pool:
         for number, text in enumerate(pool.map(partial(ask, client), range(40))):

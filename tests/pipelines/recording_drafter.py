@@ -1,4 +1,4 @@
-"""The default drafter with ears: what a text was begun with."""
+"""The default drafter, which also records its prompt and references."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.testing.drafters import RecordingDrafter
 
 
-class Listening(RecordingDrafter):
-    """Drafts as the default does, and writes down prompt and references too."""
+class RecordingBlend(RecordingDrafter):
+    """A `Blend` that records its prompt and references, and the drafts and logits of each step."""
 
     def __init__(self) -> None:
         super().__init__(Blend())
@@ -18,5 +18,6 @@ class Listening(RecordingDrafter):
         self.references: list[list[int]] = []
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
+        """Record the prompt and the references. See `Drafter.begin`."""
         self.prompt, self.references = list(prompt), [list(reference) for reference in references]
         super().begin(prompt, references)
