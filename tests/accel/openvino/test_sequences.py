@@ -58,7 +58,10 @@ def test_tree_chain_plain_step_and_prefill_share_a_forward_pass(
 def test_chunked_prefill_does_not_change_the_logits(shared: OpenVINOEngine) -> None:
     text = text_of(100, seed=2)
     sequences = [shared.sequence(tenant=object()) for _ in range(2)]
-    inputs = [SequenceInput(sequences[0], text, chunk=7), SequenceInput(sequences[1], text[:40], chunk=16)]
+    inputs = [
+        SequenceInput(sequences[0], text, prefill_chunk=7),
+        SequenceInput(sequences[1], text[:40], prefill_chunk=16),
+    ]
     for logits, own in zip(shared.forward(inputs), (text, text[:40]), strict=True):
         expect_plain(MODEL, own, EMPTY, logits)
 

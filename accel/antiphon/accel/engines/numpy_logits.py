@@ -76,7 +76,7 @@ class NumpyLogits:
 def _top_k(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the ``k`` most likely tokens of each row and their approximate probabilities, shape (rows, k) each.
 
-    The full vocabulary is never sorted. Each row is laid out as strips below one another, (strips, vocab / strips). The
+    The full vocabulary is never sorted. Each row is reshaped into strips, (strips, vocab / strips). The
     k columns with the largest maxima contain the k largest logits, so only these strips * k logits are compared.
     Probabilities are normalized by the sum over the column maxima and therefore slightly too high, as those of
     `antiphon.accel.engines.torch.argmax.top_k`.

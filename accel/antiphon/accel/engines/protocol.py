@@ -129,13 +129,13 @@ class SequenceInput:
         sequence: The sequence, created by the same engine.
         pending: Confirmed tokens that are not cached yet, at least one; they start at position ``sequence.length``.
         draft: Draft tree whose root is the last pending token, as `CachedSequence.fit` returned it.
-        chunk: Maximum number of prompt tokens that the engine computes at a time; None for its own default.
+        prefill_chunk: Maximum number of prompt tokens per forward pass; None for the engine's default.
     """
 
     sequence: CachedSequence
     pending: Tokens
     draft: Draft = EMPTY
-    chunk: int | None = None
+    prefill_chunk: int | None = None
 
 
 class AnonymousTenant:
@@ -192,8 +192,8 @@ class Engine(Protocol):
         """Run one forward pass over the pending tokens and the drafts of one or several sequences.
 
         Each row attends to the cached and pending tokens of its sequence and to its ancestors in the draft, and its
-        position is that of its depth. A prefill may take several passes of ``chunk`` tokens; only its last logits are
-        returned. The caller holds the lock.
+        position is that of its depth. A prefill may take several passes of ``prefill_chunk`` tokens; only its last
+        logits are returned. The caller holds the lock.
 
         Args:
             inputs: One input per sequence. There are several only if every sequence says `CachedSequence.can_batch`.

@@ -20,8 +20,8 @@ __all__ = ["RemoteStream"]
 class RemoteStream(TextStream):
     """A stream of a model on a server; its joined pieces are the text of the completion.
 
-    The request is sent when the first piece is requested. Then the server generates until the text ends or the stream is
-    closed. Any thread can close it, which closes the connection. Tool calls are the last piece, each written as JSON
+    The request is sent when the first piece is requested. Then the server generates until the text ends or the stream
+    is closed. Any thread can close it, which closes the connection. Tool calls are the last piece, each written as JSON
     between ``<tool_call>`` tags.
 
     Args:

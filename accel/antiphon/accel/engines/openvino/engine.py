@@ -248,7 +248,7 @@ class OpenVINOEngine:
 
     def _next_chunk(self, given: SequenceInput, pending: Sequence[int]) -> int:
         """Return how many pending tokens to prefill now, without logits; 0 if the last pass can take them all."""
-        chunk = min(given.chunk or self.prefill_chunk, self.prefill_chunk)
+        chunk = min(given.prefill_chunk or self.prefill_chunk, self.prefill_chunk)
         has_draft = len(given.draft) > 0
         limit = min(chunk, MAX_PENDING_WITH_TREE) if has_draft else chunk
         return min(chunk, len(pending) - (1 if has_draft else limit)) if len(pending) > limit else 0

@@ -1,71 +1,74 @@
-"""The engine of torch: one for each model, with all that is known of it and the one lock of its forwards."""
+"""The torch engine of a model: its traits, measured costs, learned statistics, and the lock of its forward passes."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.drafting.budget import Budget, Fixed
-from antiphon.accel.drafting.draft import Drafter, Logits
-from antiphon.accel.drafting.drafters.runners_up import Bigrams
-from antiphon.accel.drafting.experience import Experience, beginning, budget_of
-from antiphon.accel.drafting.running_cost import Cost
-from antiphon.accel.drafting.step_cost import StepCost
+from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
+from antiphon.accel.drafting.budget import Budget, FixedBudget
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
+from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
+from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.protocol import CachedSequence, Feed
+from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, SequenceOptions
 from antiphon.accel.engines.torch import bigrams, cost_store, determinism
-from antiphon.accel.engines.torch.attention import EXACT, attending, implementation_of
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, found_beside
-from antiphon.accel.engines.torch.compiled import CompiledSequence, CompiledSteps, try_graphs, why_not_compiled
+from antiphon.accel.engines.torch.attention import EXACT, implementation_of, use_attention
+from antiphon.accel.engines.torch.batched_forward import BatchMode, batched_forward
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, find_bita_weights
+from antiphon.accel.engines.torch.compiled_sequence import (
+    CompiledSequence,
+    CompiledSteps,
+    check_graphs,
+    why_not_compiled,
+)
+from antiphon.accel.engines.torch.cost_measurement import measure_step_cost
 from antiphon.accel.engines.torch.logits import TorchLogits
-from antiphon.accel.engines.torch.measuring import measure
-from antiphon.accel.engines.torch.prepacked import Prepacked, Prepacking
-from antiphon.accel.engines.torch.ragged import Sharing, forward_together
 from antiphon.accel.engines.torch.self_test import SelfTest
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Traits
 
 Setting = tuple[object, ...]
-"""What may change of a model while it lives."""
+"""Properties of a model that can change: attention implementation, dtype, device, training mode."""
 
 
 class TorchEngine:
-    """Runs one causal model of transformers, as it is; found by `engine_of`.
+    """Runs one causal model of transformers, unmodified; `engine_of` returns the only one of a model.
 
-    ``is_owned`` says that nobody else changes the model's weights, as where `LanguageModel.from_pretrained` has loaded
-    it. Only then, or where `prepack` asks for it, linear layers are computed by prepacked copies of their weights.
-    ``selected`` is what `antiphon.accel.engines.selection.select` has found of other engines for the model.
+    Args:
+        model: The model; the engine does not keep it alive.
+
+    Attributes:
+        lock: Held during every forward pass.
+        scheduler: The scheduler that decodes on this engine; None before the first request.
+        selected: Results of `antiphon.accel.engines.selection.select_engine` for the model.
+        compiled_steps: Compiled steps of the model.
     """
 
     name = "torch"
-    reading = 0
+    prefill_batch_tokens = 0
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = ref(model)
         self.lock = FairLock()
-        self.loop: object | None = None
+        self.scheduler: object | None = None
         self.selected: dict[str, object] = {}
-        self.is_owned = False
         self.compiled_steps = CompiledSteps()
-        self.prepacking = Prepacking()
-        self._prepack_wanted: bool | None = None
-        self._is_prepack_asked = False
-        self._prepacked: Prepacked | None = None
         self._traits: dict[Setting, Traits] = {}
-        self._sharing: dict[Setting, Sharing | None] = {}
+        self._batch_modes: dict[Setting, BatchMode | None] = {}
         self._costs: dict[Setting, StepCost] = {}
-        self._experience: dict[StepCost, Experience] = {}
+        self._acceptance_stats: dict[StepCost, AcceptanceStats] = {}
         self._bigrams: Bigrams | None = None
-        self._has_asked_bigrams = False
-        self._proven: set[Setting] = set()
+        self._has_bigrams = False
+        self._deterministic: set[Setting] = set()
         self._bita: BitaWeights | None = None
         self._own_bita: tuple[BitaWeights | None, str] | None = None
-        self._graphs: str | None = None
+        self._graphs_refusal: str | None = None
 
     @property
     def model(self) -> PreTrainedModel:
@@ -77,141 +80,115 @@ class TorchEngine:
 
     @property
     def traits(self) -> Traits:
-        """What the model can verify, by attention, precision and mode; found out by a self-test once for each."""
+        """Traits of the model in its current setting, from a self-test that runs once per setting."""
         key = self._setting
         if key not in self._traits:
-            self._traits[key] = SelfTest(self.model, self.prepacked).traits()
+            self._traits[key] = SelfTest(self.model).traits()
         return self._traits[key]
 
     @property
-    def sharing(self) -> Sharing | None:
-        """How texts of different lengths share the model's forwards, found by a self-test; None where they cannot."""
+    def batch_mode(self) -> BatchMode | None:
+        """How the model batches sequences, from a self-test that runs once per setting; None if it cannot."""
         key = self._setting
-        if key not in self._sharing:
-            self._sharing[key] = SelfTest(self.model, self.prepacked).sharing(self.traits)
-        return self._sharing[key]
+        if key not in self._batch_modes:
+            self._batch_modes[key] = SelfTest(self.model).batch_mode(self.traits)
+        return self._batch_modes[key]
 
-    @property
-    def prepacked(self) -> Prepacked:
-        """The prepacked weights, made on first use and again whenever the model has got others."""
-        model = self.model
-        if self._prepacked is None or not self._prepacked.is_current(model):
-            if self._prepacked is not None:
-                self._prepacked.remove()
-                self._prepacked = None  # the copies of what is no more go before others come
-            if self.is_owned or self._is_prepack_asked:
-                wanted, declined = self._prepack_wanted, "it was declined"
-            else:
-                wanted, declined = False, "the model is borrowed; antiphon.accel.prepack(model) asks for it"
-            self._prepacked = Prepacked(
-                model, wanted=wanted, owned=self.is_owned, declined=declined, prepacking=self.prepacking
-            )
-        return self._prepacked
+    def step_cost(self, *, remeasure: bool = False) -> StepCost:
+        """Return the measured cost of forward passes; see `ModelEngine.step_cost`.
 
-    def prepack(self, wanted: bool | None = None) -> Prepacked:
-        """Decide whether forwards take prepacked weights; see `antiphon.accel.prepack`."""
-        self._is_prepack_asked, self._prepack_wanted = True, wanted
-        return self._renewed()
-
-    def own(self) -> None:
-        """Take the model's weights for ones that nobody else changes; copies are made when a forward needs them."""
-        self.is_owned = True
-        self.rest()
-
-    def rest(self) -> None:
-        """Give back the memory of prepacked weights until the next forward, as where another engine runs the model."""
-        if self._prepacked is not None:
-            self._prepacked.remove()
-            self._prepacked = None
-
-    def _renewed(self) -> Prepacked:
-        self.rest()
-        return self.prepacked
-
-    def step_cost(self, *, anew: bool = False) -> StepCost:
-        """What a forward costs: as it was measured here before, or measured now (under two seconds).
-
-        It is kept as long as the model lives, and in a file for the next process. ``anew`` measures in any case.
+        It is measured in under two seconds, kept while the model lives, and stored for the next process.
         """
-        setting = (*self._setting, torch.get_num_threads(), self._prepack_wanted, self._is_prepack_asked)
-        if anew or setting not in self._costs:
-            key = cost_store.describe(self.model, len(self.prepacked))
-            path = cost_store.file_of(key)
-            cost = None if anew else cost_store.kept(path, key, self._plain_seconds)
+        setting = (*self._setting, torch.get_num_threads())
+        if remeasure or setting not in self._costs:
+            key = cost_store.cost_key(self.model)
+            path = cost_store.cost_file(key)
+            cost = None if remeasure else cost_store.load_credible(path, key, self._plain_seconds)
             if cost is None:
-                cost = measure(lambda: self._plain(self.traits))
+                cost = measure_step_cost(self._new_sequence)
                 cost_store.save(path, key, cost)
             self._costs[setting] = cost
         return self._costs[setting]
 
     def _plain_seconds(self, context: int) -> float:
-        """Seconds of a plain step now, the second of two: the first one fills caches."""
-        found = [measure(lambda: self._plain(self.traits), rows=(1,), contexts=(context,), seconds=0.0) for _ in "12"]
+        """Measure a plain step: the second of two, because the first one warms up."""
+        found = [measure_step_cost(self._new_sequence, rows=(1,), contexts=(context,), seconds=0.0) for _ in "12"]
         return min(row[1] for row in found[-1].seconds.values())
 
     @property
-    def experience(self) -> Experience | None:
-        """What requests have taught of cost and of drafters; None where no draft can pay."""
+    def acceptance_stats(self) -> AcceptanceStats | None:
+        """Statistics of earlier requests; None if the model cannot verify drafts."""
         if self.traits.level == "plain":
             return None
         cost = self.step_cost()
-        if cost not in self._experience:
-            self._experience[cost] = beginning(cost)
-        return self._experience[cost]
+        if cost not in self._acceptance_stats:
+            self._acceptance_stats[cost] = initial_stats(cost)
+        return self._acceptance_stats[cost]
 
     @property
-    def shared_cost(self) -> Cost | None:
-        """Seconds of forwards over several texts; None where there are none."""
-        experience = None if self.sharing is None else self.experience
-        return None if experience is None else experience.shared_cost
+    def batch_cost(self) -> CostModel | None:
+        """Cost of batched forward passes; None if the model cannot batch."""
+        acceptance_stats = None if self.batch_mode is None else self.acceptance_stats
+        return None if acceptance_stats is None else acceptance_stats.batch_cost
 
     def budget(
-        self, drafter: Drafter, rows: int | None, cost: StepCost | None = None, *, reproducible: bool = False
+        self,
+        drafter: Drafter,
+        num_draft_tokens: int | None,
+        cost: StepCost | None = None,
+        *,
+        reproducible: bool = False,
     ) -> Budget:
-        """A budget for one request: of ``rows`` rows, or where that is None by what forwards of this model cost.
-
-        With a ``cost`` nothing is measured, and nothing learned from the clock or from other requests: forwards are
-        taken to cost that. A ``reproducible`` budget takes what was measured of the model for it.
-        """
+        """Return the budget of one request; see `ModelEngine.budget`."""
         if self.traits.level == "plain":
-            return Fixed(rows or 0)
-        if cost is None and rows is None and reproducible:
+            return FixedBudget(num_draft_tokens or 0)
+        if cost is None and num_draft_tokens is None and reproducible:
             cost = self.step_cost()
-        return budget_of(drafter, rows, cost, lambda: self.experience)
+        return make_budget(drafter, num_draft_tokens, cost, lambda: self.acceptance_stats)
 
     @property
     def bigrams(self) -> Bigrams | None:
-        """The model's best tokens after each frequent token, asked for once; None where it cannot be asked."""
+        """The model's bigrams, computed once; None in training mode or without level "tree"."""
         model = self.model
         if model.training or self.traits.level != "tree":
             return None
-        if not self._has_asked_bigrams:
-            self._has_asked_bigrams = True
-            self._bigrams = bigrams.find(model, lambda draft, root: self._plain(self.traits).forward((root,), draft))
+        if not self._has_bigrams:
+            self._has_bigrams = True
+            self._bigrams = bigrams.load_or_compute_bigrams(
+                model, lambda draft, root: self._new_sequence().forward((root,), draft)
+            )
         return self._bigrams
 
     def deterministic_traits(self, fixed_rows: int, cache: Cache | None = None) -> Traits:
-        """The traits of forwards of exactly ``fixed_rows`` rows, each attended to by itself.
+        """Return the traits under exact attention, after checking that decoding is deterministic.
 
-        The verdict is kept per dtype, device and number of rows.
+        The check runs once per dtype, device and number of rows.
+
+        Args:
+            fixed_rows: Rows of every forward pass.
+            cache: The caller's cache.
 
         Raises:
-            ValueError: the model, or the cache that it was given, cannot be decoded deterministically, and why.
+            ValueError: the model, or this cache, cannot be decoded deterministically, and why.
         """
         determinism.check_cache(cache)
         model = self.model
         key = (model.dtype, str(model.device), fixed_rows)
-        with attending(model, EXACT):
-            if key not in self._proven or model.training:
-                determinism.prove(model, fixed_rows, lambda: self.traits)
-                self._proven.add(key)
+        with use_attention(model, EXACT):
+            if key not in self._deterministic or model.training:
+                determinism.check_determinism(model, fixed_rows, lambda: self.traits)
+                self._deterministic.add(key)
             return self.traits
 
     def check_bita(self, bita: BitaWeights, *, fixed_rows: int = 0) -> None:
-        """Refuse what BiTA learned where it cannot be shown to this model.
+        """Refuse BiTA weights that cannot be used with this model.
+
+        Args:
+            bita: The weights.
+            fixed_rows: Fixed rows of deterministic decoding; 0 without it.
 
         Raises:
-            ValueError: it is another model's, or one that verifies no trees; or decoding is deterministic.
+            ValueError: they belong to another model, the model verifies no trees, or decoding is deterministic.
         """
         model = self.model
         if self._bita is not bita:
@@ -225,10 +202,10 @@ class TorchEngine:
             )
 
     @property
-    def own_bita(self) -> tuple[BitaWeights | None, str]:
-        """What BiTA learned for this model, from the file in its folder, looked for once; or None, and why."""
+    def own_bita_weights(self) -> tuple[BitaWeights | None, str]:
+        """BiTA weights in the model's folder, loaded once; or None and why there are none."""
         if self._own_bita is None:
-            self._own_bita = found_beside(self.model)
+            self._own_bita = find_bita_weights(self.model)
         return self._own_bita
 
     def sequence(
@@ -239,15 +216,20 @@ class TorchEngine:
         fixed_rows: int = 0,
         bita: BitaWeights | None = None,
         compiled: bool | None = False,
-        shared: bool = True,
+        can_batch: bool = True,
     ) -> TorchSequence | CompiledSequence:
-        """The memory of one more text, which begins with what a ``cache`` holds.
+        """Return a new sequence; see `SequenceOptions` for the arguments.
 
-        Unless it may be ``shared`` its forwards are its own. ``compiled`` steps are taken as
-        `antiphon.accel.generate.Decoder` says.
+        Args:
+            cache: Cache to continue from; None for a new one.
+            padding: Left padding tokens of the prompt.
+            fixed_rows: Rows of every forward pass, for deterministic decoding; 0 for none.
+            bita: Weights of a drafter's mask tokens.
+            compiled: Use compiled steps, as `antiphon.accel.generate.Decoder` says.
+            can_batch: The sequence may share forward passes with others.
 
         Raises:
-            ValueError: it cannot be decoded deterministically, or with what BiTA learned.
+            ValueError: the model cannot be decoded deterministically, or with these BiTA weights.
         """
         traits = self.deterministic_traits(fixed_rows, cache) if fixed_rows else self.traits
         if bita is not None:
@@ -259,46 +241,78 @@ class TorchEngine:
             padding=padding,
             fixed_rows=fixed_rows,
             bita=bita,
-            weights=self.prepacked,
-            shares=lambda: shared and self.sharing is not None,
+            shares=lambda: can_batch and self.batch_mode is not None,
         )
         return plain if fixed_rows else self._compiled_or_plain(plain, compiled)
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Logits]:
-        """One forward over all of these texts, of which several are shareable; see `Engine`."""
-        if len(feeds) > 1:
-            fed: Any = [(feed.sequence, feed.pending, feed.draft) for feed in feeds]
-            assert self.sharing is not None
-            return [TorchLogits(rows) for rows in forward_together(fed, self.sharing)]
-        return [self._alone(feeds[0])]
+    @property
+    def level(self) -> Level:
+        """What one forward pass of this model can verify."""
+        return self.traits.level
+
+    def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> TorchSequence | CompiledSequence:
+        """Return the sequence of a new request; see `ModelEngine.new_sequence`."""
+        return self.sequence(
+            options.cache,
+            padding=options.padding,
+            fixed_rows=options.fixed_rows,
+            bita=cast("BitaWeights | None", options.bita),
+            compiled=options.compiled,
+            can_batch=options.can_batch,
+        )
+
+    def usable_bita(self, fixed_rows: int = 0) -> tuple[BitaWeights | None, str]:
+        """Return BiTA's masks from the model's folder, or None and why they are not used."""
+        if self.traits.level == "plain":
+            return None, f"drafts do not help this model: {self.traits.reason}"
+        weights, reason = self.own_bita_weights
+        if weights is None:
+            return None, reason
+        try:
+            self.check_bita(weights, fixed_rows=fixed_rows)
+        except ValueError as error:
+            return None, str(error).rstrip(".")
+        if self.model.device.type == "cuda" and not self.why_not_compiled():
+            return None, "its steps are compiled on this GPU, which BiTA's masks forfeit"
+        return weights, ""
+
+    def forward(self, inputs: Sequence[SequenceInput]) -> list[Logits]:
+        """Run one forward pass over all sequences; see `Engine.forward`."""
+        if len(inputs) > 1:
+            fed: Any = [(each.sequence, each.pending, each.draft) for each in inputs]
+            assert self.batch_mode is not None
+            return [TorchLogits(rows) for rows in batched_forward(fed, self.batch_mode)]
+        return [self._forward_alone(inputs[0])]
 
     def cache_of(self, sequence: CachedSequence) -> Cache:
-        """What the model has read of a text, as a cache of transformers."""
+        """Return the cached tokens of a sequence as a cache of transformers."""
         assert isinstance(sequence, TorchSequence | CompiledSequence)
-        return self.lock.take(lambda: sequence.cache)
+        return self.lock.run(lambda: sequence.cache)
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the memory of a text that has ended to others; what was read stays in its own cache."""
+        """Free the slot cache of a finished sequence; its tokens stay in its own cache."""
         if isinstance(sequence, CompiledSequence):
-            self.lock.take(sequence.leave_memory)
+            self.lock.run(sequence.leave_slot_cache)
 
     def why_not_compiled(self, cache: Cache | None = None) -> str:
-        """Why steps are not compiled for this model where nothing but a device speaks for it; empty where they are."""
+        """Return why steps cannot be compiled or, on a GPU, why CUDA graphs are not used; empty if they can."""
         cache = TorchSequence(self.model, self.traits).cache if cache is None else cache
         reason = why_not_compiled(self.model, self.traits, cache) or self.compiled_steps.failure
         if reason or self.model.device.type != "cuda":
             return reason
-        if self._graphs is None:
-            self._graphs = try_graphs(lambda: self._plain(self.traits), self.compiled_steps)
-        return self._graphs
+        if self._graphs_refusal is None:
+            self._graphs_refusal = check_graphs(self._new_sequence, self.compiled_steps)
+        return self._graphs_refusal
 
-    def _plain(self, traits: Traits) -> TorchSequence:
-        return TorchSequence(self.model, traits, weights=self.prepacked)
+    def _new_sequence(self) -> TorchSequence:
+        return TorchSequence(self.model, self.traits)
 
     def _compiled_or_plain(self, plain: TorchSequence, compiled: bool | None) -> TorchSequence | CompiledSequence:
-        """The same text in compiled steps, where they are wanted and can be; a warning says why they cannot.
+        """Return the sequence with compiled steps if they are wanted and possible; warn if they were asked for in vain.
 
-        None takes them on a GPU, as graphs of the model's own kernels, where these have been tried and are faster.
+        Args:
+            plain: The sequence.
+            compiled: None uses CUDA graphs of the model's own kernels if they are faster; True compiles.
         """
         model, steps = self.model, self.compiled_steps
         if compiled is False or (compiled is None and model.device.type != "cuda"):
@@ -313,14 +327,14 @@ class TorchEngine:
             warnings.warn(f"{type(model).__name__} is decoded without compiled steps: {reason}", stacklevel=2)
         return plain if reason or steps.failure else CompiledSequence(plain, steps, compiles=True)
 
-    def _alone(self, feed: Feed) -> Logits:
-        sequence = feed.sequence
+    def _forward_alone(self, single: SequenceInput) -> Logits:
+        sequence = single.sequence
         assert isinstance(sequence, TorchSequence | CompiledSequence)
         with torch.no_grad():
-            if not sequence.is_open:
-                return TorchLogits(sequence.prefill(feed.pending, feed.chunk))
-            logits = sequence.forward(feed.pending, feed.draft)
-        return TorchLogits(logits, sequence.best)
+            if not sequence.is_prefilled:
+                return TorchLogits(sequence.prefill(single.pending, single.prefill_chunk))
+            logits = sequence.forward(single.pending, single.draft)
+        return TorchLogits(logits, sequence.argmax)
 
     @property
     def _setting(self) -> Setting:
@@ -332,28 +346,15 @@ _engines: WeakKeyDictionary[PreTrainedModel, TorchEngine] = WeakKeyDictionary()
 
 
 def engine_of(model: PreTrainedModel) -> TorchEngine:
-    """The engine of this model, made on the first call: there is one, whoever asks."""
+    """Return the engine of a model; it is created by the first call."""
     engine = _engines.get(model)
     return _engines.setdefault(model, TorchEngine(model)) if engine is None else engine
 
 
 def traits_of(model: PreTrainedModel) -> Traits:
-    """What this very model can verify, and why: its declared level, lowered until the numbers agree.
-
-    The verdict of a self-test is kept as long as the model lives, per attention implementation, dtype and mode.
+    """Return the traits of a model, from a self-test that runs once per attention implementation, dtype and mode.
 
     Raises:
-        ValueError: the model is not a causal language model with a key-value cache.
+        ValueError: the model is not a causal language model with a KV cache.
     """
     return engine_of(model).traits
-
-
-def prepack(model: PreTrainedModel, wanted: bool | None = None) -> Prepacked:
-    """Decide whether this model's forwards on a CPU take prepacked weights, as much memory again as its linear layers.
-
-    A model that was loaded by `LanguageModel.from_pretrained` takes them without being asked; any other one takes them
-    once this is called. With None they are taken where half of the memory that is free has room for them. ``True``
-    does not look at the memory, and ``False`` takes none. Returns what came of it.
-    """
-    engine = engine_of(model)
-    return engine.lock.take(lambda: engine.prepack(wanted))
