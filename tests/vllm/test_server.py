@@ -238,7 +238,6 @@ def test_invalid_references_are_answered_with_400(server: Server) -> None:
         ({"prediction": [7, VOCAB_SIZE] * 8}, f"{VOCAB_SIZE}; the model's vocabulary size is {VOCAB_SIZE}"),
         ({"references": [7, VOCAB_SIZE] * 8}, f"{VOCAB_SIZE}; the model's vocabulary size is {VOCAB_SIZE}"),
         ({"prediction": [7, 2**63] * 8}, f"{2**63}; the model's vocabulary size is {VOCAB_SIZE}"),
-        ({"prediction": [7, 2**70] * 8}, "an integer of 71 bits; the model's vocabulary size"),
         ({"antiphon": [VOCAB_SIZE], "references": [7]}, "'antiphon' is a reserved key"),
         ({"references": ["\ud800"]}, "references holds a lone surrogate"),
     ],

@@ -62,7 +62,7 @@ def test_valid_arguments_become_token_ids(given: dict[str, Any], sources: Source
         ({"references": [True]}, "something else than texts"),
         ({"references": [[1], [2]]}, "something else than texts"),
         ({"references": [-2]}, "something else than texts"),
-        ({"prediction": [-1]}, "give a text, or a flat list of token ids"),
+        ({"prediction": [-1]}, "prediction holds something else than token ids; give a text, or a flat list"),
         ({"prediction": 3}, "prediction is 3"),
         ({"references": ["a"] * (MAX_REFERENCES + 1)}, f"one request may bring {MAX_REFERENCES}"),
         ({"references": ["a" * 1000] * 66}, f"66000 tokens, and one request may bring {MAX_TOKENS}"),

@@ -216,7 +216,9 @@ def _parse_references(given: object) -> Sequence[str | Sequence[int]]:
 def _parse_prediction(given: object) -> str | Sequence[int]:
     if isinstance(given, str) or (isinstance(given, list | tuple) and _are_ids(given, 0)):
         return given
-    raise ValueError(f"{PREDICTION} is {_shown(given)}; give a text, or a flat list of token ids.")
+    is_list = isinstance(given, list | tuple)
+    found = "holds something else than token ids" if is_list else f"is {_shown(given)}"
+    raise ValueError(f"{PREDICTION} {found}; give a text, or a flat list of token ids.")
 
 
 def _are_ids(given: Sequence[Any], least: int) -> bool:
