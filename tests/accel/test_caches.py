@@ -21,13 +21,13 @@ from transformers.cache_utils import QuantizedLayer, StaticLayer
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Drafter, Tokens
 from antiphon.accel.engines.protocol import Level
-from antiphon.accel.engines.torch.cache_rollback import rewindable
+from antiphon.accel.engines.torch.cache_kinds import supported_level
 from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.engines.torch.growing import GrowingCache
+from antiphon.accel.engines.torch.growing_cache import GrowingCache
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
-from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCABULARY, tiny_model
+from antiphon.accel.testing.tiny import BOS, EOS, PAD, VOCAB_SIZE, tiny_model
 from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -64,7 +64,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def model_of(family: str) -> Any:
     if family not in OTHERS:
         return tiny_model(family)
-    common = {"vocab_size": VOCABULARY, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    common = {"vocab_size": VOCAB_SIZE, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     config = AutoConfig.for_model(family, initializer_range=0.08, **common, **OTHERS[family])
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -118,7 +118,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 DRAFTERS: dict[str, Callable[[Tokens], Drafter]] = {
     "greedy": partial(OracleDrafter, depth=5),
-    "sampled": partial(RandomTreeDrafter, seed=1, vocabulary=VOCABULARY),
+    "sampled": partial(RandomTreeDrafter, seed=1, vocab_size=VOCAB_SIZE),
 }
 DETAILED: dict[str, Any] = {"return_dict_in_generate": True, "output_logits": True, "eos_token_id": None}
 
@@ -126,7 +126,9 @@ DETAILED: dict[str, Any] = {"return_dict_in_generate": True, "output_logits": Tr
 def warned(kind: str, family: str) -> Any:
     """The context in which a row is decoded: a cache that must be decoded plainly says so, the others are silent."""
     if (kind, family) in PLAIN:
-        return pytest.warns(UserWarning, match="decoded plainly, without drafts: it has layers that cannot be rewound")
+        return pytest.warns(
+            UserWarning, match="decoded plainly, without drafts: it has layers that cannot be rolled back"
+        )
     return torch.no_grad()
 
 
@@ -165,7 +167,7 @@ def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, fa
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(kind: str, family: str) -> None:
     model = model_of(family)
     text = plain(kind, family, "greedy").sequences[0].tolist()
-    tree_drafter = RandomTreeDrafter(text, 7, VOCABULARY)
+    tree_drafter = RandomTreeDrafter(text, 7, VOCAB_SIZE)
     cached = prefilled(kind, model, text[:LENGTH])
     with torch.no_grad():
         while cached.length < LENGTH + 24:
@@ -218,7 +220,9 @@ def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list
         if speaker == "p":
             output = model.generate(ids, **options)
         else:
-            output = generate(model, ids, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(truth, 4, VOCABULARY), **options)
+            output = generate(
+                model, ids, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(truth, 4, VOCAB_SIZE), **options
+            )
         ids = torch.cat([output, torch.tensor([[7, 9, 11]])], dim=1)
     text: list[int] = ids[0].tolist()
     return text
@@ -252,19 +256,19 @@ def test_padded_prompts_and_prompts_read_in_chunks_give_the_same_text(
     with warned(kind, family):
         output: Any = generate(
             model, prompt, past_key_values=KINDS[kind](model.config, size),
-            num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options,
+            num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options,
         )  # fmt: skip
     assert output.tolist() == expected.tolist()
 
 
 NAMED: dict[str, tuple[str, str]] = {
-    "static": ("gemma3", "This StaticCache .* rewound .StaticSlidingWindowLayer"),
-    "group-wise quantised": ("llama", "This Cache .* rewound .RoundedLayer"),
+    "static": ("gemma3", "This StaticCache .* rolled back .StaticSlidingWindowLayer"),
+    "group-wise quantised": ("llama", "This Cache .* rolled back .RoundedLayer"),
 }
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_a_cache_that_cannot_be_rewound_is_named_with_its_layers_and_with_what_to_pass_instead(kind: str) -> None:
+def test_a_cache_that_cannot_be_rolled_back_is_named_with_its_layers_and_with_what_to_pass_instead(kind: str) -> None:
     family, message = NAMED[kind]
     model = model_of(family)
     with pytest.warns(UserWarning, match=message + ".*pass a DynamicCache, a GrowingCache"):
@@ -274,7 +278,7 @@ def test_a_cache_that_cannot_be_rewound_is_named_with_its_layers_and_with_what_t
 def test_an_offloaded_cache_is_decoded_plainly() -> None:
     memory = DynamicCache(config=model_of("llama").config)
     memory.offloading = True  # what `DynamicCache(offloading=True)` sets; its constructor wants a GPU's stream
-    assert rewindable(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
+    assert supported_level(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
 
 
 # Models that verify chains alone, or by replay: with any cache they decode the same text.
@@ -298,17 +302,17 @@ def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, 
     steps: list[Step] = []
     memory = KINDS[kind](model.config, LENGTH + 24)
     options[name] = memory
-    with pytest.warns(UserWarning, match="rewound") if level == "plain" else torch.no_grad():
+    with pytest.warns(UserWarning, match="rolled back") if level == "plain" else torch.no_grad():
         output: Any = generate(
             model,
             PROMPT,
             num_draft_tokens=32,
-            drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY),
+            drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE),
             on_step=steps.append,
             **options,
         )
     assert output.tolist() == expected.tolist()
-    assert rewindable(memory, traits_of(model).level)[0] == level
+    assert supported_level(memory, traits_of(model).level)[0] == level
     assert not any(memory.is_recording_past(index) for index in range(len(memory)))
     assert (len(steps) < 24) == (level != "plain")
 
@@ -319,7 +323,7 @@ def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
     text = model.generate(PROMPT, **options)[0].tolist()
     output: Any = generate(
         model, PROMPT, past_key_values=full_static(model.config, LENGTH + 23),
-        num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options,
+        num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options,
     )  # fmt: skip
     assert output[0].tolist() == text
 
@@ -329,5 +333,7 @@ def test_cache_implementation_static_is_the_static_cache() -> None:
     options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
     expected = model.generate(PROMPT, **options)
     text = expected[0].tolist()
-    output: Any = generate(model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options)
+    output: Any = generate(
+        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options
+    )
     assert output.tolist() == expected.tolist()

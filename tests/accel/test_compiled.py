@@ -16,14 +16,20 @@ from transformers import DynamicCache, StaticCache
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import EMPTY, Drafter
 from antiphon.accel.drafting.drafters import Lookahead
-from antiphon.accel.engines.torch.compiled import CompiledSequence, CompiledSteps
+from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence, CompiledSteps
 from antiphon.accel.engines.torch.engine import engine_of, traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
-from antiphon.accel.engines.torch.slots import BUCKETS
+from antiphon.accel.engines.torch.slot_cache import BUCKETS
 from antiphon.accel.generate import generate, stream
 from antiphon.accel.language_model import LanguageModel
-from antiphon.accel.testing.drafters import ProbingDrafter, WrongDrafter, OracleDrafter, RandomTreeDrafter, RecordingDrafter
-from antiphon.accel.testing.tiny import PAD, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.drafters import (
+    OracleDrafter,
+    ProbingDrafter,
+    RandomTreeDrafter,
+    RecordingDrafter,
+    WrongDrafter,
+)
+from antiphon.accel.testing.tiny import PAD, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.oracles import expect_plain_logits, longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -77,10 +83,10 @@ def ours(model: Any, drafter: Any, **options: Any) -> Any:
     ("family", "implementation"),
     [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("qwen3", "sdpa"), ("phi", "sdpa"), ("gptj", "eager")],
 )
-def test_text_and_logits_are_plain_decodings(family: str, implementation: str, mode: str) -> None:
+def test_tokens_and_logits_equal_plain_decoding(family: str, implementation: str, mode: str) -> None:
     model = model_of(family, implementation)
     text = truth(model, **MODES[mode])
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 1, VOCAB_SIZE))
     with as_they_are():
         output = ours(model, recorder, **MODES[mode])
     assert output[0].tolist() == text
@@ -95,7 +101,7 @@ def test_what_is_asked_beside_the_prompts_last_token_and_later_changes_nothing(n
     model = model_of("llama")
     text = truth(model)
     asking: dict[str, Drafter] = {
-        "probing": ProbingDrafter(RandomTreeDrafter(text, 3, VOCABULARY), text, 5, VOCABULARY),
+        "probing": ProbingDrafter(RandomTreeDrafter(text, 3, VOCAB_SIZE), text, 5, VOCAB_SIZE),
         "lookahead": Lookahead(5, 4, 3),
     }
     recorder = RecordingDrafter(asking[name])
@@ -106,12 +112,12 @@ def test_what_is_asked_beside_the_prompts_last_token_and_later_changes_nothing(n
 
 
 @as_they_are()
-def test_left_padding_is_seen_by_nobody() -> None:
+def test_left_padding_is_masked() -> None:
     model = model_of("gpt2")
     padded = torch.cat([torch.full((1, 7), PAD), PROMPT], dim=1)
     options = OPTIONS | {"attention_mask": (padded != PAD).long(), "pad_token_id": PAD}
     text = model.generate(padded, **options)[0].tolist()
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCAB_SIZE))
     output: Any = generate(model, padded, drafter=lambda: recorder, compiled=True, **options)
     assert output[0].tolist() == text
     expect_plain_logits(model, text, recorder.records, padding=7)
@@ -127,9 +133,9 @@ def in_slots(model: Any, prompt: list[int]) -> CompiledSequence:
 
 
 def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_that_of_a_fresh_prefill() -> None:
-    model = compiling(tiny_model(seed=11), smallest=128)
+    model = compiling(tiny_model(seed=11), min_slots=128)
     text = truth(model)
-    tree_drafter = RandomTreeDrafter(text, 7, VOCABULARY)
+    tree_drafter = RandomTreeDrafter(text, 7, VOCAB_SIZE)
     cached = in_slots(model, text[:LENGTH])
     with torch.no_grad():
         while cached.length < LENGTH + 30:
@@ -138,7 +144,7 @@ def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_
             cached.forward(known[-1:], draft)
             cached.keep(longest_path(draft, text[len(known) :]))
             assert sorted(cached._order + cached._free) == list(range(128))
-            assert cached._seen.nonzero()[0].tolist() == sorted(cached._order)
+            assert cached._used.nonzero()[0].tolist() == sorted(cached._order)
         assert cached._order != sorted(cached._order)  # accepted rows lie where they were written
         fresh = TorchSequence(model, traits_of(model))
         fresh.prefill(text[: cached.length])
@@ -149,22 +155,24 @@ def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_
 
 
 def sizes_of(model: Any) -> list[int]:
-    return engine_of(model).compiled_steps.memories.sizes
+    return engine_of(model).compiled_steps.caches.sizes
 
 
 @as_they_are()
 def test_rejected_rows_use_up_no_slots() -> None:
-    model = compiling(tiny_model(seed=11), smallest=128)
+    model = compiling(tiny_model(seed=11), min_slots=128)
     text = truth(model, max_new_tokens=80)
-    assert ours(model, WrongDrafter(text, 7), max_new_tokens=80, num_draft_tokens=7)[0].tolist() == text  # 79 steps of 8 rows
+    assert (
+        ours(model, WrongDrafter(text, 7), max_new_tokens=80, num_draft_tokens=7)[0].tolist() == text
+    )  # 79 steps of 8 rows
     assert sizes_of(model) == [256]
 
 
 @as_they_are()
 def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size() -> None:
-    model = compiling(tiny_model(seed=11), smallest=64, ahead=0)
+    model = compiling(tiny_model(seed=11), min_slots=64, max_headroom=0)
     text = truth(model, max_new_tokens=160)
-    recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCABULARY))
+    recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCAB_SIZE))
     assert ours(model, recorder, max_new_tokens=160)[0].tolist() == text
     assert sizes_of(model) == [128, 256]
     expect_plain_logits(model, text, recorder.records)
@@ -176,7 +184,7 @@ def test_texts_that_take_turns_share_a_memory_and_nothing_in_it() -> None:
     prompts = [PROMPT, PROMPT.flip(1)]
     texts = [model.generate(prompt, **OPTIONS)[0].tolist() for prompt in prompts]
     turns: list[Iterator[Step]] = [
-        stream(model, prompt, drafter=partial(RandomTreeDrafter, text, 5, VOCABULARY), compiled=True, **OPTIONS)
+        stream(model, prompt, drafter=partial(RandomTreeDrafter, text, 5, VOCAB_SIZE), compiled=True, **OPTIONS)
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     said: list[list[int]] = [prompt[0].tolist() for prompt in prompts]
@@ -198,13 +206,13 @@ def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself(
     with torch.no_grad():
         first = one.forward(text[LENGTH : LENGTH + 1], EMPTY)
         second = other.forward(text[LENGTH + 4 : LENGTH + 5], EMPTY)
-        assert (one.is_midway, other.is_midway) == (True, False)
+        assert (one.is_mid_step, other.is_mid_step) == (True, False)
         one.keep(())
         other.keep(())
         assert int(first.argmax()) == text[LENGTH + 1]
         assert int(second.argmax()) == text[LENGTH + 5]
         assert int(other.forward(text[LENGTH + 5 : LENGTH + 6], EMPTY).argmax()) == text[LENGTH + 6]
-        assert other.is_midway
+        assert other.is_mid_step
         other.keep(())
         assert int(one.forward(text[LENGTH + 1 : LENGTH + 2], EMPTY).argmax()) == text[LENGTH + 2]
 
@@ -213,7 +221,7 @@ def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself(
 def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
-    first = ours(model, RandomTreeDrafter(text, 3, VOCABULARY), max_new_tokens=20, return_dict_in_generate=True)
+    first = ours(model, RandomTreeDrafter(text, 3, VOCAB_SIZE), max_new_tokens=20, return_dict_in_generate=True)
     memory = first.past_key_values
     assert type(memory) is DynamicCache
     assert memory.get_seq_length() == LENGTH + 19
@@ -247,7 +255,7 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks()
     model = compiling(tiny_model(seed=11, num_hidden_layers=1), backend=as_it_is)
     text = truth(model)
     for seed in (1, 2, 3):
-        recorder = RecordingDrafter(RandomTreeDrafter(text, seed, VOCABULARY))
+        recorder = RecordingDrafter(RandomTreeDrafter(text, seed, VOCAB_SIZE))
         assert ours(model, recorder, num_draft_tokens=7)[0].tolist() == text
         expect_plain_logits(model, text, recorder.records)
     used = {min(size for size in BUCKETS if size > len(record.draft)) for record in recorder.records[1:]}
@@ -256,11 +264,18 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks()
     before = len(graphs)
     texts = [
         stream(
-            model, PROMPT, drafter=lambda: RandomTreeDrafter(text, 3, VOCABULARY), num_draft_tokens=7, compiled=True, **OPTIONS
+            model,
+            PROMPT,
+            drafter=lambda: RandomTreeDrafter(text, 3, VOCAB_SIZE),
+            num_draft_tokens=7,
+            compiled=True,
+            **OPTIONS,
         )
         for _ in range(2)
     ]
-    assert [one.tokens for one, _ in zip(*texts, strict=True)] == [record.accepted.tokens for record in recorder.records]
+    assert [one.tokens for one, _ in zip(*texts, strict=True)] == [
+        record.accepted.tokens for record in recorder.records
+    ]
     assert len(graphs) == before
     assert not failure_of(model)
 
@@ -284,8 +299,8 @@ def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once() -> 
     model = compiling(tiny_model(seed=11), backend=broken)
     text = truth(model)
     with pytest.warns(UserWarning, match="decoded without compiled steps: compiling failed: .*no room for code"):
-        assert ours(model, RandomTreeDrafter(text, 1, VOCABULARY))[0].tolist() == text
-    assert ours(model, RandomTreeDrafter(text, 2, VOCABULARY))[0].tolist() == text
+        assert ours(model, RandomTreeDrafter(text, 1, VOCAB_SIZE))[0].tolist() == text
+    assert ours(model, RandomTreeDrafter(text, 2, VOCAB_SIZE))[0].tolist() == text
     assert "no room" in engine_of(model).why_not_compiled()
 
 
@@ -298,7 +313,7 @@ def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.
     monkeypatch.setattr(torch, "compile", careless)
     text = truth(model)
     with pytest.warns(UserWarning, match="gave other logits"):
-        assert ours(model, RandomTreeDrafter(text, 1, VOCABULARY))[0].tolist() == text
+        assert ours(model, RandomTreeDrafter(text, 1, VOCAB_SIZE))[0].tolist() == text
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -312,7 +327,7 @@ def test_a_gpu_replays_its_steps_and_says_the_same(mode: str, asked: bool | None
     text = expected.sequences[0].tolist()
     torch.manual_seed(3)
     output: Any = generate(
-        model, PROMPT.to("cuda"), drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), compiled=asked, **options
+        model, PROMPT.to("cuda"), drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), compiled=asked, **options
     )
     assert output.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
@@ -363,8 +378,8 @@ def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
     with torch.inference_mode():
-        assert ours(model, RandomTreeDrafter(text, 1, VOCABULARY))[0].tolist() == text
-    assert ours(model, RandomTreeDrafter(text, 2, VOCABULARY))[0].tolist() == text
+        assert ours(model, RandomTreeDrafter(text, 1, VOCAB_SIZE))[0].tolist() == text
+    assert ours(model, RandomTreeDrafter(text, 2, VOCAB_SIZE))[0].tolist() == text
     assert not failure_of(model)
 
 

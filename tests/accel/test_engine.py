@@ -17,7 +17,7 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import Decoder, generate, stream
 from antiphon.accel.testing.drafters import OracleDrafter, RandomTreeDrafter
-from antiphon.accel.testing.tiny import FAMILIES, VOCABULARY, byte_tokenizer, tiny_model
+from antiphon.accel.testing.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer, tiny_model
 from tests.accel.oracles import longest_path
 
 PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(3))
@@ -135,7 +135,7 @@ class Counting(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.calls.append(tuple(input_ids[0].tolist()))
         scores = scores.clone()
-        scores[:, len(self.calls) % VOCABULARY] = -torch.inf
+        scores[:, len(self.calls) % VOCAB_SIZE] = -torch.inf
         return scores
 
 
@@ -183,7 +183,9 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
     expected = model.generate(PROMPT, **options)  # type: ignore[operator]
     torch.manual_seed(1)
     text = expected.sequences[0].tolist()
-    output = generate(model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCABULARY), **options)
+    output = generate(
+        model, PROMPT, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 1, VOCAB_SIZE), **options
+    )
     assert isinstance(output, GenerateDecoderOnlyOutput)
     assert output.sequences.tolist() == expected.sequences.tolist()
     for mine, theirs in [(output.scores, expected.scores), (output.logits, expected.logits)]:
@@ -196,7 +198,7 @@ def test_scores_logits_and_the_returned_cache_are_those_of_plain_decoding(sample
 def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
     model = tiny_model(family)
     text = plain(model)
-    tree_drafter = RandomTreeDrafter(text, 7, VOCABULARY)
+    tree_drafter = RandomTreeDrafter(text, 7, VOCAB_SIZE)
     cached = TorchSequence(model, traits_of(model))
     lengths: list[int] = []
     with torch.no_grad():
@@ -237,7 +239,7 @@ def test_custom_generate_is_generate_with_references() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_left_padding_is_seen_by_nobody(family: str) -> None:
+def test_left_padding_is_masked(family: str) -> None:
     model = tiny_model(family)
     padded = torch.cat([torch.full((1, 7), 258), PROMPT], dim=1)
     visible = torch.cat([torch.zeros(1, 7, dtype=torch.long), torch.ones_like(PROMPT)], dim=1)
@@ -249,7 +251,9 @@ def test_left_padding_is_seen_by_nobody(family: str) -> None:
     }
     expected = model.generate(padded, **options)  # type: ignore[operator]
     text = expected[0].tolist()
-    output = generate(model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCABULARY), **options)
+    output = generate(
+        model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(text, 2, VOCAB_SIZE), **options
+    )
     assert isinstance(output, Tensor)
     assert output.tolist() == expected.tolist()
 
@@ -263,7 +267,7 @@ def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) ->
         model,
         PROMPT,
         num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 3, VOCABULARY),
+        drafter=lambda: RandomTreeDrafter(text, 3, VOCAB_SIZE),
         return_dict_in_generate=True,
         **options,
     )
@@ -273,7 +277,7 @@ def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) ->
         first.sequences,
         past_key_values=first.past_key_values,
         num_draft_tokens=32,
-        drafter=lambda: RandomTreeDrafter(text, 4, VOCABULARY),
+        drafter=lambda: RandomTreeDrafter(text, 4, VOCAB_SIZE),
         attention_mask=torch.ones_like(first.sequences),  # else a pad token in the text would count as padding
         **options,
     )
@@ -330,7 +334,7 @@ class Recurring:
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         assert len(draft) < 20
         assert logits is not None
-        assert logits.tensor().shape == (1 + len(draft), VOCABULARY)
+        assert logits.tensor().shape == (1 + len(draft), VOCAB_SIZE)
 
 
 def test_no_draft_reaches_past_the_last_learned_position() -> None:

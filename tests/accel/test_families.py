@@ -9,8 +9,8 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.drafters import RandomTreeDrafter
 from antiphon.accel.testing.families import ALL_FAMILIES, FAMILIES, MORE_FAMILIES
-from antiphon.accel.testing.tiny import VOCABULARY, tiny_model
 from antiphon.accel.testing.family_check import DRAFTERS, MODES, TOLERANCE, check_model
+from antiphon.accel.testing.tiny import VOCAB_SIZE, tiny_model
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "tree": (
@@ -67,7 +67,7 @@ def test_drafts_change_neither_text_nor_logits(family: str, mode: str) -> None:
 def test_eager_attention_changes_neither_text_nor_logits(family: str) -> None:
     model = tiny_model(family, attn_implementation="eager")
     assert traits_of(model).level == "tree"
-    assert check_model(model, "greedy", ("random trees",))["random trees"].holds
+    assert check_model(model, "greedy", ("random trees",))["random trees"].passes
 
 
 @pytest.mark.parametrize("family", [family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree"])
@@ -81,7 +81,7 @@ def test_left_padding_is_seen_by_no_family(family: str) -> None:
     }  # fmt: skip
     expected = model.generate(padded, **options)[0].tolist()
     output: Any = generate(
-        model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(expected, 2, VOCABULARY), **options
+        model, padded, num_draft_tokens=32, drafter=lambda: RandomTreeDrafter(expected, 2, VOCAB_SIZE), **options
     )
     assert output[0].tolist() == expected
 
@@ -98,7 +98,7 @@ def test_a_trial_shows_a_forward_that_is_wrong_for_drafts_alone() -> None:
     trial = check_model(model, "greedy", ("oracle",))["oracle"]
     assert trial.same
     assert 0.009 < trial.error < 0.011
-    assert not trial.holds
+    assert not trial.passes
 
 
 def test_a_trial_shows_a_text_that_differs() -> None:
@@ -112,7 +112,7 @@ def test_a_trial_shows_a_text_that_differs() -> None:
     model.register_forward_hook(disturb)
     trial = check_model(model, "greedy", ("oracle",))["oracle"]
     assert not trial.same
-    assert not trial.holds
+    assert not trial.passes
     assert trial.error == float("inf")
 
 

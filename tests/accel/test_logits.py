@@ -34,11 +34,11 @@ def test_both_say_the_same(dtype: torch.dtype, vocabulary: int) -> None:
     tensor = made(dtype, max(vocabulary, 40))[:, -vocabulary:].contiguous()
     ours: list[Logits] = [TorchLogits(tensor), TorchLogits(tensor, tensor.argmax(-1)), NumpyLogits(array_of(tensor))]
     for logits in ours:
-        assert (len(logits), logits.vocabulary) == (5, vocabulary)
-        assert [logits.best(row) for row in range(ROOT, 4)] == tensor.float().argmax(-1).tolist()
+        assert (len(logits), logits.vocab_size) == (5, vocabulary)
+        assert [logits.argmax(row) for row in range(ROOT, 4)] == tensor.float().argmax(-1).tolist()
         assert torch.equal(logits.tensor(), tensor)
         for rows in (range(ROOT, 3), range(1, 3), [2, ROOT, 2], range(0), []):
-            tokens, chances = logits.top(rows, 4)
+            tokens, chances = logits.top_k(rows, 4)
             assert tokens.shape == chances.shape == (len(rows), 4)
             assert tokens.dtype == np.int64
             assert chances.dtype == np.float32
@@ -51,7 +51,7 @@ def test_both_say_the_same(dtype: torch.dtype, vocabulary: int) -> None:
 
 def test_what_the_forward_has_taken_is_not_looked_for_again() -> None:
     logits = TorchLogits(torch.eye(3), torch.tensor([2, 2, 2]))
-    assert [logits.best(row) for row in range(ROOT, 2)] == [2, 2, 2]
+    assert [logits.argmax(row) for row in range(ROOT, 2)] == [2, 2, 2]
 
 
 def test_numbers_of_another_type_are_refused() -> None:

@@ -12,20 +12,20 @@ from antiphon.accel.testing.tiny import tiny_model
 
 
 def test_each_kind_of_layer_reaches_as_far_as_its_config_says() -> None:
-    assert traits_of(tiny_model("llama")).reaches == {"full_attention": AttentionSpan()}
-    assert traits_of(tiny_model("mistral")).reaches == {"sliding_attention": AttentionSpan(window=12)}
+    assert traits_of(tiny_model("llama")).attention_spans == {"full_attention": AttentionSpan()}
+    assert traits_of(tiny_model("mistral")).attention_spans == {"sliding_attention": AttentionSpan(window=12)}
     gemma = traits_of(tiny_model("gemma3"))
-    assert gemma.reaches == {"sliding_attention": AttentionSpan(window=12), "full_attention": AttentionSpan()}
-    assert gemma.first == {"sliding_attention": 0, "full_attention": 1}
-    assert gemma.kinds == ("sliding_attention", "full_attention", "sliding_attention")
-    assert gemma.states == ()
+    assert gemma.attention_spans == {"sliding_attention": AttentionSpan(window=12), "full_attention": AttentionSpan()}
+    assert gemma.first_layers == {"sliding_attention": 0, "full_attention": 1}
+    assert gemma.layer_kinds == ("sliding_attention", "full_attention", "sliding_attention")
+    assert gemma.state_kinds == ()
 
 
 def test_layers_that_keep_state_are_told_from_those_that_attend() -> None:
     mamba, zamba, lfm2 = (traits_of(tiny_model(family)) for family in ("mamba2", "zamba2", "lfm2"))
-    assert (mamba.states, mamba.reaches) == (("linear_attention",), {})
-    assert (zamba.states, zamba.reaches) == (("linear_attention", "hybrid"), {"hybrid": AttentionSpan()})
-    assert (lfm2.states, lfm2.first) == (("conv",), {"full_attention": 1})
+    assert (mamba.state_kinds, mamba.attention_spans) == (("linear_attention",), {})
+    assert (zamba.state_kinds, zamba.attention_spans) == (("linear_attention", "hybrid"), {"hybrid": AttentionSpan()})
+    assert (lfm2.state_kinds, lfm2.first_layers) == (("conv",), {"full_attention": 1})
 
 
 def test_the_verdict_is_found_once_per_model_and_attention() -> None:
@@ -80,9 +80,9 @@ def test_what_is_found_out_of_a_model_keeps_no_graph_of_it() -> None:
 def test_attention_that_takes_no_masks_verifies_chains() -> None:
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
-    from antiphon.accel.engines.torch.traits import declared
+    from antiphon.accel.engines.torch.traits import declared_traits
 
-    traits = declared(model)
+    traits = declared_traits(model)
     assert traits.level == "linear"
     assert "attn_implementation='sdpa'" in traits.reason
 

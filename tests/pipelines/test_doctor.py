@@ -108,7 +108,9 @@ def test_the_families_named_are_tried_and_sorted_by_what_they_verify() -> None:
 STAYS = OpenVINOResult({}, "it is another engine")
 
 
-def trial_of(family: str, greedy: ComparisonResult, sampled: ComparisonResult, openvino: OpenVINOResult = STAYS) -> FamilyResult:
+def trial_of(
+    family: str, greedy: ComparisonResult, sampled: ComparisonResult, openvino: OpenVINOResult = STAYS
+) -> FamilyResult:
     modes = {"greedy": {"oracle": greedy}, "sampled": {"oracle": sampled}}
     return FamilyResult(family, traits_of(tiny_model(family)), modes, openvino)
 
@@ -134,7 +136,10 @@ def test_the_page_of_families_is_what_its_command_prints_today() -> None:
     for family in sorted(ALL_FAMILIES, key=lambda each: list(LEVELS).index(traits_of(tiny_model(each)).level)):
         row = rf"^\| {family} \|.*\| (\d+) \| (no: |)([^|]*) \| [^|]* \|$"
         steps, refused, said = re.findall(row, PAGE, flags=re.MULTILINE)[0]
-        traits, trial = traits_of(tiny_model(family)), ComparisonResult(same=True, tokens=48, steps=int(steps), error=3e-6)
+        traits, trial = (
+            traits_of(tiny_model(family)),
+            ComparisonResult(same=True, tokens=48, steps=int(steps), error=3e-6),
+        )
         reason = said if refused else "" if said.startswith("same") else traits.reason
         windows = [] if reason else [window for window in windows_of(traits) if window]
         openvino = OpenVINOResult({}, reason, None if reason else min(windows, default=None))

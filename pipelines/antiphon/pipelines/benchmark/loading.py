@@ -1,33 +1,73 @@
-"""What a benchmark runs on: a model that is named, or only its shape, and tokenizers. Measures nothing."""
+"""Models and tokenizers that benchmarks run on: models by name, and random weights of a given architecture."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.pipelines.benchmark.replay import Tokenizer
-from antiphon.pipelines.benchmark.shapes import SHAPES, shaped
-from antiphon.pipelines.models.embedded import EMBEDDED, resolve_model
+from antiphon.pipelines.models.bundled import BUNDLED, resolve_model
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from antiphon.accel import LanguageModel
 
 
+def _llama(hidden: int, layers: int, heads: int, inner: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "intermediate_size": inner,
+        "vocab_size": 32_000,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    } | more
+
+
+def _qwen(hidden: int, layers: int, heads: int, inner: int, kv_heads: int, **more: Any) -> dict[str, Any]:
+    shared = {"model_type": "qwen2", "num_key_value_heads": kv_heads, "max_position_embeddings": 32_768}
+    return _llama(hidden, layers, heads, inner) | shared | {"rope_theta": 1e6} | more
+
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama-15m": _llama(288, 6, 6, 768, tie_word_embeddings=True),
+    "llama-125m": _llama(768, 12, 12, 2048),
+    "llama-0.5b": _llama(1280, 20, 20, 3456),
+    "llama-2-7b": _llama(4096, 32, 32, 11_008),
+    "llama-3.1-8b": _llama(
+        4096, 32, 32, 14_336, num_key_value_heads=8, vocab_size=128_256, max_position_embeddings=131_072
+    ),
+    "qwen2.5-0.5b": _qwen(896, 24, 14, 4864, 2, vocab_size=151_936, tie_word_embeddings=True),
+    "qwen2.5-7b": _qwen(3584, 28, 28, 18_944, 4, vocab_size=152_064),
+}
+"""Configurations of the models of those names; llama-125m and llama-0.5b have proportions of our own."""
+
+
 class ModelLoader(Protocol):
-    """Loads a language model by its name, and shows progress as it likes."""
+    """A function that loads a language model by name."""
 
     def __call__(self, name: str, *, device: str | None, dtype: Any) -> LanguageModel:
-        """The model that a user called ``name``."""
+        """Load the model.
+
+        Args:
+            name: Name, folder or hub name.
+            device: Device name, or None for the default.
+            dtype: A torch dtype, or "auto".
+        """
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer in a folder, of a hub name, or of an embedded model.
+    """Load a tokenizer by its folder, its hub name, or the name of a bundled model.
 
     Raises:
-        ValueError: none can be loaded.
+        ValueError: no tokenizer can be loaded.
     """
     from transformers import AutoTokenizer
 
-    place = resolve_model(name) if name in EMBEDDED else name
+    place = resolve_model(name) if name in BUNDLED else name
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
@@ -35,36 +75,71 @@ def load_tokenizer(name: str) -> Tokenizer:
     return tokenizer
 
 
-def load_model_or_shape(
+def load_model_or_random(
     name: str, load: ModelLoader, *, tokenizer: str | None = None, device: str | None = None, dtype: Any = "auto"
 ) -> LanguageModel:
-    """The model of that name, or one of that shape with the tokenizer that is named (by default SmolLM2's).
+    """Load a model by name, or build one with random weights if the name is an architecture of `ARCHITECTURES`.
 
-    ``load`` is asked for what is no shape.
+    Args:
+        name: Model name or architecture.
+        load: Loads names that are no architecture.
+        tokenizer: Tokenizer of an architecture; default SmolLM2's.
+        device: Device name; default a GPU if there is one.
+        dtype: A torch dtype, or "auto".
 
     Raises:
-        ValueError: there is no such model, shape, device or tokenizer, the tokenizer does not fit, or one is given for
-            a model that has its own.
+        ValueError: the model, device or tokenizer does not exist, the tokenizer has too many tokens, or a tokenizer is
+            given for a model that has its own.
     """
-    if name in SHAPES:
-        return _shaped(name, load_tokenizer(tokenizer or "smollm2"), device, dtype)
+    if name in ARCHITECTURES:
+        return _random_language_model(name, load_tokenizer(tokenizer or "smollm2"), device, dtype)
     if tokenizer is not None:
-        raise ValueError(f"{name} has a tokenizer of its own; --tokenizer is for a shape: {', '.join(SHAPES)}.")
+        names = ", ".join(ARCHITECTURES)
+        raise ValueError(f"{name} has a tokenizer of its own; --tokenizer is for random weights only: {names}.")
     return load(name, device=device, dtype=dtype)
 
 
-def _shaped(name: str, tokenizer: Any, device: str | None, dtype: Any) -> LanguageModel:
+def random_model(name: str, tokenizer: PreTrainedTokenizerBase, *, dtype: Any, device: Any) -> PreTrainedModel:
+    """Build a model of an architecture with random weights, always the same ones.
+
+    Args:
+        name: A name of `ARCHITECTURES`.
+        tokenizer: Its end-of-sequence token becomes the model's.
+        dtype: torch dtype of the weights.
+        device: torch device of the weights.
+
+    Raises:
+        ValueError: there is no such architecture, or the tokenizer has more tokens than its vocabulary.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if name not in ARCHITECTURES:
+        raise ValueError(f"There is no architecture {name!r}; choose one of {', '.join(ARCHITECTURES)}.")
+    fields = dict(ARCHITECTURES[name])
+    if len(tokenizer) > fields["vocab_size"]:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer):,} tokens and the architecture {name!r} has room for "
+            f"{fields['vocab_size']:,}; give the folder or hub name of one that fits: --tokenizer."
+        )
+    end = tokenizer.eos_token_id
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields, eos_token_id=end, pad_token_id=end)
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.device(device):
+        torch.manual_seed(0)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.eval()
+    return model
+
+
+def _random_language_model(name: str, tokenizer: Any, device: str | None, dtype: Any) -> LanguageModel:
     import torch
 
     from antiphon.accel import LanguageModel
-    from antiphon.accel.engines.torch.engine import engine_of
     from antiphon.accel.engines.torch.loading import choose_device, choose_dtype
 
     place = choose_device(device)
     if dtype == "auto":
         chosen = choose_dtype(torch.bfloat16, place)
         dtype = torch.bfloat16 if chosen == "auto" else chosen
-    language_model = LanguageModel(shaped(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)
-    engine = engine_of(language_model.model)
-    engine.lock.run(engine.own)  # nobody else has this model
-    return language_model
+    return LanguageModel(random_model(name, tokenizer, dtype=dtype, device=place), tokenizer, name=name)

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.rendering.tables import FigureTable, fact_card, figure_table
-from antiphon.pipelines.rendering.visible import visible
+from antiphon.pipelines.rendering.sanitize import sanitize
+from antiphon.pipelines.rendering.tables import ResultTable, property_card, result_table
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.torch.traits import RopeSwitch
-    from antiphon.accel.testing.model_report import ModelReport
     from antiphon.accel.testing.family_check import FamilyResult
+    from antiphon.accel.testing.model_report import ModelReport
 
 COMMAND = "antiphon doctor --families --markdown"
 LEVELS = {
@@ -28,7 +28,7 @@ LEVELS = {
 
 def show_diagnosis(name: str, diagnosis: ModelReport) -> None:
     """The card of one model: facts, measured costs, advice."""
-    console.out.print(fact_card(visible(name), diagnosis_facts(diagnosis)))
+    console.out.print(property_card(sanitize(name), diagnosis_facts(diagnosis)))
     console.out.print(cost_table(diagnosis.cost.seconds))
     for advice in diagnosis.advice or ("Nothing to mend.",):
         console.out.print(f"→ {advice}", markup=False)
@@ -36,7 +36,7 @@ def show_diagnosis(name: str, diagnosis: ModelReport) -> None:
 
 def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
     """What was found out about a model, by the name of each fact, in words."""
-    positions, groups = diagnosis.positions, diagnosis.groups
+    positions, groups = diagnosis.max_positions, diagnosis.queries_per_key_head
     return {
         "level": f"{diagnosis.level} ({LEVELS[diagnosis.level]})",
         "because": diagnosis.reason,
@@ -47,15 +47,14 @@ def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
         "context": f"{positions:,} tokens" if positions else "its configuration sets no end",
         "rotary": _rope(diagnosis.rope),
         "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
-        "packing": f"no: {packing}" if (packing := diagnosis.packing) else "yes: their keys are read once, not copied",
-        "weights": f"as they are: {diagnosis.prepacking}" if diagnosis.prepacking else _copies(diagnosis.prepacked),
-        "drafter auto": diagnosis.auto,
-        "compiling": f"no: {why}" if (why := diagnosis.compiling) else "yes: steps of fixed shapes, by itself on a GPU",
+        "packing": f"no: {packing}"
+        if (packing := diagnosis.packing_reason)
+        else "yes: their keys are read once, not copied",
+        "drafter auto": diagnosis.auto_drafter,
+        "compiling": f"no: {why}"
+        if (why := diagnosis.compiling_reason)
+        else "yes: steps of fixed shapes, by itself on a GPU",
     }
-
-
-def _copies(size: int) -> str:
-    return f"prepacked for this processor's kernels: copies of {size / 2**20:,.0f} MiB"
 
 
 def _rope(rope: RopeSwitch | None) -> str:
@@ -67,7 +66,7 @@ def _rope(rope: RopeSwitch | None) -> str:
     return f"frequencies change at {rope.position:,} tokens: no draft reaches over it{rebuilds}"
 
 
-def cost_table(measured: Mapping[int, Mapping[int, float]]) -> FigureTable:
+def cost_table(measured: Mapping[int, Mapping[int, float]]) -> ResultTable:
     """What forwards cost by their rows, in ms and in plain steps; ``measured`` has seconds by context and rows."""
     contexts = " and ".join(f"{context:,}" for context in measured)
     columns = {"rows": "rows"}
@@ -81,7 +80,7 @@ def cost_table(measured: Mapping[int, Mapping[int, float]]) -> FigureTable:
             figure[f"{context} plain"] = f"{row[rows] / row[1]:.2f}" if rows in row else ""
         figures.append(figure)
     caption = "A draft pays where it brings more tokens than its forward costs plain steps."
-    return figure_table(f"One forward after {contexts} tokens", columns, figures, is_open=True, caption=caption)
+    return result_table(f"One forward after {contexts} tokens", columns, figures, is_open=True, caption=caption)
 
 
 def try_families(names: Sequence[str] = ()) -> list[FamilyResult]:
@@ -108,7 +107,7 @@ def show_families(trials: Sequence[FamilyResult]) -> None:
     console.out.print(family_table(trials))
 
 
-def family_table(trials: Sequence[FamilyResult]) -> FigureTable:
+def family_table(trials: Sequence[FamilyResult]) -> ResultTable:
     """The table of families for the terminal, with the largest difference of a logit that was seen."""
     names = ("family", "level", "greedy", "sampled", "logits", "steps", "openvino", "because")
     figures = [
@@ -124,7 +123,7 @@ def family_table(trials: Sequence[FamilyResult]) -> FigureTable:
         }
         for trial in trials
     ]
-    return figure_table("", {name: name for name in names}, figures, is_open=True)
+    return result_table("", {name: name for name in names}, figures, is_open=True)
 
 
 def families_markdown(trials: Sequence[FamilyResult]) -> str:
@@ -176,7 +175,7 @@ def _row(trial: FamilyResult) -> str:
     from antiphon.accel.testing.family_check import TOLERANCE
 
     bound = f"< {TOLERANCE:.0e}".replace("e-0", "e-") if trial.error < TOLERANCE else f"{trial.error:.0e}"
-    kinds = " + ".join(dict.fromkeys(trial.traits.kinds)).replace("_attention", "")
+    kinds = " + ".join(dict.fromkeys(trial.traits.layer_kinds)).replace("_attention", "")
     held = [_held(trial, mode) for mode in ("greedy", "sampled")]
     cells = [trial.family, trial.traits.level, kinds, *held, bound, str(_oracle_steps(trial)), _on_openvino(trial)]
     return f"| {' | '.join([*cells, trial.traits.reason])} |"
@@ -188,12 +187,12 @@ def _on_openvino(trial: FamilyResult) -> str:
     if found.reason:
         return "no" if found.reason == trial.traits.reason else f"no: {found.reason}"
     beyond = f"; chains beyond {found.window} tokens" if found.window else ""
-    return f"same{beyond}" if found.holds else "differs"
+    return f"same{beyond}" if found.passes else "differs"
 
 
 def _held(trial: FamilyResult, mode: str) -> str:
-    return "same" if trial.holds(mode) else "differs"
+    return "same" if trial.passes(mode) else "differs"
 
 
 def _oracle_steps(trial: FamilyResult) -> int:
-    return trial.trials["greedy"]["oracle"].steps
+    return trial.results["greedy"]["oracle"].steps

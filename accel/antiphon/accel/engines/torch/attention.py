@@ -1,6 +1,7 @@
-"""Attention in which no row's rounding depends on the others: each is computed by itself, as a plain step would.
+"""Exact attention, in which no row's rounding depends on other rows, and how attention is overridden for a forward.
 
-Knows masks, keys and values. A boolean mask is a tree's; a causal forward comes without one, or with numbers.
+Exact attention computes each row of a draft alone, as a plain step would. It recognises a draft by its boolean mask: a
+causal forward pass has no mask or an additive one.
 """
 
 from __future__ import annotations
@@ -16,133 +17,150 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 EXACT = "antiphon_exact"
-"""The name under which transformers knows this attention, for `model.set_attn_implementation`."""
+"""Name of exact attention in transformers, for `model.set_attn_implementation`."""
 
-BIASES = ("softcap", "s_aux", "position_bias")
-"""What some models add to their scores, and scaled-dot-product attention cannot."""
+SCORE_BIASES = ("softcap", "s_aux", "position_bias")
+"""Options of models that add a bias to their scores, which scaled-dot-product attention does not support."""
 
-HALF = (torch.float16, torch.bfloat16)
-"""The half precisions, in which sums of another order are often other numbers."""
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+"""Half precisions, in which the order of a sum often changes its result."""
 
 Attention = tuple[Tensor, Tensor | None]
 
 
-class _Here(local):
-    """Which attention this thread's forward has been lent."""
+class _ThreadState(local):
+    """The attention that overrides the model's own in this thread's forward pass."""
 
     implementation: str | None = None
 
 
-_here = _Here()
+_thread_state = _ThreadState()
 
 
 def exact_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Attention:
-    """Attend row by row under a tree's mask, otherwise as "sdpa" does.
+    """Attend row by row if the mask is that of a draft tree, otherwise as "sdpa" does.
 
-    ``query`` has shape (1, heads, rows, size), ``key`` and ``value`` (1, key heads, slots, size), and the boolean mask
-    (1, 1, rows, slots), whose last slots are the rows themselves. Each row is one query over exactly the slots it
-    sees, side by side in the order of their positions. A row that sees nothing is left at zero. The output has shape
-    (1, rows, heads, size).
+    Each row is one query over exactly the slots that it sees, in the order of their positions. A row that sees nothing
+    gives zeros.
+
+    Args:
+        module: The attention layer.
+        query: Shape (1, heads, rows, size).
+        key: Shape (1, key heads, slots, size); the last slots are the rows themselves.
+        value: Shape (1, key heads, slots, size).
+        attention_mask: Booleans of shape (1, 1, rows, slots) for a draft tree; None or numbers otherwise.
+        options: Passed on to "sdpa".
+
+    Returns:
+        Output of shape (1, rows, heads, size), and no attention weights.
 
     Raises:
-        ValueError: the model adds a bias to its scores, or several prompts are decoded at once.
+        ValueError: the model adds a bias to its scores, or the batch has several prompts.
     """
-    if given := [name for name in BIASES if options.get(name) is not None]:
+    if given := [name for name in SCORE_BIASES if options.get(name) is not None]:
         raise ValueError(
-            f"{type(module).__name__} adds {', '.join(given)} to its scores, which exact attention cannot."
+            f"{type(module).__name__} adds {', '.join(given)} to its scores, which exact attention does not support."
         )
     sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
     if attention_mask is None or attention_mask.dtype != torch.bool:
         return sdpa(module, query, key, value, attention_mask, **options)
     if query.shape[0] != 1:
-        raise ValueError(f"Exact attention decodes one prompt at a time; it was given {query.shape[0]}.")
+        raise ValueError(f"Exact attention decodes one prompt at a time; the batch has {query.shape[0]}.")
     output = query.new_zeros((1, query.shape[2], query.shape[1], value.shape[-1]))
-    for row, (start, line) in enumerate(_seen(attention_mask[0, 0])):
-        if line:
-            slots = key.shape[2] - query.shape[2]
-            keys, values = (_side_by_side(states, start, slots, line) for states in (key, value))
+    for row, (start, ancestors) in enumerate(_visible_slots(attention_mask[0, 0])):
+        if ancestors:
+            cached = key.shape[2] - query.shape[2]
+            keys, values = (_gather(states, start, cached, ancestors) for states in (key, value))
             output[:, row : row + 1], _ = sdpa(module, query[:, :, row : row + 1], keys, values, None, **options)
     return output, None
 
 
-def _seen(mask: Tensor) -> list[tuple[int, list[int]]]:
-    """For each row the first cached slot that it sees, and the rows that it sees; ``mask`` is (rows, slots)."""
+def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
+    """Return for each row the first cached slot and the rows that it sees; ``mask`` has shape (rows, slots)."""
     rows, slots = mask.shape
     cached = slots - rows
-    starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # what is seen of the cache is always its end
+    starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row sees a suffix of the cached slots
     return [
-        (start, [other for other, is_seen in enumerate(line) if is_seen])
+        (start, [other for other, is_visible in enumerate(line) if is_visible])
         for start, line in zip(starts, mask[:, cached:].tolist(), strict=True)
     ]
 
 
-def _side_by_side(states: Tensor, start: int, slots: int, line: list[int]) -> Tensor:
-    """The states that one row sees: a view where they lie side by side, otherwise a copy."""
-    if line[-1] == len(line) - 1:
-        return states[:, :, start : slots + len(line)]
-    rows = states[:, :, slots:].index_select(2, torch.tensor(line, device=states.device))
-    return torch.cat([states[:, :, start:slots], rows], dim=2)
+def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
+    """Return cached slots from ``start`` on and the given rows: a view if they are adjacent, otherwise a copy."""
+    if rows[-1] == len(rows) - 1:
+        return states[:, :, start : cached + len(rows)]
+    selected = states[:, :, cached:].index_select(2, torch.tensor(rows, device=states.device))
+    return torch.cat([states[:, :, start:cached], selected], dim=2)
 
 
 def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
-    """The mask of a causal forward: None, or a float mask to add. So a boolean mask is always that of a tree."""
+    """Return the mask of a causal forward pass, None or additive, so that a boolean mask is always a draft tree's."""
     sees = sdpa_mask(*arguments, **options)
-    if sees is None or not is_lent(EXACT):
+    if sees is None or not is_overridden(EXACT):
         return sees
     return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
 def implementation_of(model: PreTrainedModel) -> str:
-    """The attention implementation that the model has now; transformers offers no public name for it."""
+    """Return the model's current attention implementation; transformers has no public attribute for it."""
     return str(model.config.get_text_config(decoder=True)._attn_implementation or "eager")
 
 
 @contextmanager
-def attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Let the model attend by this implementation in here, and as before afterwards, for whoever holds its lock.
+def use_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Set the model's attention implementation inside the context; the caller holds the lock of its engine.
 
-    Transformers looks at every module of the model, which takes up to a millisecond, and may leave it as it was.
+    Transformers visits every module, which takes up to a millisecond, and some models keep their own implementation.
+
+    Args:
+        model: The model.
+        implementation: Name of the attention in transformers.
     """
     before = implementation_of(model)
     if before == implementation:
         yield
         return
     model.set_attn_implementation(implementation)
-    other, _here.implementation = _here.implementation, implementation
+    other, _thread_state.implementation = _thread_state.implementation, implementation
     try:
         yield
     finally:
-        _here.implementation = other
+        _thread_state.implementation = other
         model.set_attn_implementation(before)
 
 
-def accepts(model: PreTrainedModel, implementation: str) -> bool:
-    """Whether the model lets itself be given this implementation at all."""
-    with attending(model, implementation):
+def accepts_attention(model: PreTrainedModel, implementation: str) -> bool:
+    """Return whether the model's attention can be replaced by this implementation."""
+    with use_attention(model, implementation):
         return implementation_of(model) == implementation
 
 
 @contextmanager
-def lent(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """A cheaper `attending` for one forward (microseconds); `attending` must have set this implementation once before.
+def override_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Override the attention for one forward pass: a cheaper `use_attention` (microseconds).
 
-    Whoever lends holds the lock of the model's engine. A forward that another thread runs meanwhile, past that lock,
-    is attended as "sdpa" does it, as ever.
+    The caller holds the lock of the model's engine, and `use_attention` has set this implementation once before. A
+    forward pass that another thread runs meanwhile, without the lock, still attends as "sdpa" does.
+
+    Args:
+        model: The model.
+        implementation: Name of the attention in transformers.
     """
     config = model.config.get_text_config(decoder=True)
     before, config._attn_implementation = config._attn_implementation, implementation
-    other, _here.implementation = _here.implementation, implementation
+    other, _thread_state.implementation = _thread_state.implementation, implementation
     try:
         yield
     finally:
-        config._attn_implementation, _here.implementation = before, other
+        config._attn_implementation, _thread_state.implementation = before, other
 
 
-def is_lent(implementation: str) -> bool:
-    """Whether this thread's forward has been lent this attention; True throughout the tracing of torch.compile."""
-    return torch.compiler.is_compiling() or _here.implementation == implementation
+def is_overridden(implementation: str) -> bool:
+    """Return whether this attention overrides this thread's forward pass; always True while torch.compile traces."""
+    return torch.compiler.is_compiling() or _thread_state.implementation == implementation
 
 
 AttentionInterface.register(EXACT, exact_attention)

@@ -1,4 +1,4 @@
-"""A cache that shows learned keys and values behind the rows of a forward. Knows neither drafts nor who sees what."""
+"""A cache that appends BiTA's learned keys and values to the rows of a forward pass. Knows neither drafts nor masks."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 
 class BitaCache(Cache):
-    """Another cache, for one forward, in which a learned prefix follows the rows that are fed, in every layer.
+    """A view of another cache, for one forward pass, in which a learned prefix follows the new rows in every layer.
 
-    The prefix lies in the other cache until that forgets it, with the rows that were not accepted: nothing of it is
-    left between two steps, so any cache of which rows can be taken back will do. Its order among the columns is of no
-    matter to attention; who sees it is the mask's to say.
+    The prefix is stored in the other cache until it is removed together with the rejected rows, so nothing of it
+    remains between two steps, and any cache that rows can be removed from will do. Its place among the columns does not
+    matter to attention; the mask says which rows attend to it.
+
+    Args:
+        cache: The sequence's own cache.
+        weights: Keys and values of the prefix.
     """
 
-    def __init__(self, cache: Cache, learned: BitaWeights) -> None:
+    def __init__(self, cache: Cache, weights: BitaWeights) -> None:
         super().__init__(layers=cache.layers)
         self._cache = cache
-        self._learned = learned
+        self._weights = weights
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the rows and the prefix of this layer, and return all that is held."""
-        keys = _behind(key_states, self._learned.keys[layer_idx])
-        values = _behind(value_states, self._learned.values[layer_idx])
+        """Append the rows and the prefix of this layer, and return all of its keys and values."""
+        keys = _append_prefix(key_states, self._weights.keys[layer_idx])
+        values = _append_prefix(value_states, self._weights.values[layer_idx])
         states: tuple[Tensor, Tensor] = self._cache.update(keys, values, layer_idx, *args, **kwargs)
         return states
 
 
-def _behind(states: Tensor, prefix: Tensor) -> Tensor:
+def _append_prefix(states: Tensor, prefix: Tensor) -> Tensor:
+    """Append the prefix (heads, prefix, size) to states of shape (batch, heads, rows, size)."""
     return torch.cat([states, prefix.to(states).expand(states.shape[0], -1, -1, -1)], dim=2)

@@ -1,4 +1,4 @@
-"""A name or folder to a causal model and its tokenizer, on the right device in the right precision."""
+"""Loads a causal model and its tokenizer by name or folder, and chooses device and precision."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_causal", "choose_device", "choose_dtype", "load_pretrained"]
 
-SHARED = ("cache_dir", "code_revision", "gguf_file", "local_files_only", "revision", "subfolder", "token")
-"""Options that say where a checkpoint lies: config and tokenizer need them as much as the model does."""
+LOCATION_OPTIONS = ("cache_dir", "code_revision", "gguf_file", "local_files_only", "revision", "subfolder", "token")
+"""Options that locate a checkpoint; config and tokenizer need them too."""
 
 
 def load_pretrained(
@@ -25,11 +25,18 @@ def load_pretrained(
     device_map: Any = None,
     **model_kwargs: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and its tokenizer, loaded by transformers; ``model_kwargs`` go to it as they are.
+    """Load a model and its tokenizer by transformers.
+
+    Args:
+        name_or_path: Name on the Hugging Face Hub, or folder of a checkpoint.
+        device: Device of the model; None chooses a GPU if there is one, else the CPU.
+        dtype: Precision; "auto" is the checkpoint's own, but float32 on a CPU without bfloat16 units.
+        device_map: Placement for transformers, instead of ``device``.
+        model_kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
     Raises:
-        ValueError: what lies there is no causal language model, or the device is not there.
-        OSError: nothing lies there, or the hub cannot be reached.
+        ValueError: the checkpoint is not a causal language model, or the device does not exist.
+        OSError: there is no such checkpoint, or the hub cannot be reached.
     """
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -38,7 +45,7 @@ def load_pretrained(
         raise ValueError(f"device is {device!r} and device_map {device_map!r}; give one of the two.")
     placement = device_map if device_map is not None else choose_device(device)
     name = str(name_or_path)
-    shared = {key: value for key, value in model_kwargs.items() if key in (*SHARED, "trust_remote_code")}
+    shared = {key: value for key, value in model_kwargs.items() if key in (*LOCATION_OPTIONS, "trust_remote_code")}
     try:
         config = AutoConfig.from_pretrained(name, **shared)
         check_causal(config, name)
@@ -58,18 +65,22 @@ def load_pretrained(
 
 
 CAUSAL = "ForCausalLM|LMHead|ForConditionalGeneration"
-"""What the architectures that continue text are called."""
+"""Parts of the class names of architectures that continue text."""
 
 
 class NotCausalError(ValueError):
-    """The model is of a kind that does not continue text."""
+    """The model is not a causal language model."""
 
 
 def check_causal(model: PreTrainedModel | PreTrainedConfig, name: str) -> None:
-    """Refuse what cannot continue a text: encoders, encoder-decoders, classifiers. A configuration tells beforehand.
+    """Refuse models that cannot continue text: encoders, encoder-decoders and classifiers.
+
+    Args:
+        model: A model, or its config before anything is loaded.
+        name: Name or folder, for the error message.
 
     Raises:
-        ValueError: the model, or the architecture that the configuration names, is not a causal language model.
+        ValueError: the model, or the architecture that the config names, is not a causal language model.
     """
     config = getattr(model, "config", model)
     if config is model:
@@ -87,10 +98,10 @@ def check_causal(model: PreTrainedModel | PreTrainedConfig, name: str) -> None:
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for; without one a GPU where there is one, otherwise the CPU.
+    """Return the requested device; for None a GPU if there is one, else the CPU.
 
     Raises:
-        ValueError: the device is unknown, or not there.
+        ValueError: the device is unknown, or does not exist on this machine.
     """
     if device is None:
         if torch.cuda.is_available():
@@ -104,9 +115,14 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtype:
-    """The precision of the checkpoint ("auto"), except that a CPU computes in bfloat16 only where it has units for it.
+    """Return the precision to load a checkpoint in: "auto" for its own one.
 
-    A checkpoint in half precision is otherwise widened to float32 on a CPU, which is then both faster and exact.
+    A CPU computes in bfloat16 only if it has units for it. Otherwise a checkpoint in half precision is loaded in
+    float32, which is then both faster and exact.
+
+    Args:
+        stored: Precision of the checkpoint.
+        placement: Device, or a device map of transformers.
     """
     is_cpu = isinstance(placement, torch.device) and placement.type == "cpu"
     if not is_cpu or stored not in (torch.float16, torch.bfloat16):

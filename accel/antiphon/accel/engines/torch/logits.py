@@ -1,4 +1,4 @@
-"""The logits of one text's rows, as a tensor of torch. Knows neither drafts nor how a token is chosen."""
+"""Logits of one sequence's rows, as a torch tensor. Knows neither drafts nor how a token is chosen."""
 
 from __future__ import annotations
 
@@ -8,56 +8,57 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.accel.engines.torch.best import argmax_of, best
+from antiphon.accel.engines.torch.argmax import row_argmax, top_k
 
 
 class TorchLogits:
-    """`antiphon.accel.drafting.draft.Logits` over a tensor of shape (1 + rows, vocab), the root's first.
+    """`antiphon.accel.drafting.draft.Logits` over a tensor; only what is asked for leaves the tensor's device.
 
-    ``best`` is its argmax, of shape (1 + rows,), where the forward has already taken it. Only what is asked for leaves
-    the tensor's device: the best tokens of all rows in one copy, and of other rows ``k`` tokens and probabilities.
+    Args:
+        tensor: Shape (1 + rows, vocab), the root's row first.
+        argmax: Its argmax, of shape (1 + rows,), if the forward pass has computed it.
     """
 
-    def __init__(self, tensor: Tensor, best: Tensor | None = None) -> None:
+    def __init__(self, tensor: Tensor, argmax: Tensor | None = None) -> None:
         self._tensor = tensor
-        self._argmax = best
-        self._first: Callable[[int], int] | None = None
+        self._argmax = argmax
+        self._row_argmax: Callable[[int], int] | None = None
 
     def __len__(self) -> int:
         return len(self._tensor)
 
     @property
-    def vocabulary(self) -> int:
-        """The size of a row."""
+    def vocab_size(self) -> int:
+        """Number of logits per row."""
         return self._tensor.shape[1]
 
-    def best(self, row: int) -> int:
-        """The likeliest token after this row, of equal ones the first; on a CPU only the rows asked for are read."""
-        if self._first is None:
-            self._first = self._finder()
-        return self._first(row + 1)
+    def argmax(self, row: int) -> int:
+        """Return the most likely token after a row, of ties the first; see `Logits.argmax`."""
+        if self._row_argmax is None:
+            self._row_argmax = self._make_row_argmax()
+        return self._row_argmax(row + 1)
 
-    def top(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The ``k`` likeliest tokens and about their probabilities, see `antiphon.accel.engines.torch.best.best`."""
+    def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ``k`` most likely tokens after each row and their probabilities; see `Logits.top_k`."""
         if not rows:
             return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
         first, count = rows[0] + 1, len(rows)
-        is_slice = rows == range(first - 1, first - 1 + count)  # which is no copy
+        is_slice = rows == range(first - 1, first - 1 + count)  # a slice needs no copy
         chosen = self._tensor[first : first + count] if is_slice else self._tensor[[row + 1 for row in rows]]
-        tokens, chances = best(chosen, k)
-        return tokens.cpu().numpy(), chances.cpu().numpy()
+        tokens, probabilities = top_k(chosen, k)
+        return tokens.cpu().numpy(), probabilities.cpu().numpy()
 
     def head(self, rows: int) -> TorchLogits:
-        """The same without the rows behind the first ``rows`` of the draft."""
+        """Return the logits after the root and the first ``rows`` rows of the draft."""
         return TorchLogits(self._tensor[: 1 + rows], None if self._argmax is None else self._argmax[: 1 + rows])
 
     def tensor(self) -> Tensor:
-        """The tensor itself."""
+        """Return all logits, of shape (1 + rows, vocab)."""
         return self._tensor
 
-    def _finder(self) -> Callable[[int], int]:
-        """How to find the best token after a place in the tensor."""
+    def _make_row_argmax(self) -> Callable[[int], int]:
+        """Return the function that finds the argmax of a row; off the CPU, all rows are copied at once."""
         if self._argmax is None and self._tensor.device.type == "cpu":
-            return argmax_of(self._tensor)
+            return row_argmax(self._tensor)
         tokens: list[int] = (self._tensor.argmax(-1) if self._argmax is None else self._argmax).tolist()
         return tokens.__getitem__

@@ -1,4 +1,4 @@
-"""Attention masks of a forward over a tree of rows, as tensors. Knows neither models nor drafts."""
+"""Attention masks of a forward pass over a draft tree, as tensors. Knows neither models nor drafts."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ import torch
 from antiphon.accel.drafting.tree import AttentionSpan, Tree
 
 
-def mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
-    """Who sees what in one kind of layer, as booleans of shape (rows, length - offset + rows).
+def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
+    """Return which columns each row attends to in one kind of layer.
 
-    Columns are the cached slots ``offset`` to ``length - 1``, then the rows themselves. Slots below ``padding`` hold
-    left padding and are seen by nobody; where rows of it are among those that are read now, each sees itself alone:
-    what sees nothing is no number, in its keys and values neither. Windows and chunks are counted in positions (slots
-    less padding), not in rows: siblings share a position.
+    Windows and chunks are counted in positions (slots minus padding), not in rows, because siblings share a position.
+
+    Args:
+        tree: Rows of the forward pass: pending tokens and draft.
+        span: How far the layers look back.
+        length: Cached tokens.
+        offset: First slot that the layer still holds.
+        padding: Slots of left padding. No row attends to them; padding rows of this forward pass attend to themselves
+            alone, because a row without any column would make its keys and values NaN.
+
+    Returns:
+        Booleans of shape (rows, length - offset + rows): slots ``offset`` to ``length - 1``, then the rows.
     """
     cached = length - offset
     sees = torch.ones((len(tree), cached + len(tree)), dtype=torch.bool)
-    sees[:, cached:] = torch.from_numpy(tree.sees)
+    sees[:, cached:] = torch.from_numpy(tree.ancestor_mask)
     hidden = max(padding - offset, 0)
     sees[:, :hidden] = False
-    read = torch.arange(hidden - cached) if hidden > cached else torch.arange(0)
-    sees[read, cached + read] = True
-    sees[len(tree) - tree.pads :] = False
+    padding_rows = torch.arange(hidden - cached) if hidden > cached else torch.arange(0)
+    sees[padding_rows, cached + padding_rows] = True
+    sees[len(tree) - tree.padding_rows :] = False
     if span == AttentionSpan():
         return sees
     rows = torch.from_numpy(tree.depths) + (length - padding)
@@ -34,6 +42,11 @@ def mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, paddi
     return sees
 
 
-def additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same mask for eager attention, which adds it to its scores: 0 where a row may look, or the lowest number."""
+def additive_mask(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the mask for eager attention, which adds it to its scores: 0 if a row attends, else the lowest number.
+
+    Args:
+        sees: Boolean mask of any shape.
+        dtype: The model's dtype.
+    """
     return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)

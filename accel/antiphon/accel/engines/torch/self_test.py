@@ -1,4 +1,4 @@
-"""The self-test of a model: whether it verifies what its config promises. Runs short forwards and compares logits."""
+"""The self-test of a model: short forward passes whose logits show which verification level really holds."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens, chain, path_to
-from antiphon.accel.engines.torch.attention import HALF
-from antiphon.accel.engines.torch.packed import why_not_packed
-from antiphon.accel.engines.torch.ragged import Sharing, forward_together, sharings
-from antiphon.accel.engines.torch.sequence import TorchSequence, Weights
-from antiphon.accel.engines.torch.traits import Traits, declared
+from antiphon.accel.engines.torch.attention import HALF_DTYPES
+from antiphon.accel.engines.torch.batched_forward import BatchMode, batch_modes, batched_forward
+from antiphon.accel.engines.torch.packed_attention import why_not_packed
+from antiphon.accel.engines.torch.sequence import TorchSequence
+from antiphon.accel.engines.torch.traits import Traits, declared_traits
 
 PREFIX = 8
-BRANCHES = (ROOT, ROOT, 1, 0, 2)  # two branches that lie across each other: no row's depth equals its slot
+BRANCHES = (ROOT, ROOT, 1, 0, 2)  # two interleaved branches: no row's depth equals its slot
 SEEDS = (0, 1)
 FAILURES = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
-NOISES = 3.0
-LOUDEST = 0.3
-"""In half precision a draft's error may be so many times the model's own noise, and at most so many standard
-deviations of its logits: a wrong mask or position costs a real model 0.7 and more."""
+NOISE_FACTOR = 3.0
+MAX_NOISE = 0.3
+"""In half precision a draft's error may be 3 times the model's own rounding noise, and at most 0.3 standard deviations
+of its logits: with a wrong mask or position a real model has an error of 0.7 or more."""
 
 _TREE = Draft((0,) * 5, BRANCHES, (1.0,) * 5)
 
@@ -32,66 +32,67 @@ _Error = Callable[[Traits, Draft, int], float]
 
 
 class SelfTest:
-    """Short forwards of one model, held against plain ones of the same tokens.
+    """Compares draft steps of one model with plain forward passes over the same tokens.
 
-    It catches what no list of names can: models that ignore a mask, infer positions from the cache, or round
-    differently in chunks.
+    It finds what the config cannot tell: models that ignore a mask, infer positions from the cache, or round
+    differently when tokens are fed together.
+
+    Args:
+        model: The model.
     """
 
-    def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        self.weights = weights
 
     @torch.no_grad()
     def traits(self) -> Traits:
-        """What this very model can verify, and why: its declared level, lowered until the numbers agree.
-
-        A small branching draft is compared, then a chain.
+        """Return the model's traits: the declared level, lowered until the logits of a tree, or of a chain, agree.
 
         Raises:
-            ValueError: the model is not a causal language model with a key-value cache.
+            ValueError: the model is not a causal language model with a KV cache.
         """
-        traits = declared(self.model)
+        traits = declared_traits(self.model)
         if self.model.training:
             return replace(traits, level="plain", reason="it is in training mode; call model.eval() first")
         if traits.cache_argument is None:
-            raise ValueError(
-                f"{type(self.model).__name__} keeps no key-value cache; decode it with model.generate alone."
-            )
+            raise ValueError(f"{type(self.model).__name__} has no KV cache; decode it with model.generate.")
         if traits.level == "tree":
-            traits = self._packing(traits)
-            if not traits.packs and not self._holds(traits, _TREE, self._error):
+            traits = self._with_packed_attention(traits)
+            if not traits.uses_packed_attention and not self._agrees(traits, _TREE, self._error):
                 reason = "a branching draft changed its logits in the self-test"
                 traits = replace(traits, level="linear", reason=reason)
         if traits.level == "replay" and self._crops(traits):
             traits = replace(traits, level="linear", reason="its state is convolutional alone, which crops as keys do")
-        if traits.level in ("linear", "replay") and not self._holds(traits, chain([0] * 4), self._error):
+        if traits.level in ("linear", "replay") and not self._agrees(traits, chain([0] * 4), self._error):
             return replace(traits, level="plain", reason="tokens fed together gave other logits than one by one")
         return traits
 
     @torch.no_grad()
-    def sharing(self, traits: Traits) -> Sharing | None:
-        """How texts of different lengths can share this model's forwards, or None where they cannot.
+    def batch_mode(self, traits: Traits) -> BatchMode | None:
+        """Return how the model can batch sequences of different lengths; None if it cannot.
 
-        It takes level *tree*, and rotary frequencies that do not depend on the longest text.
+        It needs level "tree", and rotary frequencies that do not depend on the longest sequence.
+
+        Args:
+            traits: Traits that the self-test has found.
         """
         if traits.level != "tree" or traits.rope is not None:
             return None
-        for sharing in sharings(self.model):
-            if self._holds(traits, _TREE, partial(self._shared_error, sharing)):
-                return sharing
+        for batch_mode in batch_modes(self.model):
+            if self._agrees(traits, _TREE, partial(self._batch_error, batch_mode)):
+                return batch_mode
         return None
 
-    def _packing(self, traits: Traits) -> Traits:
-        """Let steps be attended by packing where that is of use, and where a branching draft holds with it."""
+    def _with_packed_attention(self, traits: Traits) -> Traits:
+        """Use packed attention if it helps and if a branching draft agrees with it."""
         reason = why_not_packed(self.model)
-        packing = replace(traits, packs=True, packing="")
-        if reason is None and self._holds(packing, _TREE, self._error):
+        packing = replace(traits, uses_packed_attention=True, packing_reason="")
+        if reason is None and self._agrees(packing, _TREE, self._error):
             return packing
-        return replace(traits, packing=reason or "with it a branching draft changed the logits in the self-test")
+        return replace(traits, packing_reason=reason or "with it a branching draft changed the logits in the self-test")
 
-    def _holds(self, traits: Traits, shape: Draft, error: _Error) -> bool:
-        """Rounding differs from seed to seed, a wrong mask or position never goes away: one good seed is enough."""
+    def _agrees(self, traits: Traits, shape: Draft, error: _Error) -> bool:
+        """Return whether one seed's error is within tolerance: rounding varies by seed, a wrong mask does not."""
         least = float("inf")
         try:
             for seed in SEEDS:
@@ -103,10 +104,10 @@ class SelfTest:
             return False  # a model that cannot even run the shape cannot verify it
 
     def _sequence(self, traits: Traits) -> TorchSequence:
-        return TorchSequence(self.model, traits, weights=self.weights)
+        return TorchSequence(self.model, traits)
 
     def _crops(self, traits: Traits) -> bool:
-        """Whether its state can be cropped after all: that of a convolution can, and only a filled cache tells."""
+        """Return whether the state can be cropped, as convolutional state can; only a filled cache tells."""
         sequence = self._sequence(traits)
         try:
             sequence.prefill([0] * PREFIX)
@@ -115,7 +116,7 @@ class SelfTest:
         return sequence.level == "linear"
 
     def _error(self, traits: Traits, shape: Draft, seed: int) -> float:
-        """The mean difference of the draft's logits from plain ones, in standard deviations of the logits."""
+        """Return the maximum over rows of the mean error of logits, in standard deviations of the logits."""
         size = _prefix(self.model)
         tokens = self._tokens(len(shape), seed)
         draft = replace(shape, tokens=tuple(tokens[size + 1 :]))
@@ -124,14 +125,14 @@ class SelfTest:
         sequence.keep(())
         logits = sequence.forward([tokens[size]], draft).float()
         sequence.keep(())
-        again = sequence.forward([draft.tokens[0]], EMPTY).float()  # the rewind left the root, and no row
+        again = sequence.forward([draft.tokens[0]], EMPTY).float()  # the cache must hold the root and no draft row
         return max(_distance(again[0], logits[1]), *self._errors(traits, tokens[: size + 1], draft, logits))
 
-    def _shared_error(self, sharing: Sharing, traits: Traits, shape: Draft, seed: int) -> float:
-        """The same for three texts of different lengths that share two forwards; one is read in the first of them."""
-        vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
+    def _batch_error(self, batch_mode: BatchMode, traits: Traits, shape: Draft, seed: int) -> float:
+        """Return the same error for three sequences in two batched forward passes; the first prefills one of them."""
+        vocab_size = self.model.config.get_text_config(decoder=True).vocab_size
         random = torch.Generator().manual_seed(seed)
-        texts = [torch.randint(1, vocabulary, (PREFIX + size,), generator=random).tolist() for size in (0, 5, 2)]
+        texts = [torch.randint(1, vocab_size, (PREFIX + size,), generator=random).tolist() for size in (0, 5, 2)]
         drafts = [replace(shape, tokens=tuple(texts[1][: len(shape)])), chain(texts[0][:3]), EMPTY]
         sequences = [self._sequence(traits) for _ in texts]
         for sequence, text in zip(sequences[:2], texts, strict=False):
@@ -140,7 +141,7 @@ class SelfTest:
         errors: list[float] = []
         for _ in range(2):
             fed = [(each, text[each.length :], d) for each, text, d in zip(sequences, texts, drafts, strict=True)]
-            found = forward_together(fed, sharing)
+            found = batched_forward(fed, batch_mode)
             for sequence, text, draft, logits in zip(sequences, texts, drafts, found, strict=True):
                 errors += self._errors(traits, text, draft, logits.float())
                 path = path_to(draft, len(draft) - 1)
@@ -150,8 +151,8 @@ class SelfTest:
         return max(errors)
 
     def _errors(self, traits: Traits, text: Tokens, draft: Draft, logits: Tensor) -> list[float]:
-        """How far the logits after ``text`` and every row of a draft below it are from plain ones."""
-        plain = self._whole if traits.level == "tree" else partial(self._one_by_one, traits)
+        """Return the errors of the logits after ``text`` and after every row of a draft below it."""
+        plain = self._together if traits.level == "tree" else partial(self._one_by_one, traits)
         errors: list[float] = []
         for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
             path = path_to(draft, leaf)
@@ -160,29 +161,29 @@ class SelfTest:
         return errors
 
     def _noise(self, traits: Traits, rows: int) -> float:
-        """What rounding alone may do to this model's logits, in the same unit: more, the more layers it has.
+        """Return the error that rounding alone can cause in half precision, in the same unit; it grows with the layers.
 
-        In half precision it is measured, as `NOISES` times the distance between two right ways to compute the same
-        tokens. Attention allows that: where state is recurrent, the two ways may differ by more than rounding.
+        It is `NOISE_FACTOR` times the distance between two correct ways to compute the same tokens. With recurrent
+        state the two ways can differ by more than rounding, so it is 0 there.
         """
-        if traits.level != "tree" or self.model.dtype not in HALF:
+        if traits.level != "tree" or self.model.dtype not in HALF_DTYPES:
             return 0.0
         distances: list[float] = []
         for seed in SEEDS:
             tokens, size = self._tokens(rows, seed), _prefix(self.model) + 1
-            ways = self._whole(tokens[:size], tokens[size:]), self._one_by_one(traits, tokens[:size], tokens[size:])
+            ways = self._together(tokens[:size], tokens[size:]), self._one_by_one(traits, tokens[:size], tokens[size:])
             distances += [_distance(one, other) for one, other in zip(*ways, strict=True)]
-        return min(NOISES * max(distances), LOUDEST)
+        return min(NOISE_FACTOR * max(distances), MAX_NOISE)
 
-    def _whole(self, prompt: Tokens, path: Tokens) -> Tensor:
-        """Logits after the prompt and after each token of the path, in one forward without a cache."""
+    def _together(self, prompt: Tokens, path: Tokens) -> Tensor:
+        """Return logits after the prompt and each token of the path, from one forward pass without a cache."""
         ids = torch.tensor([[*prompt, *path]], device=self.model.device)
         logits: Tensor = self.model(ids, use_cache=False).logits
         return logits[0, -1 - len(path) :].float()
 
     def _one_by_one(self, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
-        """The same logits, decoded as `generate` does: what a chunk of tokens must equal where state is recurrent."""
-        sequence = self._sequence(replace(traits, level="plain", packs=False))
+        """Return the same logits from plain decoding: with recurrent state, tokens fed together must equal these."""
+        sequence = self._sequence(replace(traits, level="plain", uses_packed_attention=False))
         rows = [sequence.prefill(prompt)]
         for token in path:
             sequence.keep(())
@@ -190,11 +191,11 @@ class SelfTest:
         return torch.cat(rows).float()
 
     def _tokens(self, rows: int, seed: int) -> list[int]:
-        """Random ids: a prefix, the root, and one for each row."""
-        vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
+        """Return random token ids: a prefix, the root, and one for each row."""
+        vocab_size = self.model.config.get_text_config(decoder=True).vocab_size
         random = torch.Generator().manual_seed(seed)
         size = _prefix(self.model) + 1 + rows
-        tokens: list[int] = torch.randint(1, vocabulary, (size,), generator=random).tolist()
+        tokens: list[int] = torch.randint(1, vocab_size, (size,), generator=random).tolist()
         return tokens
 
 
@@ -203,9 +204,9 @@ def _distance(logits: Tensor, truth: Tensor) -> float:
 
 
 def _prefix(model: PreTrainedModel) -> int:
-    """A few tokens; more than a window that the model applies by itself (GPT-Neo), which shows only beyond it."""
-    hidden = getattr(model.config.get_text_config(decoder=True), "window_size", None)
-    return PREFIX + hidden if isinstance(hidden, int) else PREFIX
+    """Return a prefix length; longer than a window that the model applies by itself (GPT-Neo), to test beyond it."""
+    window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
+    return PREFIX + window if isinstance(window, int) else PREFIX
 
 
 def _tolerance(model: PreTrainedModel) -> float:

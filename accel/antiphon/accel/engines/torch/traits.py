@@ -1,4 +1,7 @@
-"""What a model can verify, as its own config and signature declare it. Runs no model: `self_test.py` does."""
+"""Traits of a model: what its config and signature say about its layers, masks and positions. Runs no forward pass.
+
+The self-test (`self_test.py`) then confirms or lowers the verification level that is declared here.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,23 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from antiphon.accel.drafting.tree import AttentionSpan
 from antiphon.accel.engines.protocol import Level
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of
+from antiphon.accel.engines.torch.cache_kinds import DUMMY, STATE_LAYERS, STATE_ONLY, TREE_LAYERS
 
-DUMMY = "DummyLayer"  # by name, as all of these: not every release of transformers has every class to import
-TREE_LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", DUMMY})
-STATE_ALONE = "LinearAttentionLayer"
-STATE_LAYERS = frozenset({STATE_ALONE, "LinearAttentionAndFullAttentionLayer"})
-BOOLEAN = ("sdpa", EXACT)
-MASKABLE = (*BOOLEAN, "eager")
+BOOLEAN_MASKS = ("sdpa", EXACT)
+"""Attention implementations that take boolean masks."""
+
+MASKABLE = (*BOOLEAN_MASKS, "eager")
+"""Attention implementations that take the mask of a draft tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSwitch:
-    """Where rotary frequencies begin to depend on the longest position of a forward: no draft may reach over it.
+    """The length from which rotary frequencies depend on the longest position; no draft may reach over it.
 
-    From ``position`` on, dynamic NTK scaling changes them at every step; longrope changes them once, and some models
-    recompute (``rebuilds``) their whole cache there.
+    Attributes:
+        position: First position that changes the frequencies.
+        dynamic: Dynamic NTK scaling: frequencies change at every step from ``position`` on. Longrope changes them once.
+        rebuilds: The model recomputes its whole KV cache at ``position``.
     """
 
     position: int
@@ -36,13 +41,25 @@ class RopeSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a model can do for us, and why.
+    """What the engine knows about a model: what it can verify, and which arguments its forward takes.
 
-    ``kinds`` names the kind of every layer, ``states`` the kinds that keep recurrent or convolutional state.
-    ``reaches`` maps each kind that attends to how far it looks and ``first`` to the index of its first layer; a model
-    with one such kind takes one mask, a hybrid one a dict of masks. ``positions`` is where the model's context ends.
-    ``packs`` says whether its trees, and single rows where it helps, are attended by packed attention, and
-    ``packing`` why not.
+    A model with one kind of attention layer takes one mask, a hybrid one takes a dict of masks by kind.
+
+    Attributes:
+        level: What one forward pass can verify.
+        reason: Why it is that level.
+        implementation: The attention implementation of transformers, such as "sdpa".
+        cache_argument: Name of the forward's cache argument; None if the model keeps no cache.
+        takes_positions: The forward takes ``position_ids``.
+        takes_logits_to_keep: The forward takes ``logits_to_keep``.
+        layer_kinds: Kind of each layer, in order.
+        state_kinds: Kinds of layers that keep recurrent or convolutional state.
+        attention_spans: How far each kind of attention layer looks back.
+        first_layers: Index of the first layer of each kind of attention layer.
+        max_positions: Context length of the model in tokens; None if the config sets none.
+        rope: Where rotary frequencies switch; None if they do not.
+        uses_packed_attention: Draft steps (and single rows if that is faster) use packed attention.
+        packing_reason: Why packed attention is not used; empty if it is.
     """
 
     level: Level
@@ -50,29 +67,30 @@ class Traits:
     implementation: str
     cache_argument: str | None
     takes_positions: bool
-    keeps_logits: bool
-    kinds: tuple[str, ...] = ()
-    states: tuple[str, ...] = ()
-    reaches: Mapping[str, AttentionSpan] = field(default_factory=dict)
-    first: Mapping[str, int] = field(default_factory=dict)
-    positions: int | None = None
+    takes_logits_to_keep: bool
+    layer_kinds: tuple[str, ...] = ()
+    state_kinds: tuple[str, ...] = ()
+    attention_spans: Mapping[str, AttentionSpan] = field(default_factory=dict)
+    first_layers: Mapping[str, int] = field(default_factory=dict)
+    max_positions: int | None = None
     rope: RopeSwitch | None = None
-    packs: bool = False
-    packing: str = "no tree is verified"
+    uses_packed_attention: bool = False
+    packing_reason: str = "no tree is verified"
 
     @property
-    def takes_booleans(self) -> bool:
-        """Whether its attention takes a boolean mask. Eager attention adds its mask to the scores: it takes numbers,
-        and a boolean one would be silently wrong in every model.
+    def takes_boolean_masks(self) -> bool:
+        """Whether its attention takes a boolean mask.
+
+        Eager attention adds the mask to the scores, so a boolean one would silently give wrong results.
         """
-        return self.implementation in BOOLEAN
+        return self.implementation in BOOLEAN_MASKS
 
 
-def declared(model: PreTrainedModel) -> Traits:
-    """What the model's config and signature promise; a self-test may lower the level.
+def declared_traits(model: PreTrainedModel) -> Traits:
+    """Return the traits that a model's config and signature declare; a self-test may lower the level.
 
     Raises:
-        ValueError: the model is not a causal language model with a key-value cache.
+        ValueError: the model is not a causal language model with a KV cache.
     """
     parameters = inspect.signature(model.forward).parameters
     config = model.config.get_text_config(decoder=True)
@@ -84,23 +102,23 @@ def declared(model: PreTrainedModel) -> Traits:
     implementation = implementation_of(model)
     layers = DynamicCache(config=config).layers
     level, reason = _level(layers, implementation, parameters)
-    kinds = _kinds(config, layers)
-    reaches, first = _reaches(kinds, layers)
+    kinds = _layer_kinds(config, layers)
+    spans, first_layers = _attention_spans(kinds, layers)
     return Traits(
         level=level,
         reason=reason,
         implementation=implementation,
         cache_argument=next((name for name in ("past_key_values", "cache_params") if name in parameters), None),
         takes_positions="position_ids" in parameters,
-        keeps_logits="logits_to_keep" in parameters,
-        kinds=kinds,
-        states=tuple(
+        takes_logits_to_keep="logits_to_keep" in parameters,
+        layer_kinds=kinds,
+        state_kinds=tuple(
             {k: None for k, layer in zip(kinds, layers, strict=False) if type(layer).__name__ in STATE_LAYERS}
         ),
-        reaches=reaches,
-        first=first,
-        positions=getattr(config, "max_position_embeddings", None),
-        rope=_rope(model, config),
+        attention_spans=spans,
+        first_layers=first_layers,
+        max_positions=getattr(config, "max_position_embeddings", None),
+        rope=_rope_switch(model, config),
     )
 
 
@@ -110,34 +128,34 @@ def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]
     if kinds & STATE_LAYERS and not unknown:
         return "replay", f"it keeps recurrent or convolutional state ({', '.join(sorted(kinds & STATE_LAYERS))})"
     if unknown:
-        return "plain", f"its cache has layers that cannot be rewound ({', '.join(sorted(unknown))})"
+        return "plain", f"its cache has layers that cannot be rolled back ({', '.join(sorted(unknown))})"
     if implementation not in MASKABLE:
         return "linear", (
             f"attention implementation {implementation!r} takes no tree mask; load it with attn_implementation='sdpa'"
         )
     if "position_ids" not in parameters:
-        return "linear", "its forward takes no position_ids, which siblings need"
-    return "tree", "its layers attend through masks and positions that a tree can set"
+        return "linear", "its forward takes no position_ids, which sibling rows of a draft tree need"
+    return "tree", "its layers take the masks and positions of a draft tree"
 
 
-def _kinds(config: Any, layers: list[Any]) -> tuple[str, ...]:
+def _layer_kinds(config: Any, layers: list[Any]) -> tuple[str, ...]:
     inferred = ["sliding_attention" if getattr(layer, "is_sliding", False) else "full_attention" for layer in layers]
     return tuple(getattr(config, "layer_types", None) or inferred)
 
 
-def _reaches(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, AttentionSpan], dict[str, int]]:
-    reaches: dict[str, AttentionSpan] = {}
-    first: dict[str, int] = {}
+def _attention_spans(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, AttentionSpan], dict[str, int]]:
+    spans: dict[str, AttentionSpan] = {}
+    first_layers: dict[str, int] = {}
     for index, (kind, layer) in enumerate(zip(kinds, layers, strict=False)):
-        if kind in reaches or type(layer).__name__ in (DUMMY, STATE_ALONE):
+        if kind in spans or type(layer).__name__ in (DUMMY, STATE_ONLY):
             continue
         width = getattr(layer, "sliding_window", None)
-        reaches[kind] = AttentionSpan(chunk=width) if kind == "chunked_attention" else AttentionSpan(window=width)
-        first[kind] = index
-    return reaches, first
+        spans[kind] = AttentionSpan(chunk=width) if kind == "chunked_attention" else AttentionSpan(window=width)
+        first_layers[kind] = index
+    return spans, first_layers
 
 
-def _rope(model: PreTrainedModel, config: Any) -> RopeSwitch | None:
+def _rope_switch(model: PreTrainedModel, config: Any) -> RopeSwitch | None:
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     nested = [value for value in parameters.values() if isinstance(value, dict)]  # hybrid models: one per layer type
     for rope in nested or [parameters]:

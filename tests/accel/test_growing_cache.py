@@ -12,14 +12,14 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from antiphon.accel.engines.torch.cache_rollback import commit
-from antiphon.accel.engines.torch.growing import (
-    ROOM,
-    SHARED,
+from antiphon.accel.engines.torch.cache_kinds import keep_rows
+from antiphon.accel.engines.torch.growing_cache import (
+    MAX_SHARED_BYTES,
+    MIN_FREE_SLOTS,
     GrowingCache,
     GrowingLayer,
     growing_layers,
-    let_grow,
+    make_growing,
     shared_buffers,
 )
 from antiphon.accel.generate import generate
@@ -43,8 +43,8 @@ def hold(layer: Any, keys: Tensor, values: Tensor) -> None:
     layer.keys, layer.values = keys, values
 
 
-def together(count: int, shared: int = SHARED) -> list[Any]:
-    return list(growing_layers(count, shared=shared))
+def together(count: int, max_shared_bytes: int = MAX_SHARED_BYTES) -> list[Any]:
+    return list(growing_layers(count, max_shared_bytes=max_shared_bytes))
 
 
 def expect_same(mine: Any, other: Any) -> None:
@@ -55,13 +55,13 @@ def expect_same(mine: Any, other: Any) -> None:
 
 
 def test_tokens_are_written_in_place_until_a_buffer_is_full_and_a_new_one_has_an_eighth_more() -> None:
-    layer = filled(GrowingLayer(), 10 * ROOM)
+    layer = filled(GrowingLayer(), 10 * MIN_FREE_SLOTS)
     homes = []
-    for token in range(2 * ROOM + 20):
+    for token in range(2 * MIN_FREE_SLOTS + 20):
         layer.update(*states(1, start=token))
         homes.append(layer.keys.data_ptr())
     assert len(set(homes)) == 2
-    assert homes.index(homes[-1]) == 10 * ROOM // 8  # where the first buffer was full
+    assert homes.index(homes[-1]) == 10 * MIN_FREE_SLOTS // 8  # where the first buffer was full
     held = layer.keys.numel() * 4
     assert held < layer.keys.untyped_storage().size() <= held * 9 / 8
 
@@ -69,7 +69,7 @@ def test_tokens_are_written_in_place_until_a_buffer_is_full_and_a_new_one_has_an
 def test_a_short_text_has_room_from_the_start() -> None:
     layer = filled(GrowingLayer(), 1)
     home = layer.keys.data_ptr()
-    for token in range(ROOM):
+    for token in range(MIN_FREE_SLOTS):
         layer.update(*states(1, start=token))
     assert layer.keys.data_ptr() == home
 
@@ -120,7 +120,7 @@ def test_layers_lie_in_one_memory_until_one_of_them_is_given_other_states() -> N
         layer.update(*states(5))
     keys, values = shared_buffers(layers)
     assert len({layer.keys.untyped_storage().data_ptr() for layer in layers}) == 1
-    assert keys.everywhere().shape == values.everywhere().shape == (3, 2, 2, 5, 4)
+    assert keys.all_layers().shape == values.all_layers().shape == (3, 2, 2, 5, 4)
     layers[1].update(*states(1))
     assert not shared_buffers(layers)  # they are not equally long, as in the middle of a forward
     layers[1].crop(-1)
@@ -152,7 +152,7 @@ def test_values_that_cannot_lie_together_take_their_keys_along() -> None:
 
 
 def test_a_memory_that_would_be_too_large_is_not_shared() -> None:
-    layers = together(3, shared=3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
+    layers = together(3, max_shared_bytes=3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
     for layer in layers:
         layer.update(*states(10))
     assert shared_buffers(layers)
@@ -173,7 +173,7 @@ def test_rows_are_kept_in_all_layers_at_once_as_in_each(kept: list[int]) -> None
                 cache.update(*states(tokens, start=1000 * place + start), place)
     assert [len(shared_buffers(cache.layers)) for cache in caches] == [2, 0]
     for cache in caches:
-        commit(cache, kept, held=7, fed=5)
+        keep_rows(cache, kept, length=7, fed=5)
     for mine, other in zip(caches[0].layers, caches[1].layers, strict=True):
         expect_same(mine, other)
     rows = torch.cat([states(7)[0], states(5, start=100)[0][:, :, kept]], dim=2)
@@ -210,9 +210,9 @@ def test_layers_that_lie_together_are_copied_together(way: Callable[[Any], Any])
         for layer in each:
             layer.update(*states(5, start=100))
         assert shared_buffers(each)
-        commit(Cache(layers=each), [0, 2, 4], held=7, fed=5)
+        keep_rows(Cache(layers=each), [0, 2, 4], length=7, fed=5)
         for layer in each:
-            layer.update(*states(2 * ROOM, start=200))
+            layer.update(*states(2 * MIN_FREE_SLOTS, start=200))
     assert shared_buffers(copies) != shared_buffers(layers)
     for mine, other in zip(copies, layers, strict=True):
         expect_same(mine, other)
@@ -236,7 +236,7 @@ def test_memory_is_given_back_when_all_layers_are_reset() -> None:
     for layer in layers:
         layer.reset()
     assert keys._memory is None
-    assert not keys._own
+    assert not keys._layers
 
 
 def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have() -> None:
@@ -246,7 +246,7 @@ def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have() -> No
     heads, size = model.config.num_key_value_heads, model.config.hidden_size // model.config.num_attention_heads
     layers = model.config.num_hidden_layers
     memory = GrowingCache(model.config)
-    memory.layers = [*growing_layers(layers, shared=layers * heads * size * 4 * (40 + ROOM + 1))]
+    memory.layers = [*growing_layers(layers, max_shared_bytes=layers * heads * size * 4 * (40 + MIN_FREE_SLOTS + 1))]
     output = generate(model, PROMPT, past_key_values=memory, num_draft_tokens=8, **options)
     assert isinstance(output, Tensor)
     assert output.tolist() == expected
@@ -319,5 +319,5 @@ def test_a_cache_with_tokens_in_it_and_a_kind_of_ones_own_stay_as_they_are() -> 
     offloaded = DynamicCache(config=model.config)
     offloaded.offloading = True  # its constructor wants a GPU's stream
     for cache in (held, own, offloaded):
-        let_grow(cache)
+        make_growing(cache)
         assert set(kinds(cache)) == {"DynamicLayer"}

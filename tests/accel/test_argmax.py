@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.accel.engines.torch.best import argmax, best
+from antiphon.accel.engines.torch.argmax import argmax, top_k
 
 VOCABULARIES = pytest.mark.parametrize("vocabulary", [8, 40, 511, 512, 1000, 32_000, 50_257])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -22,7 +22,7 @@ def random_logits(vocabulary: int, dtype: torch.dtype) -> Tensor:
 def test_the_best_tokens_are_those_of_a_full_sort(vocabulary: int, dtype: torch.dtype, lower: int) -> None:
     """Also where some or all of them are negative."""
     logits = random_logits(vocabulary, dtype) - lower
-    tokens, chances = best(logits, 8)
+    tokens, chances = top_k(logits, 8)
     expected = logits.topk(8).values
     assert torch.equal(logits.gather(1, tokens), expected)
     assert all(len(set(row)) == 8 for row in tokens.tolist())

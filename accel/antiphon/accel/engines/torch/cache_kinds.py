@@ -1,0 +1,156 @@
+"""Kinds of KV caches: which layers can be rolled back after verification, and how. Knows no models.
+
+A new kind of cache is added here: its layer's class name to `TREE_LAYERS` or `STATE_LAYERS` (or to the exceptions in
+`supported_level`), and how its rejected rows are removed to `keep_rows`. The table in the tests of caches gets a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import DynamicSlidingWindowLayer, StaticLayer
+
+from antiphon.accel.engines.protocol import Level
+from antiphon.accel.engines.torch.growing_cache import GrowingLayer, shared_buffers
+
+# Layers are identified by class name, because not every release of transformers has all of these classes.
+DUMMY = "DummyLayer"
+TREE_LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", DUMMY})
+"""Layers that only append keys and values; any rows of a draft tree can be removed from them."""
+
+STATE_ONLY = "LinearAttentionLayer"
+STATE_LAYERS = frozenset({STATE_ONLY, "LinearAttentionAndFullAttentionLayer"})
+"""Layers with recurrent or convolutional state; they are restored from a snapshot and replayed."""
+
+FP8 = "Fp8QuantizedLayer"
+"""A quantised layer whose tokens are quantised one by one, so that its last rows can be removed."""
+
+
+def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
+    """Return the verification level that this cache supports, and why it is lower than the model's.
+
+    Rows can be removed from layers that only append. Other layers make decoding plain: ring buffers have overwritten
+    older tokens, group-wise quantised layers requantise at moments that depend on how many tokens come at once, and
+    offloaded layers are copied away while the next one runs. A fixed buffer needs a model that takes our masks:
+    GPT-Neo, which makes its own, counts positions from the end of the keys that it is given.
+
+    Args:
+        cache: The caller's cache, after its prefill.
+        level: The level of the model itself.
+    """
+    if level == "plain":
+        return level, ""
+    if getattr(cache, "offloading", False):
+        return "plain", "its layers are moved to the CPU and back (offloading)"
+    appending = TREE_LAYERS | {GrowingLayer.__name__}
+    states = STATE_LAYERS if level == "replay" or cache.is_croppable else frozenset[str]()
+    also = {"tree": {FP8, StaticLayer.__name__}, "linear": {FP8} | states, "replay": states}[level]
+    others = sorted({type(layer).__name__ for layer in cache.layers} - appending - also)
+    if others:
+        return "plain", f"it has layers that cannot be rolled back ({', '.join(others)})"
+    if level == "replay" and cache.is_croppable:
+        return "linear", "it holds convolutional state without a recurrent one"
+    return level, ""
+
+
+def only_appends(cache: Cache) -> bool:
+    """Return whether every layer of the cache only appends, in memory of its own on the model's device."""
+    kinds = {type(layer).__name__ for layer in cache.layers}
+    return kinds <= TREE_LAYERS | {GrowingLayer.__name__} and not getattr(cache, "offloading", False)
+
+
+def capacity(cache: Cache) -> int | None:
+    """Return how many tokens fit into the cache: the size of its fixed buffers, or None if every layer grows."""
+    return min((layer.get_max_length() for layer in cache.layers if type(layer) is StaticLayer), default=None)
+
+
+def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> None:
+    """Keep the accepted rows of the last forward pass and remove the others, in O(kept).
+
+    Kept rows are moved up within the layers' own memory, and what follows them is cropped.
+
+    Args:
+        cache: A cache that supports level "tree" or "linear".
+        kept: Rows to keep, ascending; row 0 is the first one that was fed.
+        length: Tokens that the cache held before the forward pass.
+        fed: Rows of the forward pass.
+    """
+    # Rows before `first_moved` already lie in their final slots.
+    first_moved = next((slot for slot, row in enumerate(kept) if row != slot), len(kept))
+    moved = torch.tensor(kept[first_moved:]) if first_moved < len(kept) else None
+    if buffers := shared_buffers(cache.layers):
+        for buffer in buffers:
+            if moved is not None:
+                states = buffer.all_layers()
+                _move_up(states.narrow(-2, buffer.lengths[0] - fed, fed), first_moved, moved.to(states.device))
+            buffer.crop(fed - len(kept))
+        return
+    for layer in cache.layers:
+        if not getattr(layer, "is_initialized", True):
+            continue  # it has never been fed: it reads the keys and values of another layer
+        if moved is not None:
+            for states in _states(layer):
+                moved = moved.to(states.device)  # one copy for each device, not for each layer
+                start = length if type(layer) is StaticLayer else states.shape[-2] - fed
+                _move_up(states.narrow(-2, start, fed), first_moved, moved)
+        _remove_last(layer, fed - len(kept))
+
+
+def recording_layers(cache: Cache, level: Level) -> list[Any]:
+    """Return the layers that record what they overwrite, so that a draft's rows can be removed again.
+
+    Args:
+        cache: The cache.
+        level: The cache's level; in "replay", recurrent state has a snapshot instead of a recording.
+    """
+    return [
+        layer
+        for layer in cache.layers
+        if hasattr(layer, "activate_past_recording") and (level != "replay" or _is_sliding(layer))
+    ]
+
+
+def end_recording(layers: Sequence[Any]) -> None:
+    """End the recording: layers drop what has left their window, and append as in plain decoding again.
+
+    Between two steps a cache is therefore as plain decoding would have left it, and any caller may use it.
+    """
+    for layer in layers:
+        if getattr(layer, "record_past", False) and layer.is_croppable:
+            if getattr(layer, "is_initialized", True):
+                layer.crop(0)
+            layer.record_past = False
+
+
+def _move_up(rows: Tensor, first: int, moved: Tensor) -> None:
+    """Copy the rows with indices ``moved`` of a tensor (..., rows, size) to slot ``first`` and those after it."""
+    rows.narrow(-2, first, len(moved)).copy_(rows.index_select(-2, moved))
+
+
+def _is_sliding(layer: Any) -> bool:
+    return type(layer) is DynamicSlidingWindowLayer
+
+
+def _states(layer: Any) -> list[Tensor]:
+    """Return the keys and the values of a layer, as tensors that `index_select` takes."""
+    if type(layer).__name__ == FP8:
+        return [quantised.view(torch.uint8) for quantised, _ in (layer._quantized_keys, layer._quantized_values)]
+    keys: Tensor | None = getattr(layer, "keys", None)
+    return [] if keys is None else [keys, layer.values]
+
+
+def _remove_last(layer: Any, count: int) -> None:
+    """Remove the last ``count`` rows; of a sliding layer also those that have left its window."""
+    if type(layer) is StaticLayer:
+        layer.cumulative_length.sub_(count)  # in place: compiled graphs refer to its address
+    elif type(layer).__name__ != FP8:
+        layer.crop(-count)
+    elif count:  # no public method reaches its states: the inherited crop looks for unquantised ones
+        (keys, key_scale), (values, value_scale) = layer._quantized_keys, layer._quantized_values
+        layer._quantized_keys = (keys[..., :-count, :], key_scale)
+        layer._quantized_values = (values[..., :-count, :], value_scale)
+        layer.cumulative_length -= count

@@ -1,0 +1,296 @@
+"""A sequence that is decoded by compiled steps: fixed shapes and fixed slots, so that a GPU can replay CUDA graphs.
+
+It has the methods of `TorchSequence`. Accepted rows stay in the slots where they were written: the mask says which
+slots a row attends to, and positions come from the draft tree, never from slots. Knows no drafters.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from antiphon.accel.drafting.draft import Draft, Tokens, chain
+from antiphon.accel.drafting.tree import AttentionSpan, build_tree
+from antiphon.accel.engines.protocol import Level
+from antiphon.accel.engines.torch.growing_cache import GrowingLayer
+from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
+from antiphon.accel.engines.torch.sequence import TorchSequence
+from antiphon.accel.engines.torch.slot_cache import (
+    ANCESTORS,
+    BACKEND,
+    BUCKETS,
+    MAX_LOGIT_ERROR,
+    MIN_SLOTS,
+    POSITIONS,
+    SLOTS,
+    TOKENS,
+    SlotCache,
+    SlotCachePool,
+)
+from antiphon.accel.engines.torch.traits import Traits
+
+MAX_HEADROOM = 1024
+"""A slot cache is chosen for at most this many further tokens, even if a request may generate more."""
+
+TRIALS = 4
+"""Timed steps, of which the fastest counts; the first one compiles."""
+
+FAILURES = (*TESTED, OSError, ImportError, AssertionError)
+
+
+class CompiledSteps:
+    """The compiled steps of one model: their slot caches, and why compiling failed if it has.
+
+    Args:
+        max_headroom: Further tokens that a slot cache is chosen for, at most.
+        min_slots: Slots of the smallest cache.
+        backend: Backend of `torch.compile`.
+    """
+
+    def __init__(self, *, max_headroom: int = MAX_HEADROOM, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
+        self.caches = SlotCachePool(min_slots=min_slots, backend=backend)
+        self.failure = ""
+        self.max_headroom = max_headroom
+
+
+class CompiledSequence:
+    """A sequence whose steps after the prefill are compiled if possible, with the methods of `TorchSequence`.
+
+    ``plain`` prefills the prompt. It also decodes when compiled steps are not available: after compiling has failed
+    (one warning per model), and while another sequence is in a step of its own in the same slot cache. Between two
+    steps the slot cache may be given to another sequence; this one then keeps its tokens in ``plain``'s cache, as it
+    does at the end. When the slots are used up, the sequence moves to a slot cache of twice the size.
+
+    Args:
+        plain: The sequence that prefills.
+        steps: The compiled steps of the model.
+        compiles: Compile by `torch.compile`; otherwise capture the model's own kernels as CUDA graphs.
+    """
+
+    can_batch = False
+
+    def __init__(self, plain: TorchSequence, steps: CompiledSteps, *, compiles: bool) -> None:
+        self.plain = plain
+        self.steps = steps
+        self.compiles = compiles
+        self.argmax: Tensor | None = None
+        self.is_mid_step = False
+        self._headroom = 0
+        self._slot_cache: SlotCache | None = None
+        self._order: list[int] = []  # slot of each token, in the order of the tokens
+        self._free: list[int] = []  # unused slots
+        self._used = np.zeros(0, dtype=np.bool_)
+        self._fed: tuple[int, list[int]] = (0, [])
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model."""
+        return self.plain.model
+
+    @property
+    def length(self) -> int:
+        """Number of cached tokens."""
+        return self.plain.length
+
+    @property
+    def level(self) -> Level:
+        """See `CachedSequence`."""
+        return self.plain.level
+
+    @property
+    def is_prefilled(self) -> bool:
+        """See `CachedSequence`."""
+        return self.plain.is_prefilled
+
+    @property
+    def cache(self) -> Cache:
+        """All tokens as a cache of transformers; the sequence leaves its slot cache."""
+        self.leave_slot_cache()
+        return self.plain.cache
+
+    def can_draft_at_prefill(self, context: Tokens) -> bool:
+        """See `CachedSequence`."""
+        return self.plain.can_draft_at_prefill(context)
+
+    def prefill(self, prompt: Tokens, chunk: int | None = None) -> Tensor:
+        """See `TorchSequence.prefill`."""
+        return self.plain.prefill(prompt, chunk)
+
+    def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
+        """See `CachedSequence.fit`; a compiled step has at most 64 rows, pending tokens included."""
+        self._headroom = depth
+        return self.plain.fit(draft, min(rows, BUCKETS[-1] - pending), depth, pending)
+
+    def forward(self, pending: Tokens, draft: Draft) -> Tensor:
+        """Run a forward pass over pending tokens and a draft, and set ``argmax``.
+
+        Args:
+            pending: Confirmed tokens that are not cached yet.
+            draft: Draft below the last of them.
+
+        Returns:
+            Logits after the last pending token and after every draft row, of shape (1 + rows, vocab). The next step
+            overwrites them and ``argmax``.
+        """
+        count = len(pending) + len(draft)
+        bucket = next((size for size in BUCKETS if size >= count), 0)
+        outputs = self._run(pending, draft, bucket) if bucket and self.plain.level == "tree" else None
+        if outputs is None:
+            self.leave_slot_cache()
+            self.argmax = None
+            return self.plain.forward(pending, draft)
+        rows = slice(len(pending) - 1, count)
+        self.argmax = outputs[1][rows]
+        return outputs[0][rows]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """See `CachedSequence.keep`; kept rows stay in their slots, and the slots of the others become free."""
+        if not self.is_mid_step:
+            return self.plain.keep(path)
+        pending, slots = self._fed
+        kept = [*slots[:pending], *(slots[pending + row] for row in path)]
+        self._order += kept
+        self._used[kept] = True
+        self._free += sorted(set(slots) - set(kept), reverse=True)
+        self.plain.advance(len(kept))
+        self.is_mid_step = False
+        return None
+
+    def is_evicted(self, context: Tokens) -> bool:
+        """See `CachedSequence.is_evicted`; False, because a model whose rotary frequencies switch is not compiled."""
+        return self.plain.is_evicted(context)
+
+    def reset(self) -> None:
+        """See `CachedSequence.reset`."""
+        self._order, self.is_mid_step = [], False
+        self.leave_slot_cache()
+        self.plain.reset()
+
+    def leave_slot_cache(self) -> None:
+        """Move the tokens from the slot cache to the plain cache, if they are there."""
+        if self._slot_cache is not None:
+            self._slot_cache.release(self)
+
+    def leave(self) -> None:
+        """Copy every token to the plain cache; called by the slot cache before another sequence gets it."""
+        self.is_mid_step = False
+        if self._slot_cache is not None and self._order:
+            self.plain.put_states(self._slot_cache.read(self._order))
+        self._order = []
+
+    def _run(self, pending: Tokens, draft: Draft, bucket: int) -> tuple[Tensor, Tensor] | None:
+        """Run a compiled step and return logits and argmax; None if none is available."""
+        model = self.plain.model
+        if self.steps.failure:
+            return None
+        try:
+            slot_cache = self._enter_slot_cache(bucket)
+            if slot_cache is None:
+                return None
+            slots = [self._free.pop() for _ in range(bucket)]
+            self._fed = (len(pending), slots)
+            return slot_cache.run(model, self._plan(pending, draft, slots), self._used)
+        except FAILURES as error:  # compilers and drivers raise anything; the request goes on without them
+            self.steps.failure = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            warnings.warn(
+                f"{type(model).__name__} is decoded without compiled steps: {self.steps.failure}", stacklevel=2
+            )
+            return None
+
+    def _enter_slot_cache(self, bucket: int) -> SlotCache | None:
+        """Return the slot cache with the tokens and ``bucket`` free slots; None while another sequence is in a step."""
+        plain = self.plain
+        if self._slot_cache is None or self._slot_cache.size < plain.length + bucket:
+            self.leave_slot_cache()
+            tokens = plain.length + min(self._headroom, self.steps.max_headroom) + BUCKETS[-1]
+            self._slot_cache = self.steps.caches.get(plain.model, plain.traits, tokens, compiles=self.compiles)
+        slot_cache = self._slot_cache
+        if not slot_cache.acquire(self):
+            return None
+        if not self._order:
+            length = slot_cache.load(plain.take_layers())
+            self._order = list(range(length))
+            self._free = list(range(slot_cache.size - 1, length - 1, -1))
+            self._used = np.zeros(slot_cache.size, dtype=np.bool_)
+            self._used[plain.padding : length] = True
+        return slot_cache
+
+    def _plan(self, pending: Tokens, draft: Draft, slots: list[int]) -> NDArray[np.int64]:
+        """Return token, position, slot and ancestors (as bits) of each row, of shape (4, rows)."""
+        padding_rows = len(slots) - len(pending) - len(draft)
+        tree = build_tree(len(pending), draft.parents, padding_rows)
+        sees = np.zeros((len(slots), 64), dtype=np.bool_)
+        sees[:, : len(slots)] = tree.ancestor_mask
+        np.fill_diagonal(sees, True)  # padding rows attend to themselves: attention to nothing is NaN
+        plan = np.empty((4, len(slots)), dtype=np.int64)
+        plan[TOKENS] = [*pending, *draft.tokens, *[pending[-1]] * padding_rows]
+        plan[POSITIONS] = self.plain.positions(torch.from_numpy(tree.depths)).numpy()
+        plan[SLOTS] = slots
+        plan[ANCESTORS] = np.packbits(sees, axis=1, bitorder="little").view(np.int64)[:, 0]
+        return plan
+
+
+def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> str | None:
+    """Return why this model and cache cannot have compiled steps; None if they can.
+
+    Args:
+        model: The model.
+        traits: Its traits.
+        cache: The cache of a sequence; its prefill may still be to come.
+    """
+    layers = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not GrowingLayer})
+    reasons = {
+        f"it verifies no trees ({traits.reason})": traits.level != "tree",
+        "its rotary frequencies change with the length": traits.rope is not None,
+        f"not all of its layers look back to the start ({', '.join(traits.attention_spans)})": any(
+            span != AttentionSpan() for span in traits.attention_spans.values()
+        ),
+        f"its cache is a {type(cache).__name__} of other layers ({', '.join(layers) or 'none yet'})": bool(layers)
+        or len(cache.layers) != len(traits.layer_kinds),
+        "it lies on several devices": len({parameter.device for parameter in model.parameters()}) > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+@torch.no_grad()
+def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
+    """Return why CUDA graphs are not used on this device; empty if they are.
+
+    A trial on a short prompt must give the logits of plain forward passes, and give them faster.
+
+    Args:
+        make: Makes a new sequence.
+        steps: The compiled steps of the model.
+    """
+    prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
+    plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)
+    for sequence in (plain, compiled):
+        sequence.prefill(prompt)
+        sequence.keep(())
+    seconds: list[float] = []
+    logits: list[Tensor] = []
+    for sequence in (plain, compiled):
+        taken: list[float] = []
+        for _ in range(TRIALS):
+            started = perf_counter()
+            rows = sequence.forward([17], draft)
+            rows.argmax(-1).tolist()
+            taken.append(perf_counter() - started)
+            sequence.keep(())
+        seconds.append(min(taken))
+        logits.append(rows.float().clone())
+    compiled.leave_slot_cache()
+    error = float((logits[1] - logits[0]).abs().mean() / logits[0].std())
+    if steps.failure or not error <= MAX_LOGIT_ERROR:
+        return steps.failure or f"graphs gave other logits here ({error:.3f} standard deviations apart)"
+    if seconds[1] >= seconds[0]:
+        return f"graphs are not faster here: {1000 * seconds[1]:.1f} ms, and {1000 * seconds[0]:.1f} ms without"
+    return ""

@@ -1,0 +1,123 @@
+"""Packed attention for grouped-query models: the query heads of a group become rows of one head.
+
+Grouped-query models let several query heads share one head of keys and values. With a draft tree's mask, transformers
+copies these for every query head, over the whole context and in every layer. Packed, they are read where they are.
+Two cores of a Xeon with AMX, steps of 4 to 16 rows after 4,096 tokens: 1.2 to 1.4 times as fast; after 64: equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from antiphon.accel.engines.torch.attention import (
+    SCORE_BIASES,
+    Attention,
+    accepts_attention,
+    implementation_of,
+    is_overridden,
+)
+
+PACKED = "antiphon_packed"
+"""Name of this attention in transformers."""
+
+RAGGED = "antiphon_ragged"
+"""Name of the attention over several sequences, which packs the rows of each one."""
+
+MAX_ROWS = 128
+"""With more rows, attention itself costs more than the copies, and prompts are computed by "sdpa"."""
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> Attention:
+    """Attend as "sdpa" does, but without copies of the keys and values if the mask is the same for all heads.
+
+    Everything else is left to "sdpa": forward passes without a mask, one query head to each key head, masks by head,
+    biases, and forward passes of other callers.
+
+    Args:
+        module: The attention layer.
+        query: Shape (batch, heads, rows, size).
+        key: Shape (batch, key heads, slots, size).
+        value: Shape (batch, key heads, slots, size).
+        attention_mask: Shape (batch, 1, rows, slots), boolean or additive; None for a causal forward pass.
+        scaling: Factor of the scores; None is torch's default.
+        dropout: Dropout probability.
+        options: Passed on to "sdpa".
+
+    Returns:
+        Output of shape (batch, rows, heads, size), and no attention weights.
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    batch, heads, rows, size = query.shape
+    if (
+        groups == 1
+        or rows > MAX_ROWS
+        or attention_mask is None
+        or not _is_same_for_heads(attention_mask)
+        or not _is_our_forward()
+        or any(options.get(name) is not None for name in SCORE_BIASES)
+    ):
+        sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
+        return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
+    output = scaled_dot_product_attention(
+        query.reshape(batch, heads // groups, groups * rows, size),
+        key,
+        value,
+        attn_mask=_packed_mask(attention_mask, groups, query.dtype),
+        dropout_p=dropout,
+        scale=scaling,
+    )
+    return output.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+
+
+def _is_our_forward() -> bool:
+    """Return whether the engine overrides this thread's attention; other threads attend as ever."""
+    return is_overridden(PACKED) or is_overridden(RAGGED)
+
+
+def _is_same_for_heads(mask: Tensor) -> bool:
+    return mask.ndim == 4 and mask.shape[1] == 1
+
+
+def _packed_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """Repeat the mask for ``groups`` heads as rows; on a CPU it is additive and made once for all layers of a forward.
+
+    It is stored as an attribute of the mask: looking it up in a table took a sixth of the time of attention.
+    """
+    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return mask.repeat(1, 1, groups, 1)
+    made: dict[tuple[int, torch.dtype], Tensor] = vars(mask).setdefault(PACKED, {})
+    if (groups, dtype) not in made:
+        is_boolean = mask.dtype == torch.bool
+        numbers = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if is_boolean else mask
+        made[groups, dtype] = numbers.repeat(1, 1, groups, 1)
+    return made[groups, dtype]
+
+
+def why_not_packed(model: PreTrainedModel) -> str | None:
+    """Return why packed attention does not help this model; None if it does."""
+    implementation = implementation_of(model)
+    if implementation != "sdpa":
+        return f"its attention implementation is {implementation!r}, and packing replaces 'sdpa' only"
+    if all(getattr(module, "num_key_value_groups", 1) == 1 for module in model.modules()):
+        return "every query head has keys and values of its own"
+    return None if accepts_attention(model, PACKED) else "its attention cannot be replaced"
+
+
+AttentionInterface.register(PACKED, packed_attention)
+AttentionMaskInterface.register(PACKED, sdpa_mask)

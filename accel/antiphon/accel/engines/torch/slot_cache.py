@@ -1,0 +1,259 @@
+"""A KV cache of fixed size for compiled steps: a step writes its rows to given slots and attends by a mask over slots.
+
+Knows a model, its compiled steps, and which sequence occupies the cache; knows neither requests nor drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Lock
+from types import FunctionType
+from typing import Any, Protocol, cast
+from weakref import ref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import StaticLayer
+
+from antiphon.accel.engines.torch.attention import override_attention
+from antiphon.accel.engines.torch.packed_attention import PACKED
+from antiphon.accel.engines.torch.traits import Traits
+
+BUCKETS = (1, 4, 8, 16, 32, 64)
+"""Rows of compiled steps: root and draft rows are padded to the next of these."""
+
+MIN_SLOTS = 1024
+"""Slots of the smallest cache; each larger one has twice as many."""
+
+BACKEND: Any = "inductor"
+"""Backend of `torch.compile`."""
+
+MAX_LOGIT_ERROR = 0.05
+"""Maximum mean difference from the uncompiled step's logits, in standard deviations; it allows for half precision."""
+
+TOKENS, POSITIONS, SLOTS, ANCESTORS = range(4)
+"""Lines of a plan: token id, position and slot of each row, and a bit set of the rows that it attends to."""
+
+CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
+
+
+class Occupant(Protocol):
+    """A sequence whose keys and values are in a slot cache."""
+
+    is_mid_step: bool
+    """Whether its last forward pass has written rows that are not yet kept or rejected."""
+
+    def leave(self) -> None:
+        """Copy its keys and values out of the slot cache."""
+
+
+class SlotLayer(StaticLayer):
+    """A full-attention layer of a cache that writes rows to given slots, and returns all slots.
+
+    Args:
+        size: Number of slots.
+        slots: Slots of the next rows; the same tensor for every step, shape (max rows,).
+    """
+
+    def __init__(self, size: int, slots: Tensor) -> None:
+        super().__init__(max_cache_len=size)
+        self.slots = slots
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the rows (1, heads, rows, size) in place; masks tell which slots are in use."""
+        keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
+        slots = self.slots[: key_states.shape[-2]]
+        return keys.index_copy_(2, slots, key_states), values.index_copy_(2, slots, value_states)
+
+
+class SlotCache:
+    """Slots for one sequence at a time, and one compiled step for each of the `BUCKETS`.
+
+    On a GPU a step is captured as a CUDA graph, and every call after the first replays it. A sequence that acquires the
+    cache has it until another one acquires it between two steps.
+
+    Args:
+        model: The model.
+        traits: Its traits; it verifies trees.
+        size: Number of slots.
+        compiles: Compile steps by `torch.compile`, also before they are captured.
+        backend: Backend of `torch.compile`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, traits: Traits, size: int, *, compiles: bool, backend: Any = BACKEND
+    ) -> None:
+        self.size = size
+        self._traits = traits
+        self._compiles = compiles
+        self._backend = backend
+        self._plan = torch.zeros((4, BUCKETS[-1]), dtype=torch.long, device=model.device)
+        self._used = torch.zeros(size, dtype=torch.bool, device=model.device)
+        layers: list[Any] = [SlotLayer(size, self._plan[SLOTS]) for _ in traits.layer_kinds]
+        self.cache = Cache(layers=layers)
+        self._steps: dict[int, CompiledStep] = {}
+        self._lock = Lock()
+        self._occupant: Callable[[], Occupant | None] = lambda: None
+
+    def acquire(self, occupant: Occupant) -> bool:
+        """Give the cache to a sequence, whose step then begins; return False while another one is in its own step."""
+        with self._lock:
+            before = self._occupant()
+            if before is not None and before is not occupant:
+                if before.is_mid_step:
+                    return False
+                before.leave()
+            self._occupant = ref(occupant)
+            occupant.is_mid_step = True
+            return True
+
+    def release(self, occupant: Occupant) -> None:
+        """Let a sequence copy its keys and values out, if it is the one that occupies the cache."""
+        with self._lock:
+            if self._occupant() is occupant:
+                occupant.leave()
+                self._occupant = lambda: None
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def load(self, layers: Sequence[Any]) -> int:
+        """Copy the states (1, heads, tokens, size) of other layers to the first slots; return the number of tokens."""
+        length = 0
+        slot_layers: list[Any] = list(self.cache.layers)
+        for slot_layer, layer in zip(slot_layers, layers, strict=True):
+            if not slot_layer.is_initialized:
+                slot_layer.lazy_initialization(layer.keys, layer.values)
+            length = layer.keys.shape[-2]
+            slot_layer.keys[..., :length, :] = layer.keys
+            slot_layer.values[..., :length, :] = layer.values
+        return length
+
+    def read(self, slots: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Return for each layer a copy of the keys and values in these slots, in this order."""
+        index = torch.tensor(slots, device=self._used.device)
+        layers: list[Any] = list(self.cache.layers)
+        return [(layer.keys.index_select(2, index), layer.values.index_select(2, index)) for layer in layers]
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def run(self, model: PreTrainedModel, plan: NDArray[np.int64], used: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+        """Run one step.
+
+        Args:
+            model: The model.
+            plan: What each row is, of shape (4, rows); rows is one of the `BUCKETS`.
+            used: Slots that every row attends to, of shape (size,).
+
+        Returns:
+            Logits (rows, vocab) and argmax (rows,), in memory that the next step overwrites.
+        """
+        rows = plan.shape[1]
+        self._plan[:, :rows] = torch.from_numpy(plan).to(self._plan.device)
+        self._used.copy_(torch.from_numpy(used))
+        with override_attention(model, PACKED) if self._traits.uses_packed_attention else nullcontext():
+            if rows not in self._steps:
+                self._steps[rows] = self._make(model, rows)
+            return self._steps[rows](model)
+
+    def _make(self, model: PreTrainedModel, rows: int) -> CompiledStep:
+        """Compile or capture the step for a number of rows, and compare its logits with those of the plain step.
+
+        Raises:
+            RuntimeError: the logits differ.
+        """
+        step: CompiledStep = self._step(rows)
+        expected, _ = step(model)
+        if self._compiles:
+            step = torch.compile(step, fullgraph=True, dynamic=False, backend=self._backend)
+        if self._plan.device.type == "cuda":
+            step = _capture_graph(step, model)
+        error = (step(model)[0].float() - expected.float()).abs().mean() / expected.float().std()
+        if not error <= MAX_LOGIT_ERROR:
+            raise RuntimeError(f"A step of {rows} rows gave other logits ({error:.3f} standard deviations apart).")
+        return step
+
+    def _step(self, rows: int) -> CompiledStep:
+        shifts = torch.arange(rows, device=self._plan.device)
+        plan, used, cache = self._plan[:, :rows], self._used, self.cache
+
+        def step(model: PreTrainedModel) -> tuple[Tensor, Tensor]:  # the closure outlives the model
+            # 1. Mask (1, 1, rows, slots): used slots for all rows, and their ancestors among the new rows.
+            ancestors = (plan[ANCESTORS][:, None] >> shifts) & 1 == 1
+            sees = used.repeat(rows, 1).index_copy(1, plan[SLOTS], ancestors)[None, None]
+            mask = torch.zeros_like(sees, dtype=model.dtype).masked_fill(~sees, torch.finfo(model.dtype).min)
+            # 2. Forward pass: `SlotLayer.update` writes the rows to their slots.
+            logits = model(
+                input_ids=plan[TOKENS][None],
+                position_ids=plan[POSITIONS][None],
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits[0]
+            return logits, logits.argmax(dim=-1)
+
+        # torch.compile counts recompilations by code object and stops at eight, so each step gets its own code object.
+        return FunctionType(
+            step.__code__.replace(co_name=f"step_of_{rows}_rows_in_{self.size}_slots"),
+            step.__globals__,
+            closure=step.__closure__,
+        )
+
+
+def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
+    """Capture the step as a CUDA graph. Running it repeatedly is safe: it writes the same states to the same slots."""
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # one-time compilation and allocation must not be captured
+        for _ in range(2):
+            step(model)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        outputs = step(model)
+
+    def replay(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+        graph.replay()
+        return outputs
+
+    return replay
+
+
+class SlotCachePool:
+    """The slot caches of one model, by size. A sequence gets the smallest one that fits, and shares it in turns.
+
+    Args:
+        min_slots: Slots of the smallest cache.
+        backend: Backend of `torch.compile`.
+    """
+
+    def __init__(self, *, min_slots: int = MIN_SLOTS, backend: Any = BACKEND) -> None:
+        self._min_slots = min_slots
+        self._backend = backend
+        self._caches: dict[tuple[object, ...], SlotCache] = {}
+
+    @property
+    def sizes(self) -> list[int]:
+        """Slots of each cache that was needed so far, ascending."""
+        return sorted(cache.size for cache in self._caches.values())
+
+    @torch.inference_mode(False)  # it outlives the request that asks for it
+    def get(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> SlotCache:
+        """Return the smallest cache that fits.
+
+        Args:
+            model: The model.
+            traits: Its traits.
+            tokens: Slots that are needed.
+            compiles: Steps are compiled by `torch.compile`.
+        """
+        size = self._min_slots
+        while size < tokens:
+            size *= 2
+        key = (size, traits.implementation, traits.uses_packed_attention, model.dtype, str(model.device), compiles)
+        if key not in self._caches:
+            self._caches[key] = SlotCache(model, traits, size, compiles=compiles, backend=self._backend)
+        return self._caches[key]
