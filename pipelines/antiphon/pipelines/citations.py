@@ -64,13 +64,15 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     """
     if words < 1:
         raise ValueError(f"words is {words}; a citation has at least 1 word.")
-    said = _Words(answer)
-    if not len(said):
+    answer_words = _Words(answer)
+    if not len(answer_words):
         return ()
-    least = min(words, len(said))
+    min_words = min(words, len(answer_words))
     sources = [_Words(passage.text) for passage in passages]
-    chosen = _choose(chain(_matches(said, sources, least), _short_matches(said, sources, least)), least)
-    return tuple(_citation(said, sources, passages, match) for match in sorted(chosen))
+    chosen = _choose(
+        chain(_matches(answer_words, sources, min_words), _short_matches(answer_words, sources, min_words)), min_words
+    )
+    return tuple(_citation(answer_words, sources, passages, match) for match in sorted(chosen))
 
 
 class _Words:
@@ -97,89 +99,95 @@ class _Words:
         return ((first, self.window(first, count)) for first in range(len(self) - count + 1))
 
 
-# (first word in the answer, end, passage index, first word there)
+# (first word in the answer, end, passage index, first word in the passage)
 _Match = tuple[int, int, int, int]
 
 
-def _matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_Match]:
-    """Yield the maximal runs of at least ``least`` words that the answer shares with a passage."""
+def _matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) -> Iterator[_Match]:
+    """Yield the maximal runs of at least ``min_words`` words that the answer shares with a passage."""
     places: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, source in enumerate(sources):
-        for first, window in source.windows(least):
+        for first, window in source.windows(min_words):
             found = places.setdefault(window, [])
             if len(found) < _OCCURRENCES:
                 found.append((number, first))
     furthest = 0  # the end of the runs so far; a run that ends no later is within one of them
-    for first, window in said.windows(least):
-        for number, there in places.get(window, ()):
-            if _reaches(said, furthest + 1, sources[number], there - first, first, least):
-                end = _extend(said, first, sources[number], there, least)
+    for first, window in answer_words.windows(min_words):
+        for number, source_first in places.get(window, ()):
+            if _reaches(answer_words, furthest + 1, sources[number], source_first - first, first, min_words):
+                end = _extend(answer_words, first, sources[number], source_first, min_words)
                 if end > furthest:
                     furthest = end
-                    yield first, end, number, there
+                    yield first, end, number, source_first
 
 
-def _short_matches(said: _Words, sources: Sequence[_Words], least: int) -> Iterator[_Match]:
-    """Yield pieces of fewer than ``least`` words, between line breaks and numbers, that occur in the named passage."""
+def _short_matches(answer_words: _Words, sources: Sequence[_Words], min_words: int) -> Iterator[_Match]:
+    """Yield shorter pieces, between line breaks and numbers, that occur in the passage that they name."""
     places: dict[tuple[int, int], dict[tuple[object, ...], int]] = {}
-    for first, end, numbers in _pieces(said):
+    for first, end, numbers in _pieces(answer_words):
         count = end - first
         for number in numbers:
-            if 0 < count < least and 0 <= number < len(sources):
+            if 0 < count < min_words and 0 <= number < len(sources):
                 if (number, count) not in places:
                     windows = reversed([*sources[number].windows(count)])
-                    places[number, count] = {window: there for there, window in windows}
-                there = places[number, count].get(said.window(first, count))
-                if there is not None:
-                    yield first, end, number, there
+                    places[number, count] = {window: source_first for source_first, window in windows}
+                source_first = places[number, count].get(answer_words.window(first, count))
+                if source_first is not None:
+                    yield first, end, number, source_first
                     break
 
 
-def _pieces(said: _Words) -> Iterator[tuple[int, int, list[int]]]:
+def _pieces(answer_words: _Words) -> Iterator[tuple[int, int, list[int]]]:
     """Yield the words between two line breaks or numbers, and the passages that the numbers name."""
-    starts = [start for start, _ in said.spans]
-    ends = [(0, None), *((match.end(), match[1]) for match in _PIECE.finditer(said.text)), (len(said.text) + 1, None)]
+    starts = [start for start, _ in answer_words.spans]
+    ends = [
+        (0, None),
+        *((match.end(), match[1]) for match in _PIECE.finditer(answer_words.text)),
+        (len(answer_words.text) + 1, None),
+    ]
     for (begin, before), (stop, after) in pairwise(ends):
         numbers = [int(number) - 1 for number in (before, after) if number is not None]
         yield bisect_left(starts, begin), bisect_left(starts, stop), numbers
 
 
-def _reaches(said: _Words, end: int, source: _Words, shift: int, first: int, least: int) -> bool:
+def _reaches(answer_words: _Words, end: int, source: _Words, shift: int, first: int, min_words: int) -> bool:
     """Return whether a run from ``first`` can end at ``end`` or later: the window before it must be shared, too."""
-    if end <= first + least:
+    if end <= first + min_words:
         return True
     return (
-        end <= len(said)
+        end <= len(answer_words)
         and end + shift <= len(source)
-        and said.window(end - least, least) == source.window(end - least + shift, least)
+        and answer_words.window(end - min_words, min_words) == source.window(end - min_words + shift, min_words)
     )
 
 
-def _extend(said: _Words, first: int, source: _Words, there: int, matched: int) -> int:
+def _extend(answer_words: _Words, first: int, source: _Words, source_first: int, matched: int) -> int:
     """Return the end in the answer of the run that begins with ``matched`` equal words."""
     end = first + matched
-    shift = there - first
-    while end < len(said) and end + shift < len(source) and said.joined[end] == source.joined[end + shift]:
+    shift = source_first - first
+    while (
+        end < len(answer_words) and end + shift < len(source) and answer_words.joined[end] == source.joined[end + shift]
+    ):
         end += 1
     return end
 
 
-def _choose(matches: Iterator[_Match], least: int) -> list[_Match]:
+def _choose(matches: Iterator[_Match], min_words: int) -> list[_Match]:
     """Choose matches, longest first; of overlapping ones the longest free part is kept, if long enough."""
-    queue = [(first - end, number, first, there) for first, end, number, there in matches]
+    queue = [(first - end, number, first, source_first) for first, end, number, source_first in matches]
     heapq.heapify(queue)
     taken: set[int] = set()
     chosen = []
     while queue:
-        negative, number, first, there = heapq.heappop(queue)
+        negative, number, first, source_first = heapq.heappop(queue)
         free_first, free_end = _longest_free(first, first - negative, taken)
-        if free_end - free_first < min(least, -negative):
+        if free_end - free_first < min(min_words, -negative):
             continue
         if free_end - free_first == -negative:
             taken.update(range(free_first, free_end))
-            chosen.append((free_first, free_end, number, there))
+            chosen.append((free_first, free_end, number, source_first))
         else:
-            heapq.heappush(queue, (free_first - free_end, number, free_first, there + free_first - first))
+            heapq.heappush(queue, (free_first - free_end, number, free_first, source_first + free_first - first))
     return chosen
 
 
@@ -193,13 +201,13 @@ def _longest_free(first: int, end: int, taken: set[int]) -> tuple[int, int]:
     return best
 
 
-def _citation(said: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match) -> Citation:
-    first, end, number, there = match
+def _citation(answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match) -> Citation:
+    first, end, number, source_first = match
     passage, source = passages[number], sources[number]
-    start, stop = source.spans[there][0], source.spans[there + end - first - 1][1]
+    start, stop = source.spans[source_first][0], source.spans[source_first + end - first - 1][1]
     return Citation(
-        start=said.spans[first][0],
-        end=said.spans[end - 1][1],
+        start=answer_words.spans[first][0],
+        end=answer_words.spans[end - 1][1],
         passage=number + 1,
         source=passage.source,
         source_start=passage.start + start,
