@@ -6,11 +6,12 @@ A room is a folder, or a file where the rest of its folder stands on it; "." is 
 ROOMS: dict[str, dict[str, set[str]]] = {
     "accel": {
         "files": set(),
+        "processor": set(),
         "engines/fair_lock": set(),
         "engines/numpy_logits": set(),
         "drafting": {"files"},
         "engines/protocol": {"drafting", "engines/fair_lock"},
-        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files"},
+        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor"},
         "engines/openvino": {
             "drafting",
             "engines/fair_lock",

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
-from antiphon.accel.engines.torch.loading import choose_dtype, has_bfloat16_units
+from antiphon.accel.engines.torch.loading import choose_dtype
 from antiphon.accel.language_model import LanguageModel, Stream
+from antiphon.accel.processor import has_bfloat16_units
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"

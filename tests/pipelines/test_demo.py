@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.engines.torch.loading import has_bfloat16_units
+from antiphon.accel.processor import has_bfloat16_units
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents

@@ -13,26 +13,27 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend
 from antiphon.accel.generate import generate
+from antiphon.accel.processor import processor_name
 from antiphon.accel.testing.tiny import EOS, byte_tokenizer, tiny_model
 from antiphon.pipelines.benchmark import chart as charts
-from antiphon.pipelines.benchmark import speed as rooms
-from antiphon.pipelines.benchmark.floor import cache_bytes, copy_rate, read_bytes, step_seconds
-from antiphon.pipelines.benchmark.floor import measure_floor as measure_floor
-from antiphon.pipelines.benchmark.follow import Follower
-from antiphon.pipelines.benchmark.jobs import jobs_of
-from antiphon.pipelines.benchmark.machine import machine, processor
+from antiphon.pipelines.benchmark import speed as speed
+from antiphon.pipelines.benchmark.facts import machine_facts
+from antiphon.pipelines.benchmark.jobs import make_jobs
+from antiphon.pipelines.benchmark.loading import random_model
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     PROMPT_LOOKUP,
-    Ours,
-    lookaheads,
-    methods_named,
-    rows_named,
+    AntiphonGenerate,
+    lookahead_methods,
+    methods_by_name,
+    parse_num_draft_tokens,
 )
 from antiphon.pipelines.benchmark.run import Job, MethodRun
-from antiphon.pipelines.benchmark.shapes import shaped
 from antiphon.pipelines.benchmark.speed import measure_speed
+from antiphon.pipelines.benchmark.teacher_forcing import TeacherForcing
+from benchmarks.bandwidth_floor import cache_bytes, copy_rate, read_bytes, step_seconds
+from benchmarks.bandwidth_floor import measure_floor as measure_floor
 from tests.pipelines.recorded import HILL, SAMPLES
 
 
@@ -43,7 +44,7 @@ def follower_model() -> LanguageModel:
 
 
 def replayed(language_model: LanguageModel, **how: Any) -> list[Job]:
-    return jobs_of(language_model, SAMPLES, limit=60, replayed=True, **how)
+    return make_jobs(language_model, SAMPLES, limit=60, replayed=True, **how)
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("qwen3", torch.bfloat16)])
@@ -52,7 +53,7 @@ def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) ->
     model = model.to(dtype)
     language_model = LanguageModel(model, byte_tokenizer(), name=family)
     jobs = replayed(language_model)
-    methods = methods_named([*NAMES, "blend:3"], 16)
+    methods = methods_by_name([*NAMES, "blend:3"], 16)
     measured = measure_speed(language_model, jobs, methods, limit=60, rounds=1, warm_up=0)
     assert [figures.name for figures in measured.methods] == [*PROMPT_LOOKUP_FIRST, *DRAFTERS, "blend:3"]
     for figures in measured.methods:
@@ -68,16 +69,16 @@ PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
 
 
 def test_an_answer_that_is_cut_is_replayed_up_to_there(follower_model: LanguageModel) -> None:
-    jobs = jobs_of(follower_model, SAMPLES, limit=7, replayed=True)
+    jobs = make_jobs(follower_model, SAMPLES, limit=7, replayed=True)
     assert [len(job.answer or ()) for job in jobs] == [7, 7, 7]
-    measured = measure_speed(follower_model, jobs, methods_named(NAMES, 8), limit=7, rounds=1, warm_up=0)
+    measured = measure_speed(follower_model, jobs, methods_by_name(NAMES, 8), limit=7, rounds=1, warm_up=0)
     assert {run.tokens for figures in measured.methods for run in figures.rounds[0]} == {job.answer for job in jobs}
 
 
 def test_the_model_is_its_own_again_after_a_replay(follower_model: LanguageModel) -> None:
     job = replace(replayed(follower_model)[0], answer=None)
     (before,) = (_plain(follower_model, job),)
-    measure_speed(follower_model, replayed(follower_model), methods_named(["blend"], 8), limit=60, rounds=1)
+    measure_speed(follower_model, replayed(follower_model), methods_by_name(["blend"], 8), limit=60, rounds=1)
     assert _plain(follower_model, job) == before
 
 
@@ -94,7 +95,7 @@ def test_a_replay_leaves_all_logits_but_the_recorded_ones_as_they_are(follower_m
     positions = torch.arange(ids.shape[1])[None]
     with torch.no_grad():
         plain = model(input_ids=ids, position_ids=positions).logits
-        with Follower(model, end=EOS, longest=10) as follower:
+        with TeacherForcing(model, end=EOS, longest=10) as follower:
             follower.follow(5, [70, 71, 72])
             led = model(input_ids=ids, position_ids=positions, logits_to_keep=16).logits
     assert led.argmax(-1)[0, 2:].tolist() == [70, 71, 72, *[EOS] * 11]
@@ -102,50 +103,50 @@ def test_a_replay_leaves_all_logits_but_the_recorded_ones_as_they_are(follower_m
     assert changed.tolist() == [[1] * 16]
 
 
-class Late(Follower):
+class Late(TeacherForcing):
     """Leads each row to the token after the one that it should say."""
 
     def follow(self, start: int, answer: Any) -> None:
         super().follow(start - 1, answer)
 
 
-class Silent(Follower):
+class Silent(TeacherForcing):
     """Leads nobody."""
 
-    def _lead(self, model: Any, args: Any, arguments: Any, output: Any) -> None:
+    def _force(self, model: Any, args: Any, arguments: Any, output: Any) -> None:
         return None
 
 
 @pytest.mark.parametrize("wrong", [Late, Silent])
 def test_a_hook_that_leads_elsewhere_is_found_out(
-    wrong: type[Follower], follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    wrong: type[TeacherForcing], follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "Follower", wrong)
-    with pytest.raises(ValueError, match=r"hf-greedy emitted \d+ tokens that part from the \d+ recorded ones at"):
-        measure_speed(follower_model, replayed(follower_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
+    monkeypatch.setattr(speed, "TeacherForcing", wrong)
+    with pytest.raises(ValueError, match=r"hf-greedy emitted \d+ tokens that differ from the \d+ recorded ones at"):
+        measure_speed(follower_model, replayed(follower_model), methods_by_name([], 8), limit=60, rounds=1, warm_up=0)
     assert not follower_model.model._forward_hooks, "the hook is gone all the same"
 
 
 def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) -> None:
     class Hasty:
-        name, is_peer = GREEDY, True
+        name, is_baseline = GREEDY, True
 
         def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-            return MethodRun((job.answer or ())[:5], seconds=1, first=0, steps=4, drafted=0)
+            return MethodRun((job.answer or ())[:5], seconds=1, first_token_seconds=0, steps=4, drafted=0)
 
-    with pytest.raises(ValueError, match="emitted 5 tokens that part from the 54 recorded ones at token 5"):
+    with pytest.raises(ValueError, match="emitted 5 tokens that differ from the 54 recorded ones at token 5"):
         measure_speed(follower_model, replayed(follower_model), [Hasty()], limit=60, rounds=1, warm_up=0)
 
 
 def test_a_model_that_is_told_no_positions_is_refused() -> None:
     language_model = LanguageModel(tiny_model("mamba2"), byte_tokenizer(), name="mamba2")
     with pytest.raises(ValueError, match="was not told the position of each token"):
-        measure_speed(language_model, replayed(language_model), methods_named([], 8), limit=60, rounds=1, warm_up=0)
+        measure_speed(language_model, replayed(language_model), methods_by_name([], 8), limit=60, rounds=1, warm_up=0)
 
 
 def test_a_model_that_decides_for_itself_says_the_same_by_every_method(follower_model: LanguageModel) -> None:
-    jobs = jobs_of(follower_model, SAMPLES[:2], limit=12)
-    measured = measure_speed(follower_model, jobs, methods_named(NAMES, 8), limit=12, rounds=1)
+    jobs = make_jobs(follower_model, SAMPLES[:2], limit=12)
+    measured = measure_speed(follower_model, jobs, methods_by_name(NAMES, 8), limit=12, rounds=1)
     for figures in measured.as_dict():
         assert figures["identical"] == 1, figures["method"]
     plain = [_plain(follower_model, job)[len(job.prompt) :] for job in jobs]
@@ -161,7 +162,9 @@ def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageMode
 
     hook = follower_model.model.register_forward_hook(count, with_kwargs=True)
     try:
-        measured = measure_speed(follower_model, [job], methods_named(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0)
+        measured = measure_speed(
+            follower_model, [job], methods_by_name(["hf-lookup"], 8), limit=60, rounds=1, warm_up=0
+        )
     finally:
         hook.remove()
     greedy, lookup = (figures.rounds[0][0] for figures in measured.methods)
@@ -174,14 +177,14 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
     order: list[tuple[str, int]] = []
 
     class Noting:
-        is_peer = False
+        is_baseline = False
 
         def __init__(self, name: str) -> None:
             self.name = name
 
         def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
             order.append((self.name, len(job.prompt)))
-            return MethodRun((0, 1, 2), seconds=2.0, first=1.0, steps=2, drafted=0)
+            return MethodRun((0, 1, 2), seconds=2.0, first_token_seconds=1.0, steps=2, drafted=0)
 
     jobs = [Job((1,)), Job((1, 2))]
     measure_speed(follower_model, jobs, [Noting(GREEDY), Noting("blend")], limit=3, rounds=2, warm_up=1)
@@ -190,21 +193,21 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
 
 
 def test_methods_are_named_once_with_plain_decoding_first() -> None:
-    methods: Any = methods_named(["blend:16", "hf-lookup", "blend", "blend:auto", "blend"], 8)
+    methods: Any = methods_by_name(["blend:16", "hf-lookup", "blend", "blend:auto", "blend"], 8)
     assert [method.name for method in methods] == [GREEDY, "blend:16", "hf-lookup", "blend", "blend:auto"]
-    assert [getattr(method, "rows", None) for method in methods] == [None, 16, None, 8, None]
-    assert (rows_named("auto"), rows_named("12")) == (None, 12)
+    assert [getattr(method, "num_draft_tokens", None) for method in methods] == [None, 16, None, 8, None]
+    assert (parse_num_draft_tokens("auto"), parse_num_draft_tokens("12")) == (None, 12)
 
 
 def test_lookaheads_setting_is_named_and_has_the_rows_that_it_needs() -> None:
     methods: Any = (
-        *lookaheads(["7,5,7"]),
-        *lookaheads(["15,5,3"], unread=True),
-        *methods_named(["lookahead:9"], 8)[1:],
+        *lookahead_methods(["7,5,7"]),
+        *lookahead_methods(["15,5,3"], unread=True),
+        *methods_by_name(["lookahead:9"], 8)[1:],
     )
-    assert [method.rows for method in methods] == [55, 71, 71, 9]
+    assert [method.num_draft_tokens for method in methods] == [55, 71, 71, 9]
     drafters = [method.drafter() for method in methods[:3]]
-    settings = [(each.width, each.ngram, each.guesses, each.reads) for each in drafters]
+    settings = [(each.width, each.ngram, each.guesses, each.prompt_as_reference) for each in drafters]
     assert settings == [(7, 5, 7, True), (15, 5, 3, True), (15, 5, 3, False)]
 
 
@@ -214,12 +217,12 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
     seen: list[Any] = []
 
     def spy(*given: Any, **options: Any) -> Any:
-        seen.append(options["rows"])
+        seen.append(options["num_draft_tokens"])
         return generate(*given, **(options | {"num_draft_tokens": 4}))
 
     monkeypatch.setattr(seam, "generate", spy)
     job = replace(replayed(follower_model)[0], answer=None)
-    for method in methods_named(["blend:5", "blend:auto"], 8)[1:]:
+    for method in methods_by_name(["blend:5", "blend:auto"], 8)[1:]:
         method(follower_model, job, 4)
     assert seen == [5, None]
 
@@ -227,12 +230,18 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: methods_named(["bushel"], 8), "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
-        (lambda: methods_named(["hf-lookup:8"], 8), "There is no method 'hf-lookup:8'"),
-        (lambda: lookaheads(["7,5"]), "'7,5' is no size of lookahead's window; give columns, n-gram and guesses"),
-        (lambda: methods_named(["blend:many"], 8), "rows is 'many'; give a number, or auto"),
-        (lambda: rows_named("-3"), "rows is '-3'"),
-        (lambda: shaped("llama-9b", byte_tokenizer(), dtype=None, device=None), "no shape 'llama-9b'; choose one of"),
+        (lambda: methods_by_name(["bushel"], 8), "There is no method 'bushel'; choose from hf-greedy, hf-lookup"),
+        (lambda: methods_by_name(["hf-lookup:8"], 8), "There is no method 'hf-lookup:8'"),
+        (
+            lambda: lookahead_methods(["7,5"]),
+            "'7,5' is no size of lookahead's window; give columns, n-gram and guesses",
+        ),
+        (lambda: methods_by_name(["blend:many"], 8), "num_draft_tokens is 'many'; give a number, or auto"),
+        (lambda: parse_num_draft_tokens("-3"), "num_draft_tokens is '-3'"),
+        (
+            lambda: random_model("llama-9b", byte_tokenizer(), dtype=None, device=None),
+            "no architecture 'llama-9b'; choose one of",
+        ),
         (lambda: charts.check_chart(Path("chart.gif")), r"its name needs to end in \.png or \.svg"),
     ],
 )
@@ -251,12 +260,12 @@ def test_what_cannot_be_measured_is_said(call: Callable[[], object], message: st
 )
 def test_cases_that_cannot_be_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
     with pytest.raises(ValueError, match=message):
-        jobs_of(follower_model, SAMPLES, **{"limit": 10, **how})
+        make_jobs(follower_model, SAMPLES, **{"limit": 10, **how})
 
 
 def test_a_single_sample_cannot_be_shuffled(follower_model: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="There is but 1 sample"):
-        jobs_of(follower_model, SAMPLES[:1], limit=4, shuffled=True)
+    with pytest.raises(ValueError, match="There is only 1 sample"):
+        make_jobs(follower_model, SAMPLES[:1], limit=4, shuffled=True)
 
 
 def said(job: Job) -> str:
@@ -264,7 +273,7 @@ def said(job: Job) -> str:
 
 
 def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_model: LanguageModel) -> None:
-    recorded_, one, none = (jobs_of(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
+    recorded_, one, none = (make_jobs(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
     assert (said(recorded_), recorded_.references) == (f"{HILL} Where?", SAMPLES[0].references)
     assert HILL in said(one)
     assert "It opens at nine." not in said(one)
@@ -274,7 +283,7 @@ def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_mode
 
 
 def test_shuffled_questions_have_the_references_of_others(follower_model: LanguageModel) -> None:
-    first, second, third = jobs_of(follower_model, SAMPLES, limit=4, shuffled=True, replayed=True)
+    first, second, third = make_jobs(follower_model, SAMPLES, limit=4, shuffled=True, replayed=True)
     assert first.references == SAMPLES[1].references
     assert "Bees dance." in said(first)
     assert HILL not in said(first)
@@ -285,8 +294,8 @@ def test_shuffled_questions_have_the_references_of_others(follower_model: Langua
 
 
 def test_what_it_ran_on_is_named() -> None:
-    facts = machine(torch.device("cpu"))
-    assert facts["processor"] == processor() != ""
+    facts = machine_facts(torch.device("cpu"))
+    assert facts["processor"] == processor_name() != ""
     assert (facts["device"], facts["threads"], facts["torch"]) == ("cpu", torch.get_num_threads(), torch.__version__)
 
 
@@ -294,7 +303,7 @@ def test_what_it_ran_on_is_named() -> None:
     ("name", "millions"), [("llama-15m", 15), ("llama-0.5b", 478), ("llama-2-7b", 6738), ("qwen2.5-0.5b", 494)]
 )
 def test_shapes_have_the_sizes_of_their_names(name: str, millions: int) -> None:
-    model = shaped(name, byte_tokenizer(), dtype=torch.bfloat16, device=torch.device("meta"))
+    model = random_model(name, byte_tokenizer(), dtype=torch.bfloat16, device=torch.device("meta"))
     assert round(model.num_parameters() / 1e6) == millions
     assert (model.dtype, model.training) == (torch.bfloat16, False)
 
@@ -337,11 +346,11 @@ def test_what_a_led_model_knows_is_not_learned(follower_model: LanguageModel) ->
             shapes.add(logits and len(logits))
 
     (job,) = replayed(follower_model)[:1]
-    with Follower(follower_model.model, end=EOS, longest=60) as follower:
+    with TeacherForcing(follower_model.model, end=EOS, longest=60) as follower:
         follower.follow(len(job.prompt), job.answer or ())
-        Ours("blend", Curious, 8)(follower_model, job, 60)
+        AntiphonGenerate("blend", Curious, 8)(follower_model, job, 60)
     assert shapes == {None}
-    Ours("blend", Curious, 8)(follower_model, replace(job, answer=None), 3)
+    AntiphonGenerate("blend", Curious, 8)(follower_model, replace(job, answer=None), 3)
     assert len(shapes) > 1
 
 

@@ -8,35 +8,38 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.processor import processor_name
 from antiphon.accel.text.messages import encode_prompt
 from antiphon.pipelines.benchmark import chart as charts
-from antiphon.pipelines.benchmark import speed as rooms
-from antiphon.pipelines.benchmark.floor import COPIED
-from antiphon.pipelines.benchmark.jobs import jobs_of
-from antiphon.pipelines.benchmark.machine import processor
+from antiphon.pipelines.benchmark import speed as speed
+from antiphon.pipelines.benchmark.jobs import make_jobs
+from antiphon.pipelines.benchmark.loading import ARCHITECTURES
 from antiphon.pipelines.benchmark.methods import (
     NAMES,
 )
-from antiphon.pipelines.benchmark.recording import as_line, recorded
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
-from antiphon.pipelines.benchmark.shapes import SHAPES
 from antiphon.pipelines.prompt import prompt_format
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import Retriever
-from tests.pipelines.recorded import SAMPLES, antiphon
+from benchmarks import bandwidth_floor
+from benchmarks.bandwidth_floor import COPIED
+from benchmarks.record import as_line, record_answers
+from tests.pipelines.recorded import SAMPLES, antiphon, run_program
 
 
 def test_recorded_samples_read_back_with_the_prompt_that_was_given(
     retriever: Retriever, tiny: LanguageModel, tmp_path: Path
 ) -> None:
     rag = Rag(retriever, tiny, k=2)
-    lines = [as_line(each) for each in recorded(rag, ["How many eggs?", "What is wax?"], name="bees", max_new_tokens=5)]
+    lines = [
+        as_line(each) for each in record_answers(rag, ["How many eggs?", "What is wax?"], name="bees", max_new_tokens=5)
+    ]
     (tmp_path / "bees.jsonl").write_text("\n".join(lines), encoding="utf-8")
     one, other = load_samples(tmp_path / "bees.jsonl")
     assert (one.id, other.id, one.query) == ("bees-001", "bees-002", "How many eggs?")
     assert len(one.references) == 2
     assert one.references[0] in one.prompt
-    (job,) = jobs_of(tiny, [one], limit=5)
+    (job,) = make_jobs(tiny, [one], limit=5)
     found = retriever.search("How many eggs?", 2)
     assert list(job.prompt) == encode_prompt(prompt_format(tiny)("How many eggs?", found).content, tiny.tokenizer)
 
@@ -67,8 +70,8 @@ def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: P
     assert all(any(f" {name} " in line for line in lines) for name in NAMES)
     assert (facts["kind"], facts["file"], facts["task"], facts["samples"]) == ("speed", "rows.jsonl", "rag", 2)
     assert (facts["replayed"], facts["dtype"], facts["device"], facts["rows"]) == (False, "float32", "cpu", "8")
-    assert facts["processor"] == processor()
-    assert any(processor() in line for line in lines)
+    assert facts["processor"] == processor_name()
+    assert any(processor_name() in line for line in lines)
     assert [each["method"] for each in facts["methods"]] == list(NAMES)
     assert all(each["identical"] == 1 and each["tokens_per_s"] > 0 for each in facts["methods"])
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -76,7 +79,7 @@ def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: P
 
 
 def test_other_texts_in_float32_end_in_an_error(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_identical", lambda one, other: 0.5)
+    monkeypatch.setattr(speed, "_identical", lambda one, other: 0.5)
     options = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1, "--method", "nothing")
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "bfloat16").exit_code == 0
@@ -85,7 +88,9 @@ def test_other_texts_in_float32_end_in_an_error(file: Path, tiny_folder: Path, m
 @pytest.fixture
 def small_shape(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> tuple[object, ...]:
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
-    monkeypatch.setitem(SHAPES, "llama-15m", SHAPES["llama-15m"] | small | {"intermediate_size": 64, "vocab_size": 300})
+    monkeypatch.setitem(
+        ARCHITECTURES, "llama-15m", ARCHITECTURES["llama-15m"] | small | {"intermediate_size": 64, "vocab_size": 300}
+    )
     return ("--model", "llama-15m", "--tokenizer", tiny_folder, "--json")
 
 
@@ -115,7 +120,7 @@ def test_the_floor_is_shown_beside_every_number_of_rows(
     small_shape: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COPIED, "cpu", 2**20)
-    shown = antiphon("bench", "floor", *small_shape, "--rows", 6, "--context", 16, "--device", "cpu")
+    shown = run_program(bandwidth_floor.app, *small_shape, "--rows", 6, "--context", 16, "--device", "cpu")
     assert shown.exit_code == 0, shown.stderr
     facts = json.loads(shown.stdout.splitlines()[-1])
     assert (facts["kind"], facts["rows"], facts["context"]) == ("floor", [1, 2, 4, 6], 16)
@@ -148,10 +153,12 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments: tuple[object
 def test_a_tokenizer_with_too_many_tokens_for_a_shape_is_refused(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SHAPES, "llama-15m", SHAPES["llama-15m"] | {"vocab_size": 200})
+    monkeypatch.setitem(ARCHITECTURES, "llama-15m", ARCHITECTURES["llama-15m"] | {"vocab_size": 200})
     shown = antiphon("bench", "floor", "--model", "llama-15m", "--tokenizer", tiny_folder, "--device", "cpu")
     assert shown.exit_code == 2
-    assert "The tokenizer has 261 tokens and the shape 'llama-15m' has room for 200" in " ".join(shown.stderr.split())
+    assert "The tokenizer has 261 tokens and the architecture 'llama-15m' has room for 200" in " ".join(
+        shown.stderr.split()
+    )
 
 
 def test_a_chart_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

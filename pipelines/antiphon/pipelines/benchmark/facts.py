@@ -1,27 +1,53 @@
-"""What a measurement ran on, and by which command: processor, threads, versions. Measures nothing."""
+"""Facts stored with every benchmark result (command, model, processor, versions) and captions made from them."""
 
 from __future__ import annotations
 
-import platform
-import re
 import shlex
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-"""What of a processor decides how fast it multiplies, as Linux calls it."""
+from antiphon.accel.processor import processor_flags, processor_name
+
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+"""Instruction sets that decide how fast a processor multiplies matrices, as /proc/cpuinfo names them."""
+
+Facts = Mapping[str, Any]
 
 
-def machine(device: Any) -> dict[str, Any]:
-    """The processor (and the GPU, where that is the device), its units, the threads, and the versions that ran."""
+def run_facts(kind: str, name: str, model: Any, *, program: str = "antiphon") -> dict[str, Any]:
+    """Return the facts of one benchmark run.
+
+    Args:
+        kind: Kind of the result, such as "speed".
+        name: Model name as the user gave it.
+        model: The transformers model that ran.
+        program: Program name at the start of the recorded command.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {
+        "kind": kind,
+        "command": command_line(program),
+        "model": name,
+        "dtype": dtype,
+        **machine_facts(model.device),
+    }
+
+
+def command_line(program: str = "antiphon") -> str:
+    """Return the running command as it would be typed in a shell."""
+    return f"{program} {shlex.join(sys.argv[1:])}".rstrip()
+
+
+def machine_facts(device: Any) -> dict[str, Any]:
+    """Return processor, GPU (if ``device`` is one), instruction sets, number of threads and library versions."""
     import torch
 
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
-        "processor": processor(),
-        "units": units(),
+        "processor": processor_name(),
+        "units": instruction_sets(),
         "device": gpu or device.type,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -30,30 +56,33 @@ def machine(device: Any) -> dict[str, Any]:
     }
 
 
-def command_line() -> str:
-    """The command that is running, as one would type it."""
-    return shlex.join(["antiphon", *sys.argv[1:]])
+def instruction_sets() -> list[str]:
+    """Return which of `INSTRUCTION_SETS` the processor has; empty if the system does not report them."""
+    available = processor_flags()
+    return [name for name in INSTRUCTION_SETS if name in available]
 
 
-def processor() -> str:
-    """The processor's name: as Linux tells it, else as Python does."""
-    named = re.search(r"^model name\s*: (.+)$", _cpuinfo(), flags=re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+def run_title(result: Facts) -> str:
+    """Return a short title of a speed result: model, dtype, samples and passages."""
+    passages = {None: None, 0: "no passages"}.get(result["passages"], f"{result['passages']} passages")
+    shuffled = "references of another question" if result["shuffled"] else None
+    parts = [result["model"], result["dtype"], sample_set(result), passages, shuffled]
+    return ", ".join(part for part in parts if part)
 
 
-def units() -> list[str]:
-    """The vector units among `UNITS` that the processor has; none where the system does not tell."""
-    flags = re.search(r"^flags\s*: (.+)$", _cpuinfo(), flags=re.MULTILINE)
-    has = set(flags[1].split()) if flags else set()
-    return [unit for unit in UNITS if unit in has]
+def sample_set(result: Facts) -> str:
+    """Return the name of the sample file of a result, with its task if only one task was measured."""
+    return f"{result['file'].removesuffix('.jsonl')}{': ' + result['task'] if result['task'] else ''}"
 
 
-def _cpuinfo() -> str:
-    source = Path("/proc/cpuinfo")
-    return source.read_text(encoding="utf-8") if source.is_file() else ""
+def machine_caption(result: Facts) -> str:
+    """Return one line that names the processor or GPU, the number of threads and the library versions."""
+    units = f" ({', '.join(result['units'])})" if result["units"] else ""
+    cpu = f"{result['processor']}{units}, {result['threads']} threads"
+    where = cpu if result["device"] == "cpu" else device_name(result)
+    return f"{where}; torch {result['torch']}, transformers {result['transformers']}"
 
 
-def facts_of(kind: str, name: str, model: Any) -> dict[str, Any]:
-    """What every result says of itself: what was run, on what, by which command."""
-    dtype = str(model.dtype).removeprefix("torch.")
-    return {"kind": kind, "command": command_line(), "model": name, "dtype": dtype, **machine(model.device)}
+def device_name(result: Facts) -> str:
+    """Return the name of the processor or, for a run on a GPU, of the GPU."""
+    return str(result["processor"] if result["device"] == "cpu" else result["device"])

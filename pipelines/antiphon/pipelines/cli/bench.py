@@ -1,48 +1,66 @@
-"""The benchmark commands: figures for people, and with --json one line for machines."""
+"""The commands of `antiphon bench`: measurements on the user's own machine, as a table or one line of JSON."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from antiphon.accel.drafting.drafters import DRAFTERS, make_drafter
+from antiphon.accel.processor import processor_name
+from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
 from antiphon.pipelines.benchmark.loading import load_tokenizer
-from antiphon.pipelines.benchmark.machine import command_line
 from antiphon.pipelines.benchmark.replay import replay_samples
 from antiphon.pipelines.benchmark.samples import load_samples
-from antiphon.pipelines.cli import (
-    bench_answers,
-    bench_batch,
-    bench_drafters,
-    bench_first_token,
-    bench_index,
-    bench_speed,
-    bench_vllm,
-    console,
-)
-from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Limit, Task
-from antiphon.pipelines.rendering.tables import FigureTable, figure_table
+from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.bench_speed import speed
+from antiphon.pipelines.cli.options import AsJson, Device, Limit, Task
+from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.benchmark.drafting import DraftingReport
+    from antiphon.pipelines.benchmark.answers import AnswerTrace
 
-app = typer.Typer(no_args_is_help=True, help="Measure what drafting saves and what it costs.")
-for command in (
-    bench_speed.speed,
-    bench_speed.floor,
-    bench_speed.record,
-    bench_speed.page,
-    bench_index.index,
-    bench_drafters.drafters,
-    bench_answers.answers,
-    bench_vllm.vllm,
-    bench_first_token.first_token,
-    bench_batch.batch,
-):
-    app.command()(command)
+app = typer.Typer(no_args_is_help=True, help="Measure speed, drafts, vector indexes and answers on this machine.")
+app.command()(speed)
+
+REPLAY = {
+    "drafter": "drafter",
+    "tokens_per_step": "tokens per step",
+    "rows_per_step": "rows per step",
+    "steps": "steps",
+    "tokens": "tokens",
+    "draft_ms_per_step": "drafting, ms per step",
+}
+INDEXING = {
+    "setting": "setting",
+    "factory": "index",
+    "probes": "probes",
+    "recall@100": "recall@100",
+    "recall@10": "recall@10",
+    "queries_per_second": "queries\nper second",
+    "milliseconds": "latency,\nms",
+    "build_seconds": "build, s",
+    "bytes_per_vector": "bytes\nper vector",
+    "disk_bytes_per_vector": "on disk",
+    "peak_gib": "peak so far,\nGiB",
+}
+ANSWERS = {
+    "corpus": "corpus",
+    "answerable": "answer-\nable",
+    "unanswerable": "not",
+    "cut": "lost in\nchunking",
+    "recall@3": "recall\nat 3",
+    "recall@5": "recall\nat 5",
+    "recall@10": "recall\nat 10",
+    "lost_retrieval": "lost in\nretrieval",
+    "lost_prompt": "lost in\nprompt",
+    "lost_reader": "lost by\nreader",
+    "right": "right",
+    "wrongly_declined": "answerable\ndeclined",
+    "declined": "others\ndeclined",
+}
 
 
 @app.command()
@@ -51,13 +69,13 @@ def replay(
         Path, typer.Argument(help="Recorded answers: JSONL with id, task, query, references, prompt, response.")
     ],
     tokenizer: Annotated[str, typer.Option(help="The tokenizer's folder, or its name on the hub.")],
-    drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; by default each of them.")] = None,
+    drafter: Annotated[str | None, typer.Option(help=f"{', '.join(DRAFTERS)}; default: each of them.")] = None,
     num_draft_tokens: Annotated[int, typer.Option(help="Maximum number of draft tokens to verify per step.")] = 32,
     task: Task = None,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the forwards that recorded answers would have taken with a drafter: no model is run."""
+    """Count the decoding steps that recorded answers would have taken with a drafter, without running a model."""
     factories = {drafter: make_drafter(drafter)} if drafter else DRAFTERS
     samples = load_samples(file, task=task, limit=limit)
     loaded = load_tokenizer(tokenizer)
@@ -70,153 +88,100 @@ def replay(
         facts = {"kind": "replay", "command": command_line(), "file": file.name, "task": task, "rows": num_draft_tokens}
         typer.echo(json.dumps(facts | {"drafters": figures} | (figures[0] if drafter else {})))
         return
-    console.out.print(figure_table(f"{len(samples)} answers, at most {num_draft_tokens} draft tokens", REPLAY, figures))
+    console.out.print(result_table(f"{len(samples)} answers, at most {num_draft_tokens} draft tokens", REPLAY, figures))
 
 
 @app.command()
-def drafting(as_json: AsJson = False) -> None:
-    """Measure drafting itself: milliseconds per step, per 1,000 tokens read, and the seconds of the import."""
-    from antiphon.pipelines.benchmark.drafting import measure_drafting
-
-    report = measure_drafting()
-    if as_json:
-        typer.echo(json.dumps(report.as_dict()))
-        return
-    console.out.print(drafting_table(report))
-    console.out.print(f"import antiphon.accel: {report.import_seconds:.3f} s beyond torch and transformers")
-
-
-@app.command()
-def exactness(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="Recorded answers, as for replay; without a file, the demo's documents and questions."),
+def index(
+    vectors: Annotated[int, typer.Option(help="Number of synthetic vectors, in clusters.")] = 100_000,
+    dim: Annotated[int, typer.Option(help="Dimension of the synthetic vectors.")] = 1024,
+    texts: Annotated[Path | None, typer.Option(help="Embed every line of the files in this folder instead.")] = None,
+    vectors_file: Annotated[
+        Path | None, typer.Option(help="Use a .npy file of vectors instead; with --texts it is written if missing.")
     ] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "reader",
-    dtype: Annotated[
-        list[str] | None, typer.Option(help="May be repeated.", show_default="float32 and bfloat16")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest output, in tokens.")] = 64,
-    num_draft_tokens: Annotated[int, typer.Option(help="Maximum number of draft tokens to verify per step.")] = 32,
-    task: Task = None,
-    limit: Annotated[int | None, typer.Option(help="Only so many prompts.")] = None,
-    passages: Annotated[
-        int | None,
+    embedder: Annotated[str, typer.Option(help="For --texts: minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    queries: Annotated[int, typer.Option(help="Number of vectors held out as queries.")] = 400,
+    setting: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Ask the questions anew over so many of their passages, 0 for none.", show_default="as recorded"
+            help="flat, auto, compact, paper or a FAISS factory string; may be repeated.",
+            show_default="flat, paper, auto, and compact with more and less rescoring",
         ),
     ] = None,
-    deterministic: Annotated[bool, typer.Option(help="Decode in deterministic mode too.")] = True,
-    engine: EngineOption = "torch",
+    as_json: AsJson = False,
+) -> None:
+    """Measure recall, speed and memory of vector indexes against exact search."""
+    from antiphon.pipelines.benchmark import indexing, vector_sets
+
+    console.quiet_libraries()
+    with console.progress_bars() as report:
+        loaded = vector_sets.load_vectors(texts, vectors_file, embedder, count=vectors, dim=dim, report=report)
+        searched, asked = vector_sets.held_out(loaded, queries)
+        count, dim = searched.shape
+        chosen = indexing.settings(count, dim, setting or ())
+        figures = [each.as_dict() for each in indexing.measure_indexes(searched, asked, chosen, report=report)]
+    facts = {
+        "kind": "index",
+        "command": command_line(),
+        "processor": processor_name(),
+        "units": instruction_sets(),
+        "vectors": count,
+        "dim": dim,
+        "queries": queries,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts | {"settings": figures}))
+        return
+    console.out.print(result_table(f"{count:,} vectors of {dim:,}, {queries} queries", INDEXING, figures))
+
+
+@app.command()
+def answers(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with one subfolder of documents per corpus, and questions.jsonl.")
+    ],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="reader, smollm2, a folder, or none to measure retrieval only.")
+    ] = "reader",
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
+    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
+    corpus: Annotated[str | None, typer.Option(help="Measure this corpus only.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or auto.")] = "auto",
+    show: Annotated[
+        bool, typer.Option("--show", help="Print every question, its answer, and the stage that lost it.")
+    ] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare drafted outputs with plain ones, certify them all, and show transformers' own noise beside them.
-
-    On another engine than torch its outputs without drafts are compared as well, in place of that noise and of the
-    deterministic mode.
-
-    The exit code is 1 where a promise is broken: other tokens than without drafts in float32, a regret that rounding
-    does not explain, or a draft that changed a deterministic output.
-    """
-    from antiphon.accel.engines.selection import parse_engine_name
-    from antiphon.pipelines.benchmark.cases import load_cases
-    from antiphon.pipelines.benchmark.exactness import measure_exactness
-    from antiphon.pipelines.cli.preparation import STAGES, dtype_named, load_language_model
+    """Ask questions about your documents and count at which stage answers are lost."""
+    from antiphon.pipelines.benchmark.answers import answer_figures, load_span_questions, trace_answers
+    from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 
     console.quiet_libraries()
-    dtypes = [dtype_named(name) for name in dtype or ("float32", "bfloat16")]
-    options: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "num_draft_tokens": num_draft_tokens,
-        "deterministic": deterministic,
-    }
-    options["engine"] = parse_engine_name(engine)
-    results = []
-    for each in dtypes:
-        language_model = load_language_model(model, device=device, dtype=each)
-        with console.progress_bars(STAGES) as report:
-            cases = load_cases(language_model, file, task=task, limit=limit, passages=passages, progress=report)
-            results.append(measure_exactness(language_model, cases, report=report, **options))
-    figures = [result.as_dict() for result in results]
+    questions = [one for one in load_span_questions(folder) if corpus in (None, one.corpus)]
+    reader = None if model == "none" else load_language_model(model, device=device, dtype=dtype_named(dtype))
+    with console.progress_bars() as bar:
+        done: list[AnswerTrace] = []
+
+        def report(trace: AnswerTrace) -> None:
+            done.append(trace)
+            bar("Asking", len(done), len(questions))
+            if show:
+                typer.echo(_trace_text(trace))
+
+        traces = trace_answers(questions, folder, embedder=embedder, language_model=reader, k=k, report=report)
+    rows = answer_figures(traces)
     if as_json:
-        typer.echo(
-            json.dumps({"model": model, "max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "dtypes": figures})
-        )
-    else:
-        console.out.print(exactness_table(model, figures))
-        for figure in figures:
-            if figure["deterministic_refused"]:
-                console.out.print(figure["deterministic_refused"], style="dim")
-    if not all(result.is_kept for result in results):
-        raise typer.Exit(1)
-
-
-@app.command()
-def retrieval(
-    file: Annotated[Path, typer.Argument(help="Recorded answers, as for replay: their queries and references.")],
-    embedder: Annotated[str, typer.Option(help="minilm, bge-m3, a folder or a hub name.")] = "minilm",
-    task: Task = None,
-    limit: Limit = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how well each question finds its own passages among those of all questions."""
-    from antiphon.pipelines.benchmark.finding import measure_finding
-    from antiphon.retrieval import resolve
-
-    console.quiet_libraries()
-    samples = load_samples(file, task=task, limit=limit)
-    figures = [finding.as_dict() for finding in measure_finding(samples, resolve(embedder, device))]
-    if as_json:
-        typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
+        facts = {"kind": "answers", "command": command_line(), "model": model, "embedder": embedder, "k": k}
+        typer.echo(json.dumps(facts | {"corpora": rows}))
         return
-    console.out.print(figure_table(f"{len(samples)} questions, {embedder}", RETRIEVAL, figures))
+    columns = {key: heading for key, heading in ANSWERS.items() if key in rows[0]}
+    console.out.print(result_table(f"{len(traces)} questions, {k} passages, {model}", columns, rows))
 
 
-REPLAY = {
-    "drafter": "drafter",
-    "tokens_per_step": "tokens per step",
-    "rows_per_step": "rows per step",
-    "steps": "steps",
-    "tokens": "tokens",
-    "draft_ms_per_step": "drafting, ms per step",
-}
-RETRIEVAL = {name: name for name in ("method", "recall@5", "mrr", "ndcg@10")}
-
-
-def drafting_table(report: DraftingReport) -> FigureTable:
-    """One row for each drafter: what a step and the index of its references cost, by the length of these."""
-    columns = {"drafter": "drafter"}
-    columns |= {f"draft_ms_{size}": f"step\n{size:,}" for size in report.sizes}
-    columns |= {f"build_ms_{size}": f"index\n{size:,}" for size in report.sizes}
-    figures = [cost.as_dict() for cost in report.costs]
-    title = f"Milliseconds per step of {report.rows} rows, and per 1,000 tokens of index, by reference tokens"
-    return figure_table(title, columns | {"build_ratio": "index\nratio"}, figures)
-
-
-EXACTNESS = {
-    "prompts": "prompts",
-    "tokens": "tokens drafted",
-    "drafted_identical": "drafted as plain, share",
-    "drafted_identical_to_undrafted": "drafted as undrafted by the engine, share",
-    "undrafted_identical": "undrafted by the engine as plain, share",
-    "eager_identical": "plain by another attention as plain, share",
-    "deterministic_identical": "deterministic: drafted as undrafted, share",
-    "deterministic_identical_to_plain": "deterministic: drafted as plain, share",
-    "worst_ulp_plain": "worst regret, plain, ulp",
-    "worst_ulp_drafted": "worst regret, drafted, ulp",
-    "worst_ulp_undrafted": "worst regret, undrafted by the engine, ulp",
-    "worst_ulp_eager": "worst regret, other attention, ulp",
-    "worst_ulp_steady": "worst regret, deterministic, ulp",
-    "above_zero_plain": "tokens with a regret, plain",
-    "above_zero_drafted": "tokens with a regret, drafted",
-    "kept": "promise kept",
-}
-
-
-def exactness_table(model: str, figures: list[dict[str, Any]]) -> FigureTable:
-    """One row for each figure and one column for each dtype."""
-    columns = {"": "figure"} | {figure["dtype"]: figure["dtype"] for figure in figures}
-    rows = [{"": heading} | {figure["dtype"]: figure[key] for figure in figures} for key, heading in EXACTNESS.items()]
-    return figure_table(f"Exactness of {model}", columns, rows)
+def _trace_text(trace: AnswerTrace) -> str:
+    expected = " / ".join(trace.question.spans) or "-"
+    place = "cut" if trace.is_cut else f"at {trace.rank}" if trace.rank else "not found"
+    verdict = "right" if trace.is_right else "declined" if trace.is_refusal else trace.lost_at or "answered"
+    answer = f"\n  answer   {trace.text}" if trace.text is not None else ""
+    return f"{trace.question.corpus}: {trace.question.question}\n  expected {expected} ({place})\n  {verdict}{answer}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from antiphon.accel.processor import has_bfloat16_units
 
 if TYPE_CHECKING:
     import torch
-
-_BF16_UNITS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 def pick_device(device: str | None) -> str:
@@ -36,15 +34,9 @@ def pick_dtype(device: str) -> torch.dtype:
 
     if not device.startswith("cpu"):
         return torch.float16
-    return torch.bfloat16 if _has_bf16_units() else torch.float32
+    return torch.bfloat16 if has_bfloat16_units() else torch.float32
 
 
 def batch_size(device: str) -> int:
     """Return the number of texts in a forward pass; small on a CPU, so that a batch fits into its cache."""
     return 16 if device.startswith("cpu") else 128
-
-
-@cache
-def _has_bf16_units() -> bool:
-    listing = Path("/proc/cpuinfo")
-    return listing.exists() and not _BF16_UNITS.isdisjoint(listing.read_text(encoding="utf-8").split())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from antiphon.accel.processor import has_bfloat16_units
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -128,12 +130,6 @@ def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtyp
     if not is_cpu or stored not in (torch.float16, torch.bfloat16):
         return "auto"
     return torch.bfloat16 if has_bfloat16_units() else torch.float32
-
-
-def has_bfloat16_units() -> bool:
-    """Whether this CPU says that it multiplies in bfloat16 (AVX-512 BF16 or AMX); only Linux tells."""
-    source = Path("/proc/cpuinfo")
-    return source.is_file() and bool(re.search(r"\b(avx512_bf16|amx_bf16)\b", source.read_text()))
 
 
 def _first_sentence(error: BaseException) -> str:
