@@ -1,7 +1,8 @@
-"""Three recorded answers, and the command line that is asked about them."""
+"""Three recorded answers, and functions that run command-line programs."""
 
 from __future__ import annotations
 
+import typer
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.benchmark.samples import RecordedSample
@@ -19,5 +20,11 @@ SAMPLES = [
 ]
 
 
-def antiphon(*arguments: object) -> Result:
+def run_program(app: typer.Typer, *arguments: object) -> Result:
+    """Run a program with these arguments."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def antiphon(*arguments: object) -> Result:
+    """Run `antiphon` with these arguments."""
+    return run_program(app, *arguments)

@@ -16,8 +16,8 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.models.adapter import CONFIG, WEIGHTS
-from antiphon.pipelines.models.embedded import GGUF_SHA256, smollm2
-from antiphon.pipelines.models.sealed import check_sealed, write_sealed
+from antiphon.pipelines.models.bundled import GGUF_SHA256, smollm2
+from antiphon.pipelines.models.verified_folder import check_sealed, write_sealed
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
 
 TOKENS = torch.arange(20)[None]

@@ -1,4 +1,4 @@
-"""Where answers are lost: the questions that ship can be answered from their documents, and each loss has one place."""
+"""Answer benchmark: the shipped questions can be answered from their documents, and each loss has one stage."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.pipelines.benchmark.answers import AnswerTrace, answer_figures, trace_answers
-from antiphon.pipelines.data.span_questions import CORPORA, SpanQuestion, span_questions
+from antiphon.pipelines.benchmark.answers import (
+    AnswerTrace,
+    SpanQuestion,
+    answer_figures,
+    load_span_questions,
+    trace_answers,
+)
 from antiphon.retrieval import load_documents
 
+CORPORA = Path(__file__).parents[2] / "benchmarks" / "corpora"
 ASKED = SpanQuestion("bees", "How many eggs?", "a.md", ("two thousand eggs",))
 NOBODY = SpanQuestion("bees", "Who made it?", None, ())
 
 
 def test_every_wanted_span_stands_in_the_document_that_is_named() -> None:
     texts = {document.source: document.text for document in load_documents([CORPORA]).documents}
-    for asked in span_questions():
+    for asked in load_span_questions(CORPORA):
         if asked.source is not None:
             own = texts[str(CORPORA / asked.corpus / asked.source)]
             assert SpanQuestion(asked.corpus, asked.question, asked.source, asked.spans[:1]).is_in(own), asked
 
 
 def test_there_are_enough_questions_of_each_kind_and_they_stay_small() -> None:
-    questions = span_questions()
+    questions = load_span_questions(CORPORA)
     counts = Counter(asked.corpus for asked in questions if asked.is_answerable)
     assert len(counts) == 5
     assert sum(counts.values()) >= 120
@@ -56,11 +62,11 @@ def test_an_answer_is_right_with_seven_tenths_of_the_wanted_words() -> None:
     ],
 )
 def test_a_loss_has_one_place(cut: bool, rank: int | None, quotable: int | None, text: str, lost: str) -> None:
-    assert AnswerTrace(ASKED, cut, rank, quotable, 3, text).lost == lost
+    assert AnswerTrace(ASKED, cut, rank, quotable, 3, text).lost_at == lost
 
 
 def test_what_no_document_says_cannot_be_lost() -> None:
-    assert AnswerTrace(NOBODY, is_cut=False, rank=None, quotable=None, k=3, text="[1] Wax melts.").lost == ""
+    assert AnswerTrace(NOBODY, is_cut=False, rank=None, quotable_rank=None, k=3, text="[1] Wax melts.").lost_at == ""
 
 
 def test_the_figures_count_the_answerable_and_the_others_apart() -> None:
@@ -77,6 +83,6 @@ def test_a_question_is_traced_through_an_index_of_its_documents(tmp_path: Path) 
     (tmp_path / "bees").mkdir()
     (tmp_path / "bees" / "a.md").write_text("# Queens\n\nA queen lays two thousand eggs.\n")
     [one, other] = trace_answers([ASKED, NOBODY], tmp_path, embedder="minilm")
-    assert (one.is_cut, one.rank, one.quotable, one.text) == (False, 1, 1, None)
+    assert (one.is_cut, one.rank, one.quotable_rank, one.text) == (False, 1, 1, None)
     assert other.rank is None
     assert "right" not in answer_figures([one, other])[0]

@@ -26,7 +26,7 @@ ANSWER = Answer(
 def test_a_citation_shows_passage_source_characters_and_words(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_citations(ANSWER)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["Stands verbatim in", "  [2] docs/a.txt, characters 120-130: “the words [bold] of it”"]
+    assert lines == ["Quoted verbatim from", "  [2] docs/a.txt, characters 120-130: “the words [bold] of it”"]
 
 
 def test_a_source_below_the_root_is_shortened(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_source_below_the_root_is_shortened(capsys: pytest.CaptureFixture[str]
 
 def test_an_answer_without_citations_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_citations(replace(ANSWER, citations=()))
-    assert capsys.readouterr().out == "No six words of the answer stand verbatim in a passage.\n"
+    assert capsys.readouterr().out == "No six words of the answer are quoted verbatim from a passage.\n"
 
 
 def test_the_cost_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,8 +48,8 @@ def test_the_cost_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     whole, cut, reused, few_bits = capsys.readouterr().out.splitlines()
     assert whole == "8 tokens in 4 steps, 2.00 tokens per step, 1.2 s after a prompt of 30 tokens"
     assert cut == f"{whole}; cut off by max_new_tokens"
-    assert reused == f"{whole}, 12 of them read"
-    assert few_bits == f"{whole}; said by weights of int8, another model"
+    assert reused == f"{whole}, 12 of them prefilled"
+    assert few_bits == f"{whole}; generated with int8 weights, which change the output"
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

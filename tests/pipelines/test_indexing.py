@@ -25,7 +25,7 @@ def test_synthetic_vectors_are_of_length_1_in_clusters_with_a_falling_spectrum()
     nearest = np.sort(vectors @ vectors[0])[-2]
     assert nearest > 0.5, "a vector has neighbours"
     assert np.array_equal(vectors, vector_sets.synthetic_vectors(2000, 64))
-    with pytest.raises(ValueError, match="0 vectors of 64 numbers; both are whole numbers from 1"):
+    with pytest.raises(ValueError, match="0 vectors of dimension 64 were asked for; both need to be at least 1"):
         vector_sets.synthetic_vectors(0, 64)
 
 
@@ -36,7 +36,7 @@ def test_queries_are_held_out() -> None:
     assert (len(searched), len(asked)) == (90, 10)
     assert {row.tobytes() for row in np.concatenate([searched, asked])} == before
     for count in (0, 100):
-        with pytest.raises(ValueError, match=f"{count} queries of 100 vectors"):
+        with pytest.raises(ValueError, match=f"{count} queries cannot be held out of 100 vectors"):
             vector_sets.held_out(vectors, count)
 
 

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from antiphon.accel.drafting.draft import Accepted, Draft, Tokens, chain
 from antiphon.accel.drafting.drafters import DRAFTERS, Blend, Copying, Nothing
-from antiphon.accel.testing.drafters import WrongDrafter, OracleDrafter
+from antiphon.accel.testing.drafters import OracleDrafter, WrongDrafter
 from antiphon.accel.testing.tiny import byte_tokenizer
-from antiphon.pipelines.benchmark.drafting import import_seconds, measure_drafting, own_seconds, synthetic_recording
-from antiphon.pipelines.benchmark.replay import Recording, recording_of, replay_samples, replay_steps
+from antiphon.pipelines.benchmark.replay import Recording, replay_samples, replay_steps, tokenize_sample
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from antiphon.pipelines.cli.bench import app
+from benchmarks.drafting_cost import import_seconds, measure_drafting, own_seconds, synthetic_recording
 
 ROW: dict[str, Any] = {
     "id": "one",
@@ -55,7 +55,7 @@ class Diary:
 
 
 def test_only_the_prompt_gets_special_tokens_and_the_answer_ends() -> None:
-    recording = recording_of(SAMPLE, TOKENIZER)
+    recording = tokenize_sample(SAMPLE, TOKENIZER)
     assert TOKENIZER.decode(recording.prompt[1:]) == ROW["prompt"]
     assert recording.prompt[0] == TOKENIZER.bos_token_id
     assert TOKENIZER.bos_token_id not in (*recording.answer, *recording.references[0])
@@ -72,12 +72,12 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
             return list(text.encode())
 
     with pytest.raises(ValueError, match="no end-of-sequence token"):
-        recording_of(SAMPLE, Endless())
+        tokenize_sample(SAMPLE, Endless())
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_steps_spell_the_answer(name: str) -> None:
-    recording = recording_of(SAMPLE, TOKENIZER)
+    recording = tokenize_sample(SAMPLE, TOKENIZER)
     steps = list(replay_steps(recording, DRAFTERS[name](), num_draft_tokens=8))
     assert sum((step.tokens for step in steps), ()) == recording.answer
     assert (steps[0].drafted, len(steps[0].tokens)) == (0, 1), "the first step ends the prefill"
@@ -86,7 +86,7 @@ def test_the_steps_spell_the_answer(name: str) -> None:
 
 
 def test_every_forward_counts() -> None:
-    recording = recording_of(SAMPLE, TOKENIZER)
+    recording = tokenize_sample(SAMPLE, TOKENIZER)
     size = len(recording.answer)
     text = recording.prompt + recording.answer
     assert len(list(replay_steps(recording, Nothing(), num_draft_tokens=32))) == size
@@ -119,7 +119,7 @@ def test_a_draft_over_the_budget_is_trimmed() -> None:
 
 
 def test_no_rows_is_plain_decoding() -> None:
-    recording = recording_of(SAMPLE, TOKENIZER)
+    recording = tokenize_sample(SAMPLE, TOKENIZER)
     assert len(list(replay_steps(recording, Blend(), num_draft_tokens=0))) == len(recording.answer)
     with pytest.raises(ValueError, match="num_draft_tokens is -1"):
         list(replay_steps(recording, Blend(), num_draft_tokens=-1))
@@ -223,7 +223,7 @@ def test_a_folder_without_a_tokenizer_is_named(files: tuple[str, str], tmp_path:
 
 
 def test_drafting_is_measured_for_every_drafter_and_size() -> None:
-    report = measure_drafting(rows=4, sizes=(300, 900), rounds=1)
+    report = measure_drafting(num_draft_tokens=4, sizes=(300, 900), rounds=1)
     assert [cost.drafter for cost in report.costs] == list(DRAFTERS)
     for cost in report.costs[1:]:
         assert set(cost.draft_ms) == set(cost.build_ms) == {300, 900}

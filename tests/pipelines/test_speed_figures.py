@@ -1,4 +1,4 @@
-"""Figures of speed: what runs add up to, and against what they are compared."""
+"""Figures of the speed benchmark: sums over runs, and comparisons between methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from antiphon.pipelines.benchmark.methods import GREEDY
 from antiphon.pipelines.benchmark.run import MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
-from antiphon.pipelines.cli.bench_speed import best_other, is_kept
+from antiphon.pipelines.cli.bench_speed import best_baseline, is_lossless
 
 
 def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
@@ -18,22 +18,24 @@ def run_of(tokens: int, seconds: float, first: float, **more: Any) -> MethodRun:
     )
 
 
-def test_figures_are_medians_of_rounds_added_up_over_the_texts() -> None:
+def test_figures_are_medians_of_rounds_summed_over_jobs() -> None:
     rounds = [[run_of(11, 6.0, 1.0), run_of(21, 3.0, 1.0)], [run_of(11, 3.0, 1.0), run_of(21, 9.0, 1.0)]]
     rounds.append([run_of(11, 2.0, 1.0), run_of(21, 5.0, 1.0)])
     figures = MethodFigures("hf-greedy", rounds)
-    assert figures.total(lambda run: run.decoding) == 2.0 + 4.0
-    assert figures.pace == 6.0 / 30
-    assert figures.whole_pace == 8.0 / 32
+    assert figures.total(lambda run: run.decode_seconds) == 2.0 + 4.0
+    assert figures.seconds_per_token == 6.0 / 30
+    assert figures.end_to_end_seconds_per_token == 8.0 / 32
     shown = figures.as_dict()
     assert (shown["tokens"], shown["steps"], shown["tokens_per_step"]) == (32, 30, 1.0)
     assert (shown["tokens_per_s"], shown["ms_per_step"], shown["prefill_seconds"]) == (5.0, 200.0, 2.0)
     assert (shown["host_ms_per_step"], shown["draft_ms_per_step"]) == (None, None)
 
 
-def test_what_is_read_for_drafts_before_the_first_token_is_decoding_time() -> None:
-    run = run_of(11, 3.0, 2.0, reading=0.5, forward=0.7, drafting=0.1, looping=0.2, steps=5, drafted=40)
-    assert run.decoding == 1.5
+def test_drafting_work_before_the_first_token_counts_as_decoding() -> None:
+    run = run_of(
+        11, 3.0, 2.0, setup_seconds=0.5, forward_seconds=0.7, draft_seconds=0.1, loop_seconds=0.2, steps=5, drafted=40
+    )
+    assert run.decode_seconds == 1.5
     shown = MethodFigures("blend", [[run]]).as_dict()
     assert shown["host_ms_per_step"] == pytest.approx(1000 * (1.5 - 0.7) / 5)
     assert shown["draft_ms_per_step"] == pytest.approx(20)
@@ -41,7 +43,7 @@ def test_what_is_read_for_drafts_before_the_first_token_is_decoding_time() -> No
     assert (shown["rows_per_step"], shown["tokens_per_step"]) == (8.0, round(11 / 6, 3))
 
 
-def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> None:
+def test_speed_ups_are_relative_to_greedy_decoding_and_to_the_faster_prompt_lookup() -> None:
     times = {"hf-greedy": 9.0, "hf-lookup": 5.0, "hf-lookup-n3": 3.0, "blend": 2.0}
     speed = Speed(tuple(MethodFigures(name, [[run_of(9, 1 + time, 1.0)]]) for name, time in times.items()))
     blend = speed.as_dict()[-1]
@@ -51,9 +53,9 @@ def test_speed_ups_are_against_plain_decoding_and_the_better_prompt_lookup() -> 
     assert alone["speedup_lookup"] is None
 
 
-def test_the_best_other_program_is_another_one_with_the_prefill_in() -> None:
-    def figures(name: str, seconds: float, first: float, is_peer: bool) -> MethodFigures:
-        return MethodFigures(name, [[run_of(11, first + seconds, first)] * 2], is_peer)
+def test_the_best_baseline_can_differ_end_to_end() -> None:
+    def figures(name: str, seconds: float, first: float, is_baseline: bool) -> MethodFigures:
+        return MethodFigures(name, [[run_of(11, first + seconds, first)] * 2], is_baseline)
 
     speed = Speed(
         (
@@ -67,27 +69,27 @@ def test_the_best_other_program_is_another_one_with_the_prefill_in() -> None:
     assert [each["speedup_best"] for each in shown] == [0.4, 0.8, 1.0, 2.0]
     assert [each["speedup_best_whole"] for each in shown] == [round(6 / 11, 3), 1.0, 0.75, 1.5]
     assert [each["first_token_ms"] for each in shown] == [1000.0, 1000.0, 4000.0, 2000.0]
-    assert [each["is_peer"] for each in shown] == [True, True, True, False]
-    assert best_other(shown) == "the best other: genai; prefill in: hf-lookup"
-    assert best_other(shown[:2]) == "the best other: hf-lookup"
+    assert [each["is_baseline"] for each in shown] == [True, True, True, False]
+    assert best_baseline(shown) == "best baseline: genai; end to end: hf-lookup"
+    assert best_baseline(shown[:2]) == "best baseline: hf-lookup"
 
 
-def test_a_text_of_another_program_that_differs_is_told_and_breaks_no_promise() -> None:
+def test_only_our_own_outputs_must_be_identical() -> None:
     one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
     plain = MethodFigures(GREEDY, [[one]], True)
     theirs = Speed((plain, MethodFigures("genai", [[other]], True))).as_dict()
     ours = Speed((plain, MethodFigures("blend", [[other]]))).as_dict()
     assert theirs[1]["identical"] == ours[1]["identical"] == 0
-    assert is_kept("float32", theirs)
-    assert not is_kept("float32", ours)
+    assert is_lossless("float32", theirs)
+    assert not is_lossless("float32", ours)
 
 
-def test_rows_that_a_program_does_not_tell_are_none() -> None:
+def test_draft_tokens_that_a_program_does_not_report_are_none() -> None:
     shown = MethodFigures("genai", [[run_of(9, 2.0, 1.0, drafted=None)]], True).as_dict()
     assert (shown["rows_per_step"], shown["tokens_per_step"]) == (None, 1.0)
 
 
-def test_texts_that_differ_are_counted() -> None:
+def test_identical_outputs_are_counted() -> None:
     one, other = run_of(4, 2.0, 1.0), run_of(5, 2.0, 1.0)
     speed = Speed((MethodFigures(GREEDY, [[one, one], [one, one]]), MethodFigures("blend", [[one, other], [one, one]])))
     assert [each["identical"] for each in speed.as_dict()] == [1.0, 0.75]

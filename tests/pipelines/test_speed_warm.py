@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.pipelines.benchmark.methods import methods_named
+from antiphon.pipelines.benchmark.methods import methods_by_name
 from antiphon.pipelines.benchmark.run import Job
 from antiphon.pipelines.benchmark.speed import measure_speed
 
@@ -14,7 +14,7 @@ PROMPT = tuple(b"The hill is 84 feet high, and the hill")
 def test_a_round_remembers_its_own_requests_and_nothing_of_another_round() -> None:
     language_model = LanguageModel(tiny_model(seed=4), byte_tokenizer(), name="tiny")
     jobs = [Job(PROMPT), Job(PROMPT, references=("another request",))]
-    methods = methods_named(["blend:8", "blend-warm:8"], None)
+    methods = methods_by_name(["blend:8", "blend-warm:8"], None)
     _, cold, warm = measure_speed(language_model, jobs, methods, limit=60, rounds=3, warm_up=2).methods
     texts, others = ([[run.tokens for run in runs] for runs in each.rounds] for each in (warm, cold))
     assert texts == others

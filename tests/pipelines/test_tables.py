@@ -71,7 +71,9 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
     yield "demo", demo.comparison_table([answered("a"), answered("b")], [answered("a"), answered("c")])
     yield "doctor", doctor_report.cost_table({64: {1: 0.0123, 2: 0.0456, 64: 1.789}, 918: {1: 0.0147, 2: 0.0258}})
     yield "drafting", drafting_cost.drafting_table(drafting_report())
-    kinds = [{"dtype": kind} | {key: unique_number() for key in exactness.EXACTNESS} for kind in ("float32", "bfloat16")]
+    kinds = [
+        {"dtype": kind} | {key: unique_number() for key in exactness.EXACTNESS} for kind in ("float32", "bfloat16")
+    ]
     yield "exactness", exactness.exactness_table("some/hub-model-of-a-long-name", kinds)
     yield "bita", bita.training_table({"trained": learned_figures(), "untrained": learned_figures()})
     yield "reader", reader.judgement_table({"sentences_that_were_wanted": unique_number(), "questions": next(NUMBERS)})
@@ -83,9 +85,7 @@ def tables() -> Iterator[tuple[str, ResultTable]]:
     floor = [{key: unique_number() for key in bandwidth_floor.FLOOR} for _ in range(3)]
     yield "floor", result_table("llama-2-7b, bfloat16, after 1,024 tokens", bandwidth_floor.FLOOR, floor)
     yield "drafters", result_table("rag", drafters.COLUMNS, rows_of(drafters.COLUMNS, "blend+lookahead"))
-    indexes = [
-        row | {"factory": "OPQ64_256,IVF65536_HNSW32,PQ64x4fsr,RFlat"} for row in rows_of(bench.INDEXING, "x")
-    ]
+    indexes = [row | {"factory": "OPQ64_256,IVF65536_HNSW32,PQ64x4fsr,RFlat"} for row in rows_of(bench.INDEXING, "x")]
     first = [{key: unique_number() for key in first_token.FIRST}]
     yield "first token", result_table("10 questions, 5 passages, reader", first_token.FIRST, first)
     yield (

@@ -11,21 +11,21 @@ import torch
 
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import BITA_FILE, Bita
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.generate import generate
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.training.bita.answers import OwnAnswer
 from antiphon.pipelines.training.bita.evaluate import WIDEST, guess_figures, ranks, steps
 from antiphon.pipelines.training.bita.train import BitaPlan, train_bita
 
-VOCABULARY, PHRASES, START, LENGTH = 96, 12, 12, 64
+VOCAB_SIZE, PHRASES, START, LENGTH = 96, 12, 12, 64
 
 
 @cache
 def language() -> list[tuple[list[int], tuple[int, int]]]:
     """Phrases of 4 to 8 tokens, and the two that may follow each."""
     random = Random(1)
-    phrases = [random.choices(range(VOCABULARY), k=random.randint(4, 8)) for _ in range(PHRASES)]
+    phrases = [random.choices(range(VOCAB_SIZE), k=random.randint(4, 8)) for _ in range(PHRASES)]
     return [(phrase, (random.randrange(PHRASES), random.randrange(PHRASES))) for phrase in phrases]
 
 
@@ -45,7 +45,7 @@ def spoken(random: Random, length: int) -> list[int]:
 def speaker() -> Any:
     """A model that has learned the language."""
     none: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    model = tiny_model(vocab_size=VOCABULARY, hidden_size=48, **none)
+    model = tiny_model(vocab_size=VOCAB_SIZE, hidden_size=48, **none)
     random = Random(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model.train()
@@ -75,7 +75,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BitaWeights]:
     return {
         "deep": BitaWeights.load(out / "deep" / BITA_FILE),
         "masks only": BitaWeights.load(out / "masks only" / BITA_FILE),
-        "untrained": untrained(speaker(), prefix=8),
+        "untrained": initial_bita_weights(speaker(), prefix=8),
     }
 
 

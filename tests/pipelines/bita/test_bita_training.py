@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
 
 from antiphon.accel.drafting.drafters import BITA_FILE
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.bita.train import BitaPlan, Learner, MaskLesson, lesson_of, mask_logits, train_bita
+from antiphon.pipelines.training.bita.train import BitaPlan, Learner, MaskGroups, mask_groups_of, mask_logits, train_bita
 
 PROMPT = (5, 6, 7)
 ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))
@@ -29,7 +29,7 @@ PLAN = BitaPlan(steps=4, answers=2, starts=3, prefix=4, masks=2, save_every=2)
 
 def loud(model: Any, masks: int = 2) -> BitaWeights:
     """Something to learn from: as random as an untrained prefix, and a hundred times louder."""
-    learned = untrained(model, prefix=4, masks=masks)
+    learned = initial_bita_weights(model, prefix=4, masks=masks)
     return replace(learned, keys=100 * learned.keys, values=100 * learned.values, masks=100 * learned.masks)
 
 
@@ -55,34 +55,34 @@ def one_group(model: Any, learned: BitaWeights, tokens: list[int], masks: int) -
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3"])
 def test_the_loss_is_that_of_separate_forwards_with_ordinary_causal_masks(family: str) -> None:
     model = tiny_model(family).double()
-    learned = loud(model).on(model)
-    lesson = MaskLesson(ANSWER, 0, 3)
+    learned = loud(model).to_model(model)
+    example = MaskGroups(ANSWER, 0, 3)
     separate = [one_group(model, learned, [*PROMPT, *ANSWER.answer[:start]], 2) for start in range(3)]
-    torch.testing.assert_close(mask_logits(model, learned, lesson), torch.cat(separate), atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(mask_logits(model, learned, example), torch.cat(separate), atol=1e-9, rtol=1e-9)
     targets = torch.tensor([11, 12, 12, 13, 13, 14])  # the token that the model itself predicts is skipped
-    loss = Learner(model, learned)(lesson)
+    loss = Learner(model, learned)(example)
     torch.testing.assert_close(loss, cross_entropy(torch.cat(separate).float(), targets, reduction="sum"))
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma3"])
 def test_masks_look_as_far_back_as_the_models_windows_reach(family: str) -> None:
     model = tiny_model(family).double()
-    learned = loud(model).on(model)
+    learned = loud(model).to_model(model)
     answer = OwnAnswer(tuple(range(10, 40)), tuple(range(40, 60)))
-    together = mask_logits(model, learned, MaskLesson(answer, 0, 18))
+    together = mask_logits(model, learned, MaskGroups(answer, 0, 18))
     for start in (0, 9, 17):
-        alone = mask_logits(model, learned, MaskLesson(answer, start, 1))
+        alone = mask_logits(model, learned, MaskGroups(answer, start, 1))
         torch.testing.assert_close(together[2 * start : 2 * start + 2], alone, atol=1e-9, rtol=1e-9)
     far = replace(answer, prompt=(99, *answer.prompt[1:]))  # outside of every window of 12, and two layers of them
     if family == "mistral":
-        moved = mask_logits(model, learned, MaskLesson(far, 17, 1))
+        moved = mask_logits(model, learned, MaskGroups(far, 17, 1))
         torch.testing.assert_close(together[34:36], moved, atol=1e-9, rtol=1e-9)
 
 
 def test_only_what_is_learned_gets_a_gradient() -> None:
     model = tiny_model().requires_grad_(False)
     learner = Learner(model, loud(model))
-    learner(MaskLesson(ANSWER, 0, 3)).backward()
+    learner(MaskGroups(ANSWER, 0, 3)).backward()
     assert {name for name, weight in learner.named_parameters()} == {"keys", "values", "masks"}
     for weight in learner.parameters():
         assert weight.grad is not None
@@ -94,12 +94,12 @@ def test_starts_are_consecutive_and_every_answer_has_its_turn() -> None:
     answers = [OwnAnswer(PROMPT, tuple(range(length))) for length in (3, 9, 40)]
     plan = BitaPlan(starts=8, masks=2)
     for turn in range(40):
-        lessons = [lesson_of(answers, 3 * turn + place, plan) for place in range(3)]
-        assert sorted(len(lesson.answer.answer) for lesson in lessons) == [3, 9, 40]
-        for lesson in lessons:
-            assert lesson.count == min(8, len(lesson.answer.answer) - 2)
-            assert 0 <= lesson.first <= len(lesson.answer.answer) - 2 - lesson.count
-    firsts = {lesson_of(answers[2:], number, plan).first for number in range(300)}
+        examples = [mask_groups_of(answers, 3 * turn + place, plan) for place in range(3)]
+        assert sorted(len(example.answer.answer) for example in examples) == [3, 9, 40]
+        for example in examples:
+            assert example.count == min(8, len(example.answer.answer) - 2)
+            assert 0 <= example.first <= len(example.answer.answer) - 2 - example.count
+    firsts = {mask_groups_of(answers[2:], number, plan).first for number in range(300)}
     assert firsts == set(range(31))
 
 

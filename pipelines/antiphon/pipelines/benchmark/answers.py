@@ -1,14 +1,15 @@
-"""Where answers are lost: cutting into passages, the search, the prompt, or the reader. Measures no time."""
+"""Answer benchmark: at which stage wrong answers are lost (chunking, retrieval, prompt or reader)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from antiphon.pipelines.data.span_questions import SpanQuestion, corpora_of
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.quotes import quotable_lines
 
@@ -16,52 +17,126 @@ if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.retrieval import Passage, Retriever
 
+QUESTIONS = "questions.jsonl"
+"""File of questions in a folder of corpora."""
+
 DEPTH = 10
-"""How far down a ranking is looked at."""
+"""Number of passages searched for each question."""
+
+SUFFICIENT_WORDS = 0.7
+"""An answer is right if it has this share of the words of an expected span."""
+
+_NO_LETTER = re.compile(r"[\W_]+")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanQuestion:
+    """A question about a corpus with the text spans that answer it.
+
+    Attributes:
+        corpus: Folder of the corpus.
+        question: The question.
+        source: File of the spans; None if the corpus has no answer.
+        spans: Texts, each of which answers the question; empty if the corpus has no answer.
+    """
+
+    corpus: str
+    question: str
+    source: str | None
+    spans: tuple[str, ...]
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether the corpus answers the question."""
+        return bool(self.spans)
+
+    def is_in(self, text: str) -> bool:
+        """Return whether a text contains a whole span, ignoring line breaks and punctuation."""
+        return any(letters_of(span) in letters_of(text) for span in self.spans)
+
+    def is_answered_by(self, text: str) -> bool:
+        """Return whether a text has enough of the words of a span."""
+        return any(has_words(text, span) for span in self.spans)
+
+
+def load_span_questions(folder: Path) -> list[SpanQuestion]:
+    """Load the questions of a folder of corpora.
+
+    Raises:
+        FileNotFoundError: the folder has no ``questions.jsonl``.
+    """
+    lines = (folder / QUESTIONS).read_text(encoding="utf-8").splitlines()
+    return [SpanQuestion(**(one | {"spans": tuple(one["spans"])})) for one in map(json.loads, lines)]
+
+
+def corpora_of(questions: Iterable[SpanQuestion]) -> list[str]:
+    """Return the names of the corpora in the order of their first question."""
+    return list(dict.fromkeys(one.corpus for one in questions))
+
+
+def letters_of(text: str) -> str:
+    """Return the letters and digits of a text in lower case; a word hyphenated at a line end equals the whole word."""
+    return _NO_LETTER.sub("", text).lower()
+
+
+def has_words(text: str, expected: str) -> bool:
+    """Return whether ``text`` has at least `SUFFICIENT_WORDS` of the words of ``expected``."""
+    words = _words(expected)
+    return len(words & _words(text)) >= SUFFICIENT_WORDS * len(words)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
 
 TraceReport = Callable[["AnswerTrace"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerTrace:
-    """A question and how far its answer came.
+    """One question traced through the pipeline.
 
-    ``is_cut`` says that no passage has the wanted span whole. ``rank`` is the place, from 1, of the first passage
-    found that has it, ``quotable`` that of the first one of which a line has it. ``text`` is what was said to the
-    first ``k`` passages, None where no reader was asked.
+    Attributes:
+        question: The question.
+        is_cut: Whether no passage contains an expected span whole.
+        rank: Rank (from 1) of the first retrieved passage that contains a span; None if there is none.
+        quotable_rank: Rank of the first retrieved passage with a quotable line that answers; None if there is none.
+        k: Number of passages in the prompt.
+        text: The answer; None if no model was asked.
     """
 
-    asked: SpanQuestion
+    question: SpanQuestion
     is_cut: bool
     rank: int | None
-    quotable: int | None
+    quotable_rank: int | None
     k: int
     text: str | None = None
 
     @property
-    def is_declined(self) -> bool:
-        """Whether the reader said that the passages do not say."""
+    def is_refusal(self) -> bool:
+        """Whether the answer is a refusal."""
         return self.text is not None and is_refusal(self.text)
 
     @property
     def is_right(self) -> bool:
-        """Whether the answer has what was wanted."""
-        return self.text is not None and self.asked.is_answered_by(self.text)
+        """Whether the answer has enough of the expected words."""
+        return self.text is not None and self.question.is_answered_by(self.text)
 
     def is_found(self, k: int) -> bool:
-        """Whether one of the first ``k`` passages has the wanted span."""
+        """Return whether one of the first ``k`` passages contains a span."""
         return self.rank is not None and self.rank <= k
 
     @property
-    def lost(self) -> str:
-        """Where the answer was lost: chunking, retrieval, prompt or reader; empty where none was."""
-        if self.is_right or not self.asked.is_answerable:
+    def lost_at(self) -> str:
+        """Stage that lost the answer: chunking, retrieval, prompt or reader; empty if none did."""
+        if self.is_right or not self.question.is_answerable:
             return ""
         if self.is_cut:
             return "chunking"
         if not self.is_found(self.k):
             return "retrieval"
-        return "reader" if self.quotable is not None and self.quotable <= self.k else "prompt"
+        return "reader" if self.quotable_rank is not None and self.quotable_rank <= self.k else "prompt"
 
 
 def trace_answers(
@@ -71,22 +146,32 @@ def trace_answers(
     embedder: str = "minilm",
     language_model: LanguageModel | None = None,
     k: int = 5,
-    report: TraceReport = lambda traced: None,
+    report: TraceReport = lambda trace: None,
     **generation: Any,
 ) -> list[AnswerTrace]:
-    """Index each corpus below ``folder``, search for each question, and have the reader answer, if there is one."""
-    traced = []
+    """Index each corpus, search for each question and let the model answer it.
+
+    Args:
+        questions: Questions about the corpora.
+        folder: Folder with one subfolder per corpus.
+        embedder: Embedder name.
+        language_model: Model that answers; None to measure retrieval only.
+        k: Number of passages in the prompt.
+        report: Called with each trace.
+        **generation: Options of `Rag.ask`.
+    """
+    traces = []
     for corpus in corpora_of(questions):
-        with TemporaryDirectory() as beside:
-            retriever, passages = _indexed(folder / corpus, Path(beside) / "index", embedder)
-            for asked in (one for one in questions if one.corpus == corpus):
-                traced.append(_trace(asked, passages, retriever, language_model, k, generation))
-                report(traced[-1])
-    return traced
+        with TemporaryDirectory() as temporary:
+            retriever, passages = _index(folder / corpus, Path(temporary) / "index", embedder)
+            for question in (one for one in questions if one.corpus == corpus):
+                traces.append(_trace(question, passages, retriever, language_model, k, generation))
+                report(traces[-1])
+    return traces
 
 
-def _indexed(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list[Passage]]:
-    """A search over the documents, and every passage of theirs."""
+def _index(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list[Passage]]:
+    """Index documents; return a retriever and all passages."""
     from antiphon.retrieval import Retriever, build_index
 
     count = build_index([documents], out, embedder=embedder).passages
@@ -95,7 +180,7 @@ def _indexed(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list
 
 
 def _trace(
-    asked: SpanQuestion,
+    question: SpanQuestion,
     passages: Sequence[Passage],
     retriever: Retriever,
     language_model: LanguageModel | None,
@@ -104,44 +189,46 @@ def _trace(
 ) -> AnswerTrace:
     from antiphon.pipelines.rag import Rag
 
-    found = retriever.search(asked.question, DEPTH)
+    found = retriever.search(question.question, DEPTH)
+    text = Rag(retriever, language_model, k=k).ask(question.question, **generation).text if language_model else None
     return AnswerTrace(
-        asked,
-        is_cut=asked.is_answerable and not any(asked.is_in(passage.text) for passage in passages),
-        rank=_first(asked.is_in(passage.text) for passage in found),
-        quotable=_first(_can_quote(asked, passage) for passage in found),
+        question,
+        is_cut=question.is_answerable and not any(question.is_in(passage.text) for passage in passages),
+        rank=_first_rank(question.is_in(passage.text) for passage in found),
+        quotable_rank=_first_rank(_can_quote(question, passage) for passage in found),
         k=k,
-        text=Rag(retriever, language_model, k=k).ask(asked.question, **generation).text if language_model else None,
+        text=text,
     )
 
 
-def _can_quote(asked: SpanQuestion, passage: Passage) -> bool:
-    return asked.is_answered_by("\n".join(quote.sentence for quote in quotable_lines([passage])[0]))
+def _can_quote(question: SpanQuestion, passage: Passage) -> bool:
+    return question.is_answered_by("\n".join(quote.sentence for quote in quotable_lines([passage])[0]))
 
 
-def _first(hits: Iterator[bool]) -> int | None:
-    return next((place for place, hit in enumerate(hits, 1) if hit), None)
+def _first_rank(hits: Iterator[bool]) -> int | None:
+    return next((rank for rank, hit in enumerate(hits, 1) if hit), None)
 
 
-def answer_figures(traced: Sequence[AnswerTrace]) -> list[dict[str, Any]]:
-    """A row for each corpus and one for all: counts of answerable questions, and shares of 1."""
-    names = corpora_of(one.asked for one in traced)
-    rows = [_figures(name, [one for one in traced if one.asked.corpus == name]) for name in names]
-    return [*rows, _figures("all", traced)]
+def answer_figures(traces: Sequence[AnswerTrace]) -> list[dict[str, Any]]:
+    """Return one row per corpus and one for all: numbers of questions, and rates between 0 and 1."""
+    names = corpora_of(one.question for one in traces)
+    rows = [_figures(name, [one for one in traces if one.question.corpus == name]) for name in names]
+    return [*rows, _figures("all", traces)]
 
 
-def _figures(name: str, traced: Sequence[AnswerTrace]) -> dict[str, Any]:
-    wanted = [one for one in traced if one.asked.is_answerable]
-    others = [one for one in traced if not one.asked.is_answerable]
-    row: dict[str, Any] = {"corpus": name, "answerable": len(wanted), "unanswerable": len(others)}
-    row["cut"] = sum(one.is_cut for one in wanted)
-    row |= {f"recall@{k}": _share([one.is_found(k) for one in wanted]) for k in (3, 5, DEPTH)}
-    if not any(one.text is not None for one in traced):
+def _figures(name: str, traces: Sequence[AnswerTrace]) -> dict[str, Any]:
+    answerable = [one for one in traces if one.question.is_answerable]
+    others = [one for one in traces if not one.question.is_answerable]
+    row: dict[str, Any] = {"corpus": name, "answerable": len(answerable), "unanswerable": len(others)}
+    row["cut"] = sum(one.is_cut for one in answerable)
+    row |= {f"recall@{k}": _share([one.is_found(k) for one in answerable]) for k in (3, 5, DEPTH)}
+    if not any(one.text is not None for one in traces):
         return row
-    row |= {f"lost_{stage}": sum(one.lost == stage for one in wanted) for stage in ("retrieval", "prompt", "reader")}
-    row["right"] = _share([one.is_right for one in wanted])
-    row["wrongly_declined"] = _share([one.is_declined for one in wanted])
-    return row | {"declined": _share([one.is_declined for one in others])}
+    stages = ("retrieval", "prompt", "reader")
+    row |= {f"lost_{stage}": sum(one.lost_at == stage for one in answerable) for stage in stages}
+    row["right"] = _share([one.is_right for one in answerable])
+    row["wrongly_declined"] = _share([one.is_refusal for one in answerable])
+    return row | {"declined": _share([one.is_refusal for one in others])}
 
 
 def _share(values: Sequence[bool]) -> float:

@@ -1,4 +1,4 @@
-"""A bar chart of speed-ups. Knows figures and no models."""
+"""Bar chart of speed-ups."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from pathlib import Path
 from typing import Any
 
 SUFFIXES = (".png", ".svg")
-PLAIN, PEER, OURS = "#8c8c8c", "#c8963c", "#2a6f97"
+GREEDY, BASELINE, OURS = "#8c8c8c", "#c8963c", "#2a6f97"
 
 
 def check_chart(path: Path) -> None:
-    """Refuse, before anything is measured, a chart that could not be drawn.
+    """Raise if a chart cannot be drawn to this file; called before anything is measured.
 
     Raises:
-        ValueError: the file's name ends in neither .png nor .svg.
+        ValueError: the file name ends in neither .png nor .svg.
         ImportError: matplotlib is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"The chart {path} would be of an unknown kind; its name needs to end in {' or '.join(SUFFIXES)}."
-        )
+        raise ValueError(f"The chart {path} has an unknown format; its name needs to end in {' or '.join(SUFFIXES)}.")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ImportError("A chart is drawn with the package matplotlib; run: pip install 'antiphon[bench]'") from None
+        raise ImportError("Charts need the package matplotlib; run: pip install 'antiphon[bench]'") from None
 
 
 def draw(methods: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """One bar for each method, as long as it is faster than plain decoding; PNG or SVG by the file's name."""
+    """Draw one bar per method whose length is its speed-up over greedy decoding.
+
+    Args:
+        methods: Figures of the methods, as `Speed.as_dict` returns them.
+        path: File to write, PNG or SVG by its suffix.
+        title: Title of the chart.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 1.2 + 0.42 * len(methods)), layout="constrained")
@@ -39,14 +43,14 @@ def draw(methods: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     axes.bar_label(
         bars, [f"{each['speedup']:.2f}×  {each['tokens_per_s']:.1f} tokens/s" for each in methods], padding=4
     )
-    axes.axvline(1, color=PLAIN, linewidth=1)
+    axes.axvline(1, color=GREEDY, linewidth=1)
     axes.set_yticks(places, names)
     axes.set_xlim(0, 1.3 * max(each["speedup"] for each in methods))
-    axes.set_xlabel("times as fast as transformers' greedy decoding, prefill left out")
+    axes.set_xlabel("speed-up over transformers' greedy decoding, without prefill")
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 
 def _color(figures: Mapping[str, Any]) -> str:
-    return PLAIN if figures["method"] == "hf-greedy" else PEER if figures["is_peer"] else OURS
+    return GREEDY if figures["method"] == "hf-greedy" else BASELINE if figures["is_baseline"] else OURS

@@ -1,21 +1,62 @@
-"""Recorded samples to jobs for methods: the recorded prompt, or the question asked anew. Decodes nothing."""
+"""Prompts that benchmarks decode, made from recorded samples. Runs no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from antiphon.pipelines.benchmark.cases import case_of
-from antiphon.pipelines.benchmark.replay import recording_of
+from antiphon.accel.text.messages import Message
+from antiphon.pipelines.benchmark.replay import tokenize_sample
 from antiphon.pipelines.benchmark.run import Job
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.benchmark.samples import RecordedSample
+    from antiphon.retrieval import Passage
 
 
-def jobs_of(
+@dataclass(frozen=True, slots=True)
+class PromptCase:
+    """A prompt, as text or as chat messages, and its references."""
+
+    prompt: str | tuple[Message, ...]
+    references: tuple[str, ...]
+
+
+def sample_case(language_model: LanguageModel, sample: RecordedSample, passages: int | None = None) -> PromptCase:
+    """Return the prompt of a recorded sample.
+
+    Args:
+        language_model: Model whose prompt format is used.
+        sample: The recorded sample.
+        passages: None for the recorded prompt; a number to build a new prompt from the sample's query and its first
+            ``passages`` references.
+    """
+    if passages is None:
+        return PromptCase(sample.prompt, sample.references)
+    return question_case(language_model, sample.query, _reference_passages(sample)[:passages])
+
+
+def question_case(language_model: LanguageModel, question: str, passages: Sequence[Passage]) -> PromptCase:
+    """Return the prompt for a question over passages in the model's prompt format.
+
+    Args:
+        language_model: Model whose prompt format and chat template are used.
+        question: The question.
+        passages: Passages of the prompt; if empty, the prompt is the question alone.
+    """
+    from antiphon.pipelines.prompt import prompt_format
+    from antiphon.pipelines.references import passage_references
+
+    if not passages:
+        is_chat = language_model.tokenizer.chat_template is not None
+        return PromptCase(({"role": "user", "content": question},) if is_chat else question, ())
+    prompt = prompt_format(language_model)(question, passages)
+    return PromptCase(prompt.content, prompt.answers or tuple(passage_references(passages)))
+
+
+def make_jobs(
     language_model: LanguageModel,
     samples: Sequence[RecordedSample],
     *,
@@ -24,36 +65,46 @@ def jobs_of(
     shuffled: bool = False,
     replayed: bool = False,
 ) -> list[Job]:
-    """What to decode for each sample, with ``limit`` new tokens at most.
+    """Return one job per sample.
 
-    Without ``passages`` the prompt is the recorded one. With them the query is asked over the first so many
-    references, in the form that the model is made for; over none of them it is asked alone. ``shuffled`` gives every
-    sample the references of another one, so that there is next to nothing to copy; the prompt is then always made
-    anew. The answer is only kept where it is to be ``replayed``.
+    Args:
+        language_model: Model whose tokenizer, prompt format and context window are used.
+        samples: Recorded samples.
+        limit: Maximum number of new tokens per job.
+        passages: None for the recorded prompts; a number to build new prompts over the first ``passages`` references.
+        shuffled: Give every sample the references of another sample, so that there is almost nothing to copy; prompts
+            are then always built anew.
+        replayed: Keep the recorded answers in the jobs, at most ``limit`` tokens of each.
 
     Raises:
-        ValueError: ``passages`` is negative, ``limit`` below 1, a prompt leaves no room for the answer in the context
-            window, or there is but one sample to shuffle.
+        ValueError: ``passages`` is negative, ``limit`` is below 1, a prompt and ``limit`` exceed the context window,
+            or ``shuffled`` is set for a single sample.
     """
     if limit < 1:
         raise ValueError(f"max_new_tokens is {limit}; at least 1 is needed.")
     if passages is not None and passages < 0:
         raise ValueError(f"passages is {passages}; give 0 to ask without references, or more.")
     if shuffled:
-        samples = _shuffled(samples)
+        samples = _with_other_references(samples)
         passages = max(len(sample.references) for sample in samples) if passages is None else passages
     jobs = [_job(language_model, sample, passages) for sample in samples]
     if replayed:
-        answers = [recording_of(sample, _tokenizer(language_model)).answer[:limit] for sample in samples]
+        answers = [tokenize_sample(sample, language_model.tokenizer).answer[:limit] for sample in samples]
         jobs = [replace(job, answer=answer) for job, answer in zip(jobs, answers, strict=True)]
-    _check_room(language_model, jobs, limit)
+    _check_window(language_model, jobs, limit)
     return jobs
 
 
-def _shuffled(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
-    """Every sample with the references of the one half the list away: another question, and another topic."""
+def _reference_passages(sample: RecordedSample) -> list[Passage]:
+    from antiphon.retrieval import Passage
+
+    return [Passage.at(f"{sample.id}, reference {number}", 0, text) for number, text in enumerate(sample.references, 1)]
+
+
+def _with_other_references(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
+    """Give every sample the references of the sample half the list away, which is about another topic."""
     if len(samples) < 2:
-        raise ValueError("There is but 1 sample; its references cannot be exchanged for another's. Give more.")
+        raise ValueError("There is only 1 sample; shuffling references needs at least 2.")
     half = len(samples) // 2
     others = [*samples[half:], *samples[:half]]
     return [replace(one, references=other.references) for one, other in zip(samples, others, strict=True)]
@@ -62,15 +113,11 @@ def _shuffled(samples: Sequence[RecordedSample]) -> list[RecordedSample]:
 def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
     from antiphon.accel.text.messages import encode_prompt
 
-    case = case_of(language_model, sample, passages)
+    case = sample_case(language_model, sample, passages)
     return Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references)
 
 
-def _tokenizer(language_model: LanguageModel) -> Any:
-    return language_model.tokenizer
-
-
-def _check_room(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> None:
+def _check_window(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> None:
     window, longest = language_model.context_window, max(len(job.prompt) for job in jobs)
     if window is not None and longest + limit > window:
         raise ValueError(

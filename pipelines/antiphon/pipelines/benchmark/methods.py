@@ -1,4 +1,4 @@
-"""Ways to decode one prompt, each through its own public interface, and what it took. Knows no files and no tables."""
+"""Decoding methods of the speed benchmark: each decodes one prompt through its program's public interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon.pipelines.benchmark.openvino_genai import (
     GENAI_LOOKUP,
     GenAIPipelines,
     OpenVINOGenAI,
-    guessed_tokens,
+    parse_lookup_draft_tokens,
 )
 from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
 from antiphon.pipelines.models.drafters import SMOLLM2, resolve_drafter, window_size
@@ -39,58 +39,65 @@ PROMPT_LOOKUP: dict[str, dict[str, int]] = {
 
 WARM = "blend-warm"
 
-PEERS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
+TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 
 
 @dataclass(frozen=True, slots=True)
-class HuggingFace:
-    """`model.generate` of transformers, greedy, with further ``arguments`` of its own."""
+class TransformersGenerate:
+    """`model.generate` of transformers, greedy, with the arguments that `TRANSFORMERS_METHODS` has for its name."""
 
     name: str
 
     @property
-    def is_peer(self) -> bool:
-        """It is what everybody has."""
+    def is_baseline(self) -> bool:
+        """True."""
         return True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode the job; forwards are watched by hooks, and the first token by a stopping criterion."""
+        """Decode a job. Hooks time the forward passes, and a stopping criterion the first token. See `Method`."""
         model: Any = language_model.model
-        clock = _Clock(model.device)
+        clock = _FirstTokenClock(model.device)
         criteria = StoppingCriteriaList([clock])
         inputs = _inputs(model, job, limit)
-        with _Watch(model) as watch:
+        with _ForwardTimer(model) as timer:
             started = perf_counter()
-            output = model.generate(**inputs, **PEERS[self.name], stopping_criteria=criteria)
+            output = model.generate(**inputs, **TRANSFORMERS_METHODS[self.name], stopping_criteria=criteria)
             tokens = output[0, len(job.prompt) :].tolist()
             seconds = perf_counter() - started
         return MethodRun(
             tokens=tuple(tokens),
             seconds=seconds,
-            first=clock.first - started,
-            steps=len(watch.forwards) - 1,
-            drafted=sum(forward.drafted for forward in watch.forwards[1:]),
-            forward=watch.seconds_after(clock.first),
+            first_token_seconds=clock.first - started,
+            steps=len(timer.forwards) - 1,
+            drafted=sum(forward.drafted for forward in timer.forwards[1:]),
+            forward_seconds=timer.seconds_after(clock.first),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """`antiphon.accel.generate` with one drafter and ``rows`` draft rows, or as many as the budget says (None)."""
+class AntiphonGenerate:
+    """`antiphon.accel.generate` with one drafter.
+
+    Attributes:
+        name: Name on the command line.
+        drafter: Drafter factory, or "auto" for `choose_drafter`.
+        num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
+        engine: Engine that runs the model.
+    """
 
     name: str
     drafter: DrafterFactory | Literal["auto"]
-    rows: int | None
+    num_draft_tokens: int | None
     engine: EngineName = "torch"
 
     @property
-    def is_peer(self) -> bool:
-        """It is this package's."""
+    def is_baseline(self) -> bool:
+        """False."""
         return False
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode the job; every step says itself what it took."""
-        from antiphon.accel.decoding.choice import choose_drafter
+        """Decode a job. Each step reports its own times. See `Method`."""
+        from antiphon.accel.decoding.drafter_choice import choose_drafter
         from antiphon.accel.generate import generate
 
         steps: list[Step] = []
@@ -106,12 +113,12 @@ class Ours:
         drafter = factory if job.answer is None else lambda: _WithoutLogits(factory())
         options: dict[str, Any] = {
             "drafter": drafter,
-            "num_draft_tokens": self.rows,
+            "num_draft_tokens": self.num_draft_tokens,
             "tokenizer": language_model.tokenizer,
+            "engine": self.engine,
         }
-        options["engine"] = self.engine
-        is_watched = self.engine == "torch" and model.device.type == "cpu"
-        with _Watch(model) if is_watched else nullcontext() as watch:
+        has_timer = self.engine == "torch" and model.device.type == "cpu"
+        with _ForwardTimer(model) if has_timer else nullcontext() as timer:
             started = perf_counter()
             generate(model, **inputs, references=job.references, on_step=note, **options)
             seconds = perf_counter() - started
@@ -119,131 +126,149 @@ class Ours:
         return MethodRun(
             tokens=tuple(token for step in steps for token in step.tokens),
             seconds=seconds,
-            first=times[0] - started,
+            first_token_seconds=times[0] - started,
             steps=len(later),
             drafted=sum(step.drafted for step in later),
-            reading=steps[0].draft_seconds,
-            drafting=sum(step.draft_seconds for step in later),
-            forward=self._forwards(later) if watch is None else watch.seconds_after(times[0]),
-            looping=sum(step.seconds - step.forward_seconds for step in later),
+            setup_seconds=steps[0].draft_seconds,
+            draft_seconds=sum(step.draft_seconds for step in later),
+            forward_seconds=self._forward_seconds(later) if timer is None else timer.seconds_after(times[0]),
+            loop_seconds=sum(step.seconds - step.forward_seconds for step in later),
         )
 
-    def _forwards(self, steps: Sequence[Step]) -> float | None:
-        """Seconds of forwards as the steps say themselves; None on a device that works on when they return."""
+    def _forward_seconds(self, steps: Sequence[Step]) -> float | None:
+        """Sum the forward times that the steps report; None on devices where a forward returns before it is done."""
         return None if self.engine == "torch" else sum(step.forward_seconds for step in steps)
 
 
-class Warm:
-    """`Blend` as `LanguageModel` has it: what a request teaches of the model's runners-up, the next ones draft from.
+class WarmBlend:
+    """`Blend` as `LanguageModel` uses it: its recycling table learns from each request and serves the next ones.
 
-    Every round begins with nothing, so that no text is drafted from itself: a job that comes again begins one.
+    The table is cleared when a job is decoded a second time, so no prompt is drafted from its own earlier answer.
+
+    Args:
+        name: Name on the command line.
+        num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
+        engine: Engine that runs the model.
     """
 
-    is_peer = False
+    is_baseline = False
 
-    def __init__(self, name: str, rows: int | None, engine: EngineName = "torch") -> None:
+    def __init__(self, name: str, num_draft_tokens: int | None, engine: EngineName = "torch") -> None:
         self.name = name
         self._table = RecyclingTable()
-        self._ours = Ours(name, partial(Blend, recycling=self._table), rows, engine)
-        self._met: set[Job] = set()
+        self._generate = AntiphonGenerate(name, partial(Blend, recycling=self._table), num_draft_tokens, engine)
+        self._decoded: set[Job] = set()
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode the job after those of this round."""
-        if job in self._met:
+        """Decode a job after the earlier jobs of the round. See `Method`."""
+        if job in self._decoded:
             self._table.clear()
-            self._met.clear()
-        self._met.add(job)
-        return self._ours(language_model, job, limit)
+            self._decoded.clear()
+        self._decoded.add(job)
+        return self._generate(language_model, job, limit)
 
 
-NAMES = (*PEERS, *DRAFTERS)
-"""Every method that decodes any model, under the name that a command line gives it."""
+NAMES = (*TRANSFORMERS_METHODS, *DRAFTERS)
+"""Names of all methods that decode any model; the default of `bench speed`."""
 
-COMBINED: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
+COMBINATIONS: dict[str, Callable[[], DrafterFactory | Literal["auto"]]] = {
     "blend+lookahead": lambda: make_drafter("blend", window=WINDOW),
     "bita": lambda: resolve_drafter("bita"),
     "blend+bita": lambda: resolve_drafter("blend", bita=SMOLLM2),
     "blend+bita+lookahead": lambda: resolve_drafter("blend", bita=SMOLLM2, window=WINDOW),
 }
-"""Further methods that tables compare: drafters with options. Those with BiTA are for SmolLM2."""
+"""Drafters with options, under further method names. Those with BiTA need SmolLM2."""
 
 
-def methods_named(names: Sequence[str], rows: int | None) -> tuple[Method, ...]:
-    """The methods of those names, plain decoding by transformers before all others, each once.
+def methods_by_name(names: Sequence[str], num_draft_tokens: int | None) -> tuple[Method, ...]:
+    """Return the methods of these names, each once, after transformers' greedy decoding.
 
-    A drafter's name may be followed by an engine (``blend@openvino``; torch without one), and by rows of its own:
-    ``blend:16``, ``blend@openvino:16``, or ``blend:auto`` for as many as pay. ``blend-warm`` is the default drafter as
-    a `LanguageModel` has it, which remembers earlier requests.
-    ``openvino-genai`` and ``openvino-genai-lookup:8`` are another program on the same weights.
+    A drafter's name may be followed by an engine (``blend@openvino``; default torch) and by its own maximum number of
+    draft tokens: ``blend:16``, ``blend@openvino:16``, ``blend:auto``. ``blend-warm`` keeps its recycling table between
+    requests. ``openvino-genai`` and ``openvino-genai-lookup:8`` are OpenVINO GenAI on the same weights.
+
+    Args:
+        names: Method names.
+        num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
 
     Raises:
-        ValueError: there is no method or engine of a name, or its rows are no number.
+        ValueError: no method or engine has a given name, or a number of draft tokens is not a number.
     """
     pipelines = GenAIPipelines()
-    return tuple(_method(name, rows, pipelines) for name in dict.fromkeys((GREEDY, *names)))
+    return tuple(_method(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names)))
 
 
-def compared(
-    names: Sequence[str] | None, rows: str, windows: Sequence[str] = (), *, unread: bool = False
+def methods_to_compare(
+    names: Sequence[str] | None, num_draft_tokens: str, windows: Sequence[str] = (), *, unread: bool = False
 ) -> tuple[Method, ...]:
-    """What a command line asks to compare: methods by name, and lookahead's windows; all methods without either.
+    """Return the methods that the options of `bench speed` ask for; all of `NAMES` if they ask for none.
+
+    Args:
+        names: Method names, or None.
+        num_draft_tokens: A number, or "auto".
+        windows: Lookahead windows, such as "7,5,7".
+        unread: Add each window a second time, without n-grams of the prompt.
 
     Raises:
-        ValueError: as `methods_named`, `rows_named` and `lookaheads`.
+        ValueError: see `methods_by_name`, `parse_num_draft_tokens` and `lookahead_methods`.
     """
-    named = names or (() if windows else NAMES)
-    return methods_named(named, rows_named(rows)) + lookaheads(windows, unread=unread)
+    chosen = names or (() if windows else NAMES)
+    by_name = methods_by_name(chosen, parse_num_draft_tokens(num_draft_tokens))
+    return by_name + lookahead_methods(windows, unread=unread)
 
 
-def rows_named(rows: str) -> int | None:
-    """How many rows a command line asks for: a number, or None for "auto".
+def parse_num_draft_tokens(text: str) -> int | None:
+    """Return a maximum number of draft tokens given on the command line, or None for "auto".
 
     Raises:
-        ValueError: it is neither.
+        ValueError: ``text`` is neither a number nor "auto".
     """
-    if rows == "auto":
+    if text == "auto":
         return None
-    if not rows.isdigit():
-        raise ValueError(f"num_draft_tokens is {rows!r}; give a number, or auto for as many as pay.")
-    return int(rows)
+    if not text.isdigit():
+        raise ValueError(f"num_draft_tokens is {text!r}; give a number, or auto to let the cost model choose.")
+    return int(text)
 
 
-def _method(name: str, rows: int | None, pipelines: GenAIPipelines) -> Method:
+def _method(name: str, num_draft_tokens: int | None, pipelines: GenAIPipelines) -> Method:
     head, _, own = name.partition(":")
-    if head in PEERS and not own:
-        return HuggingFace(name)
+    if head in TRANSFORMERS_METHODS and not own:
+        return TransformersGenerate(name)
     if name == GENAI:
         return OpenVINOGenAI(name, 0, pipelines)
     if head == GENAI_LOOKUP:
-        return OpenVINOGenAI(name, guessed_tokens(own), pipelines)
-    base, _, asked = head.partition("@")
-    engine = parse_engine_name(asked or "torch")
-    own_rows = rows_named(own) if own else rows
+        return OpenVINOGenAI(name, parse_lookup_draft_tokens(own), pipelines)
+    base, _, engine_name = head.partition("@")
+    engine = parse_engine_name(engine_name or "torch")
+    maximum = parse_num_draft_tokens(own) if own else num_draft_tokens
     if base == WARM:
-        return Warm(name, own_rows, engine)
+        return WarmBlend(name, maximum, engine)
     if base == "auto":
-        return Ours(name, "auto", own_rows, engine)
-    if base in COMBINED:
-        return Ours(name, COMBINED[base](), own_rows, engine)
+        return AntiphonGenerate(name, "auto", maximum, engine)
+    if base in COMBINATIONS:
+        return AntiphonGenerate(name, COMBINATIONS[base](), maximum, engine)
     if base not in DRAFTERS:
-        known = ", ".join((*NAMES, *COMBINED, WARM, "auto", GENAI, GENAI_LOOKUP))
+        known = ", ".join((*NAMES, *COMBINATIONS, WARM, "auto", GENAI, GENAI_LOOKUP))
         raise ValueError(f"There is no method {name!r}; choose from {known}, or a drafter with rows: blend:16.")
-    return Ours(name, DRAFTERS[base], own_rows, engine)
+    return AntiphonGenerate(name, DRAFTERS[base], maximum, engine)
 
 
-def lookaheads(sizes: Sequence[str], *, unread: bool = False) -> tuple[Method, ...]:
-    """Lookahead with windows of these sizes, such as "7,5,7" (see `window_size`), each with all the rows it needs.
+def lookahead_methods(sizes: Sequence[str], *, unread: bool = False) -> tuple[Method, ...]:
+    """Return Lookahead with each of these windows and all the rows that the window needs.
 
-    With ``unread`` each is there a second time, with n-grams of its window alone and none of the prompt.
+    Args:
+        sizes: Window sizes, such as "7,5,7" (see `window_size`).
+        unread: Add each window a second time, without n-grams of the prompt.
 
     Raises:
-        ValueError: a size is none.
+        ValueError: a window size is not three numbers.
     """
     methods: list[Method] = []
     for size in dict.fromkeys(sizes):
-        for reads in (True, False) if unread else (True,):
-            drafter = partial(Lookahead, *window_size(size), reads=reads)
-            methods.append(Ours(f"lookahead:{size}" if reads else f"lookahead:{size},unread", drafter, drafter().rows))
+        for reads_prompt in (True, False) if unread else (True,):
+            drafter = partial(Lookahead, *window_size(size), prompt_as_reference=reads_prompt)
+            name = f"lookahead:{size}" if reads_prompt else f"lookahead:{size},unread"
+            methods.append(AntiphonGenerate(name, drafter, drafter().max_rows))
     return tuple(methods)
 
 
@@ -259,7 +284,7 @@ def _inputs(model: Any, job: Job, limit: int) -> dict[str, Any]:
 
 
 class _WithoutLogits:
-    """A drafter that is shown no logits: those of a model that replays a text are of that text's next tokens."""
+    """A drafter that never sees logits: under teacher forcing they would reveal the recorded next tokens."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
@@ -275,8 +300,8 @@ class _WithoutLogits:
         self._drafter.observe(draft, accepted, None)
 
 
-class _Clock(StoppingCriteria):
-    """Never stops; remembers when the first tokens were there."""
+class _FirstTokenClock(StoppingCriteria):
+    """A stopping criterion that never stops and records when the first tokens were emitted."""
 
     def __init__(self, device: torch.device) -> None:
         self.first = 0.0
@@ -291,30 +316,30 @@ class _Clock(StoppingCriteria):
 
 
 @dataclass(frozen=True, slots=True)
-class _Forward:
-    """When a forward began, the seconds that it took, and the rows beside the first that it gave logits for."""
+class _TimedForward:
+    """One forward pass: when it started, its duration, and its rows with logits beyond the first."""
 
     started: float
     seconds: float
     drafted: int
 
 
-class _Watch:
-    """Watches every forward of a model by hooks that time and count: nothing that a compiled forward may have."""
+class _ForwardTimer:
+    """Times and counts all forward passes of a model by hooks that a compiled forward may have, too."""
 
     def __init__(self, model: Any) -> None:
-        self.forwards: list[_Forward] = []
+        self.forwards: list[_TimedForward] = []
         self._is_timed = model.device.type == "cpu"
         self._started = 0.0
         self._hooks = (model.register_forward_pre_hook(self._begin), model.register_forward_hook(self._end))
 
     def seconds_after(self, moment: float) -> float | None:
-        """Seconds in the forwards that began after a moment; None on a device that works on when they return."""
+        """Sum the forward passes that started after ``moment``; None on devices where a forward returns early."""
         if not self._is_timed:
             return None
         return sum(forward.seconds for forward in self.forwards if forward.started >= moment)
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> _ForwardTimer:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -326,4 +351,4 @@ class _Watch:
 
     def _end(self, model: Any, args: Any, output: Any) -> None:
         seconds = perf_counter() - self._started
-        self.forwards.append(_Forward(self._started, seconds, output.logits.shape[1] - 1))
+        self.forwards.append(_TimedForward(self._started, seconds, output.logits.shape[1] - 1))

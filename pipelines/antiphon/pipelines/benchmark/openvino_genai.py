@@ -1,7 +1,4 @@
-"""OpenVINO GenAI as a way to decode: its own pipeline over the same weights, plain or with its own prompt lookup.
-
-Knows how the program is asked and what it says of its time; how a model is exported for it is not known here.
-"""
+"""OpenVINO GenAI as a baseline: its pipeline on the same weights, without drafts or with its prompt lookup."""
 
 from __future__ import annotations
 
@@ -18,105 +15,132 @@ if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
 
 GENAI, GENAI_LOOKUP = "openvino-genai", "openvino-genai-lookup"
-"""Its two ways; the second may be followed by how many tokens it guesses at once: ``openvino-genai-lookup:8``."""
+"""Method names; the second may be followed by the number of draft tokens: ``openvino-genai-lookup:8``."""
 
-GUESSED, NGRAM = 5, 3
-"""Tokens guessed at once where nobody says how many, and the longest n-gram that is looked up."""
+DRAFT_TOKENS, NGRAM = 5, 3
+"""Default number of draft tokens, and the longest n-gram that is looked up."""
 
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 
 @dataclass(slots=True)
 class GenAIPipelines:
-    """The program's pipelines for one language model, each opened by ``make`` when it is first asked for."""
+    """Pipelines of one language model, each opened when first used.
+
+    Attributes:
+        opened: The open pipelines, by whether they use prompt lookup.
+        make: Opens a pipeline for a transformers model.
+    """
 
     opened: dict[bool, Any] = field(default_factory=dict)
     make: Callable[..., Any] = field(default_factory=lambda: _pipeline)
 
-    def get(self, language_model: LanguageModel, *, looks_up: bool) -> Any:
-        """The pipeline that looks up n-grams of the prompt, or the plain one."""
-        if looks_up not in self.opened:
-            self.opened[looks_up] = self.make(language_model.model, looks_up=looks_up)
-        return self.opened[looks_up]
+    def get(self, language_model: LanguageModel, *, prompt_lookup: bool) -> Any:
+        """Return the pipeline with or without prompt lookup."""
+        if prompt_lookup not in self.opened:
+            self.opened[prompt_lookup] = self.make(language_model.model, prompt_lookup=prompt_lookup)
+        return self.opened[prompt_lookup]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVINOGenAI:
-    """`LLMPipeline.generate` of OpenVINO GenAI on the same prompt ids, greedy, with ``guessed`` tokens at once, or 0.
+    """`LLMPipeline.generate` of OpenVINO GenAI, greedy, on the same prompt ids.
 
-    It computes in the model's precision, keeps keys and values in it, and takes as many threads as torch has. Prompts
-    are read anew each time, as by all other methods.
+    It computes and keeps its KV cache in the model's precision, uses as many threads as torch, and does not cache
+    prompt prefixes, like all other methods.
+
+    Attributes:
+        name: Name on the command line.
+        num_draft_tokens: Draft tokens per step of its prompt lookup; 0 for plain decoding.
+        pipelines: The open pipelines.
     """
 
     name: str
-    guessed: int
+    num_draft_tokens: int
     pipelines: GenAIPipelines
 
     @property
-    def is_peer(self) -> bool:
-        """It is another program."""
+    def is_baseline(self) -> bool:
+        """True."""
         return True
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode the job; the program itself says when its tokens were there.
+        """Decode a job; OpenVINO GenAI itself reports the times of its tokens. See `Method`.
 
         Raises:
-            ImportError: the program is not installed; says the command.
-            ValueError: an answer is to be replayed, or the model cannot be exported or computed with.
+            ImportError: OpenVINO GenAI is not installed.
+            ValueError: the job is a replay, or the model cannot be exported or run.
         """
         if job.answer is not None:
-            raise ValueError(f"{self.name} cannot be led along a recorded answer; give a model instead of a shape.")
-        pipeline = self.pipelines.get(language_model, looks_up=self.guessed > 0)
+            raise ValueError(
+                f"{self.name} cannot replay a recorded answer, because it does not call the model's forward; give a "
+                "model instead of an architecture."
+            )
+        pipeline = self.pipelines.get(language_model, prompt_lookup=self.num_draft_tokens > 0)
         import numpy as np
         import openvino
 
-        config = generation_config(language_model, limit, self.guessed)
+        config = generation_config(language_model, limit, self.num_draft_tokens)
         ids = openvino.Tensor(np.array([job.prompt], dtype=np.int64))
         started = perf_counter()
-        found = pipeline.generate(ids, config)
+        result = pipeline.generate(ids, config)
         seconds = perf_counter() - started
-        told = found.perf_metrics
+        metrics = result.perf_metrics
         return MethodRun(
-            tokens=tuple(found.tokens[0]),
+            tokens=tuple(result.tokens[0]),
             seconds=seconds,
-            first=told.get_ttft().mean / 1000,
-            steps=len(told.raw_metrics.m_new_token_times) - 1,
+            first_token_seconds=metrics.get_ttft().mean / 1000,
+            steps=len(metrics.raw_metrics.m_new_token_times) - 1,
             drafted=None,
         )
 
 
-def guessed_tokens(own: str) -> int:
-    """How many tokens prompt lookup guesses at once, as a command line says it after the method's name.
+def parse_lookup_draft_tokens(text: str) -> int:
+    """Return the number of draft tokens given after the method's name; `DRAFT_TOKENS` for an empty text.
 
     Raises:
-        ValueError: it is no positive number.
+        ValueError: ``text`` is not a positive number.
     """
-    if not own:
-        return GUESSED
-    if not own.isdigit() or int(own) < 1:
-        raise ValueError(f"{GENAI_LOOKUP}:{own} says no number of tokens; give 1 or more, as in {GENAI_LOOKUP}:8.")
-    return int(own)
+    if not text:
+        return DRAFT_TOKENS
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{GENAI_LOOKUP}:{text} has no number of draft tokens; give 1 or more: {GENAI_LOOKUP}:8.")
+    return int(text)
 
 
-def generation_config(language_model: LanguageModel, limit: int, guessed: int) -> Any:
-    """What the program is asked for: greedy, ``limit`` tokens at most, ends where the model ends."""
+def generation_config(language_model: LanguageModel, limit: int, num_draft_tokens: int) -> Any:
+    """Return a `GenerationConfig` of OpenVINO GenAI for greedy decoding that ends where the model ends.
+
+    Args:
+        language_model: Its generation configuration names the end-of-sequence tokens.
+        limit: Maximum number of new tokens.
+        num_draft_tokens: Draft tokens per step of prompt lookup; 0 for plain decoding.
+    """
     import openvino_genai
 
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = limit
     config.do_sample = False
-    told = language_model.model.generation_config.eos_token_id
-    ends = {end for end in (told if isinstance(told, list) else [told]) if end is not None and end >= 0}
-    never = language_model.model.config.get_text_config(decoder=True).vocab_size  # without an end it asks a tokenizer
+    eos = language_model.model.generation_config.eos_token_id
+    ends = {end for end in (eos if isinstance(eos, list) else [eos]) if end is not None and end >= 0}
+    # Without any end token, GenAI would ask a tokenizer, which is not there.
+    never = language_model.model.config.get_text_config(decoder=True).vocab_size
     config.eos_token_id, config.stop_token_ids = min(ends, default=never), ends or {never}
-    if guessed:
-        config.num_assistant_tokens, config.max_ngram_size = guessed, NGRAM
+    if num_draft_tokens:
+        config.num_assistant_tokens, config.max_ngram_size = num_draft_tokens, NGRAM
     return config
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
-    """What every pipeline of the program is opened with: its files, a tokenizer that has none, and how it computes."""
+class GenAIModel:
+    """What a pipeline of OpenVINO GenAI is opened with.
+
+    Attributes:
+        graph: The exported graph (XML); its weights lie next to it.
+        tokenizer: An empty tokenizer: prompts and outputs are token ids.
+        scheduler: A `SchedulerConfig`.
+        options: Compile options: precisions, threads, prompt lookup.
+    """
 
     graph: Path
     tokenizer: Any
@@ -124,12 +148,16 @@ class Export:
     options: Mapping[str, Any]
 
 
-def export(model: Any, *, looks_up: bool) -> Export:
-    """The model's export for the program, made on the first use.
+def export_model(model: Any, *, prompt_lookup: bool) -> GenAIModel:
+    """Export a transformers model for OpenVINO GenAI; later calls reuse the export.
+
+    Args:
+        model: The transformers model.
+        prompt_lookup: Whether the pipeline will use prompt lookup.
 
     Raises:
-        ImportError: the program is not installed; says the command.
-        ValueError: the model cannot be exported or computed with.
+        ImportError: OpenVINO GenAI is not installed.
+        ValueError: the model cannot be exported or run.
     """
     try:
         import openvino_genai
@@ -138,7 +166,7 @@ def export(model: Any, *, looks_up: bool) -> Export:
     import torch
 
     from antiphon.accel.engines.openvino.store import GRAPH
-    from antiphon.pipelines.benchmark.stateful_graph import exported
+    from antiphon.pipelines.benchmark.stateful_graph import export_stateful
 
     dtype = str(model.dtype).removeprefix("torch.")
     if model.device.type != "cpu" or dtype not in PRECISIONS:
@@ -146,29 +174,29 @@ def export(model: Any, *, looks_up: bool) -> Export:
             f"OpenVINO GenAI is measured on CPUs in {' or '.join(PRECISIONS)}; the model is {dtype} on {model.device}."
         )
     scheduler = openvino_genai.SchedulerConfig()
-    scheduler.enable_prefix_caching = False  # a prompt that comes again would not be read again
-    scheduler.max_num_batched_tokens = 2**31 - 1  # prompts are read in one piece, as is the program's default
+    scheduler.enable_prefix_caching = False  # a repeated prompt has to be processed again
+    scheduler.max_num_batched_tokens = 2**31 - 1  # process prompts in one piece, as LLMPipeline does by default
     with tempfile.TemporaryDirectory() as empty:
-        tokenizer = openvino_genai.Tokenizer(empty)  # which has none: tokens go in and come out
+        tokenizer = openvino_genai.Tokenizer(empty)
     options: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
-        "KV_CACHE_PRECISION": PRECISIONS[dtype],  # the default is 8 bits, which is another model
+        "KV_CACHE_PRECISION": PRECISIONS[dtype],  # the default of 8 bits would change the outputs
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
     }
-    if looks_up:
+    if prompt_lookup:
         options["prompt_lookup"] = True
-    return Export(exported(model) / GRAPH, tokenizer, scheduler, options)
+    return GenAIModel(export_stateful(model) / GRAPH, tokenizer, scheduler, options)
 
 
-def _pipeline(model: Any, *, looks_up: bool) -> Any:
-    """The program's pipeline over the model's export."""
-    found = export(model, looks_up=looks_up)
+def _pipeline(model: Any, *, prompt_lookup: bool) -> Any:
+    """Open an `LLMPipeline` on the model's export."""
+    exported = export_model(model, prompt_lookup=prompt_lookup)
     import openvino_genai
 
-    graph, weights = found.graph.read_text(encoding="utf-8"), _read(found.graph.with_suffix(".bin"))
-    options = {"scheduler_config": found.scheduler, **found.options}
-    return openvino_genai.LLMPipeline(graph, weights, found.tokenizer, "CPU", **options)
+    graph, weights = exported.graph.read_text(encoding="utf-8"), _read(exported.graph.with_suffix(".bin"))
+    options = {"scheduler_config": exported.scheduler, **exported.options}
+    return openvino_genai.LLMPipeline(graph, weights, exported.tokenizer, "CPU", **options)
 
 
 def _read(path: Any) -> Any:

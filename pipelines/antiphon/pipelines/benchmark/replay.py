@@ -1,4 +1,4 @@
-"""Replay: how many forwards a recorded answer would have taken with any drafter. No model is run."""
+"""Replay: count the steps that decoding a recorded answer would have taken with a drafter, without a model."""
 
 from __future__ import annotations
 
@@ -14,27 +14,36 @@ from antiphon.pipelines.benchmark.samples import RecordedSample
 
 
 class Tokenizer(Protocol):
-    """What a replay needs of a tokenizer; those of transformers have it."""
+    """The part of a transformers tokenizer that a replay needs."""
 
     @property
     def eos_token_id(self) -> int | None:
-        """The token that ends an answer."""
+        """End-of-sequence token id."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a text."""
+        """Return the token ids of a text.
+
+        Args:
+            text: The text.
+            add_special_tokens: Whether to add tokens such as BOS.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A sample in token ids: the prompt, each reference by itself, and the answer with its end-of-sequence token."""
+    """A sample in token ids: prompt, references, and the answer with its end-of-sequence token."""
 
     prompt: tuple[int, ...]
     references: tuple[tuple[int, ...], ...]
     answer: tuple[int, ...]
 
 
-def recording_of(sample: RecordedSample, tokenizer: Tokenizer) -> Recording:
-    """Tokenise a sample. Only the prompt gets the special tokens that the tokenizer adds, such as BOS.
+def tokenize_sample(sample: RecordedSample, tokenizer: Tokenizer) -> Recording:
+    """Tokenize a sample. Only the prompt gets the special tokens that the tokenizer adds, such as BOS.
+
+    Args:
+        sample: The recorded sample.
+        tokenizer: The model's tokenizer.
 
     Raises:
         ValueError: the tokenizer has no end-of-sequence token.
@@ -51,26 +60,37 @@ def recording_of(sample: RecordedSample, tokenizer: Tokenizer) -> Recording:
 def replay_samples(
     samples: Iterable[RecordedSample], tokenizer: Tokenizer, factory: DrafterFactory, num_draft_tokens: int
 ) -> Summary:
-    """Replay the samples with a fresh drafter each, at most ``num_draft_tokens`` draft rows a step, and add everything up.
+    """Replay samples, each with a new drafter, and return the summed steps.
 
-    Tokens per step are all tokens over all steps, the one that ends each prefill included: LLMA's Algorithm 2
+    Tokens per step are all tokens divided by all steps, including the step that ends each prefill: LLMA's Algorithm 2
     (Yang et al. 2023), for any drafter.
+
+    Args:
+        samples: Recorded samples.
+        tokenizer: The model's tokenizer.
+        factory: Makes a drafter.
+        num_draft_tokens: Maximum number of draft tokens per step.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative.
     """
-    recordings = (recording_of(sample, tokenizer) for sample in samples)
+    recordings = (tokenize_sample(sample, tokenizer) for sample in samples)
     return summarize(
         [step for recording in recordings for step in replay_steps(recording, factory(), num_draft_tokens)]
     )
 
 
 def replay_steps(recording: Recording, drafter: Drafter, num_draft_tokens: int) -> Iterator[Step]:
-    """The steps that decoding would have taken, had the model said exactly what was recorded.
+    """Yield the steps that decoding would have taken if the model had emitted exactly the recorded answer.
 
-    The first one ends the prefill: it has no draft and emits one token. A step that reaches the end of the answer is
-    cut there. ``seconds`` holds drafting alone, and in the first step that includes reading the prompt and the
-    references. There are no logits: a drafter that learns from them learns nothing here.
+    The first step ends the prefill: it has no draft and emits one token. The last step is cut at the end of the answer.
+    ``seconds`` is drafting alone; in the first step it includes indexing prompt and references. Drafters get no
+    logits, so drafters that learn from logits learn nothing.
+
+    Args:
+        recording: The sample in token ids.
+        drafter: A new drafter.
+        num_draft_tokens: Maximum number of draft tokens per step.
     """
     if num_draft_tokens < 0:
         raise ValueError(f"num_draft_tokens is {num_draft_tokens}; give 0 or more.")
@@ -99,7 +119,7 @@ def replay_steps(recording: Recording, drafter: Drafter, num_draft_tokens: int) 
 
 
 def _follow(draft: Draft, recording: Recording, context: list[int]) -> Accepted:
-    """Walk down the draft as the recorded answer goes; ``context`` grows by what is emitted."""
+    """Verify the draft against the recorded answer; append the emitted tokens to ``context``."""
 
     def recorded(row: int) -> int:
         return recording.answer[len(context) - len(recording.prompt)]

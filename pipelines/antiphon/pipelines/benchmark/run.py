@@ -1,4 +1,4 @@
-"""One prompt decoded once: what is decoded, by what, and what it took. Knows no way to do it."""
+"""Interfaces of the speed benchmark: a job, a decoding method, and the measurements of one run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A prompt in token ids, the texts that drafts may come from, and the answer to replay, where one is."""
+    """One prompt to decode.
+
+    Attributes:
+        prompt: Prompt token ids.
+        references: Texts that drafts may be copied from.
+        answer: Recorded answer to force the model along, or None to let the model decide.
+    """
 
     prompt: tuple[int, ...]
     references: tuple[str, ...] = ()
@@ -20,45 +26,54 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class MethodRun:
-    """One job decoded once; times are seconds of the wall clock.
+    """Measurements of one job decoded once; times are seconds of the wall clock.
 
-    ``first`` is from the call until the first tokens are there: the prefill. ``steps`` and everything else that is
-    counted begins after it. ``reading`` is what was done for drafts before it, such as an index of the references: it
-    counts as decoding, for plain decoding has no use for it. A first draft that rides in the prefill's forward, as
-    prompt lookup's does, is free. ``forward`` is spent in the model itself, where a forward is done when it returns
-    (None elsewhere); ``drafting`` and ``looping`` are what our own steps say of their drafter, and of everything
-    that is not their forward. ``drafted`` is None where a program does not tell it.
+    Attributes:
+        tokens: Emitted token ids.
+        seconds: Duration of the whole call.
+        first_token_seconds: Time until the first tokens are emitted (prefill).
+        steps: Forward passes after the prefill.
+        drafted: Draft tokens verified after the prefill; None if the program does not report them.
+        setup_seconds: Drafting work before the first token, such as indexing the references. It counts as decoding,
+            because plain decoding has no use for it. A first draft verified in the prefill's forward pass, as prompt
+            lookup's is, is free.
+        draft_seconds: Time in the drafter, as our steps report it.
+        forward_seconds: Time in the model's forward passes; None on devices where a forward returns before it is done.
+        loop_seconds: Time of our steps outside their forward passes, as the steps report it.
     """
 
     tokens: tuple[int, ...]
     seconds: float
-    first: float
+    first_token_seconds: float
     steps: int
     drafted: int | None
-    reading: float = 0.0
-    drafting: float | None = None
-    forward: float | None = None
-    looping: float | None = None
+    setup_seconds: float = 0.0
+    draft_seconds: float | None = None
+    forward_seconds: float | None = None
+    loop_seconds: float | None = None
 
     @property
-    def decoding(self) -> float:
-        """Seconds of the decoding phase."""
-        return self.seconds - self.first + self.reading
+    def decode_seconds(self) -> float:
+        """Duration of the decoding phase, which includes the drafting work before the first token."""
+        return self.seconds - self.first_token_seconds + self.setup_seconds
 
 
 class Method(Protocol):
-    """A way to decode under the name that a command line gives it.
-
-    Calling it decodes one job greedily, ``limit`` new tokens at most.
-    """
+    """A way to decode one prompt greedily."""
 
     @property
     def name(self) -> str:
-        """The name."""
+        """Name on the command line."""
 
     @property
-    def is_peer(self) -> bool:
-        """Whether it is another program's: what people could take instead."""
+    def is_baseline(self) -> bool:
+        """Whether another program decodes, with which ours is compared."""
 
     def __call__(self, language_model: LanguageModel, job: Job, limit: int) -> MethodRun:
-        """Decode the job and say what it took."""
+        """Decode a job and measure it.
+
+        Args:
+            language_model: Model that decodes.
+            job: Prompt and references.
+            limit: Maximum number of new tokens.
+        """

@@ -1,8 +1,7 @@
-"""Recorded answers: what a model was asked, what it had to read, what it answered. Knows nothing of tokens.
+"""Recorded answers: JSONL files of prompts, references and responses.
 
-A file of them is JSONL, one object a line: ``id``, ``task``, ``query`` (the question by itself), ``references`` (a list
-of the texts that the model was given to read), ``prompt`` (the whole text that it was given), ``response`` (what it
-said); other keys are passed over.
+Each line is an object with ``id``, ``task``, ``query`` (the question alone), ``references`` (a list of the texts in the
+prompt), ``prompt`` (the whole prompt) and ``response``. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -18,18 +17,21 @@ SHIPPED = {
     "genres": Path(__file__).parents[1] / "data" / "genres.jsonl",
     "edits": Path(__file__).parents[1] / "data" / "edits.jsonl",
 }
-"""Samples that ship with the package: forty questions about the Python documentation, asked over three passages each
-and answered by the reader; translations, in which there is next to nothing to copy; and requests for prose, code and
-mathematics without anything to read, answered by SmolLM2; and requests for code, answered by it too, whose one
-reference is the code as it was before an edit: with one name called otherwise throughout, and every eighth line
-missing."""
+"""Sample files of the package:
+
+- python-docs: 40 questions about the Python documentation over three passages each, answered by the reader.
+- translation: translations, which have almost nothing to copy.
+- genres: requests for prose, code and mathematics without references, answered by SmolLM2.
+- edits: requests for code, answered by SmolLM2. The one reference is the code before an edit: one name is different
+  throughout and every eighth line is missing.
+"""
 
 TEXTS = ("id", "task", "query", "prompt", "response")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSample:
-    """One recorded answer. ``prompt`` is the whole text that the model was given."""
+    """One recorded answer; see the module for the fields."""
 
     id: str
     task: str
@@ -40,13 +42,16 @@ class RecordedSample:
 
 
 def load_samples(path: str | Path, *, task: str | None = None, limit: int | None = None) -> list[RecordedSample]:
-    """The samples of a JSONL file in their order: those of one ``task`` if it is given, at most ``limit`` of them.
+    """Load samples in file order.
 
-    One of `SHIPPED` is found by its name, unless there is a file of that name.
+    Args:
+        path: A JSONL file, or a name of `SHIPPED` if there is no file of that name.
+        task: Only samples of this task; default all.
+        limit: Maximum number of samples; default all.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line is not a sample (it is named by its number), or no sample is left.
+        ValueError: a line is not a sample (the message has its number), or no sample remains.
     """
     path = Path(path)
     path = path if path.is_file() else SHIPPED.get(str(path), path)

@@ -1,4 +1,4 @@
-"""A model whose output is forced to a recorded answer while its forwards really run. Knows nothing of methods."""
+"""Teacher forcing: make an unmodified model emit a recorded answer while all its compute really runs."""
 
 from __future__ import annotations
 
@@ -8,35 +8,43 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-SURE = 2.0**15
-"""The logit of the recorded token: above any that a model has, and exact in every precision."""
+FORCED_LOGIT = 2.0**15
+"""Logit of the recorded token: above every logit of a real model, and exact in every precision."""
 
 
-class Follower:
-    """Leads the argmax of every row of an unmodified model along a recorded answer, by a forward hook.
+class TeacherForcing:
+    """A forward hook that makes the recorded token the argmax of every row.
 
-    The row at position p of the text gets the recorded token of position p + 1 as its largest logit, whoever asks and
-    however many rows a forward has: the target-guided simulation of LLMA (Yang et al. 2023, section 4), for any
-    decoder that reaches the model through its forward. All real compute still runs, and what is added is one token a
-    row, in place. Past the end of the answer every row says ``end``.
+    The row at position p of the sequence gets the recorded token of position p + 1 as its largest logit, in every
+    forward pass and for any number of rows: the target-guided simulation of LLMA (Yang et al. 2023, section 4), for
+    any decoder that calls the model's forward. The added work is one in-place write per row. Rows past the end of the
+    answer emit ``end``. The hook and its buffers stay in place when answers change, so a compiled or captured forward
+    remains valid. Use as a context manager, which removes the hook at the end.
 
-    The hook stays where it is and its buffers stay in place while answers change, so that a compiled or captured
-    forward that was made with it stays right. Leave it as a context manager.
+    Args:
+        model: Model to force.
+        end: End-of-sequence token id.
+        longest: Maximum number of answer tokens.
     """
 
     def __init__(self, model: PreTrainedModel, *, end: int, longest: int) -> None:
         self._end = end
         self._answer = torch.full((longest + 1,), end, device=model.device)
         self._start = torch.zeros((), dtype=torch.long, device=model.device)
-        self._hook = model.register_forward_hook(self._lead, with_kwargs=True)
+        self._hook = model.register_forward_hook(self._force, with_kwargs=True)
 
     def follow(self, start: int, answer: Sequence[int]) -> None:
-        """From now on the text is ``answer`` from position ``start`` on, which is the length of the prompt."""
+        """Force the model to emit an answer.
+
+        Args:
+            start: Position of the first answer token, which is the length of the prompt.
+            answer: Recorded answer in token ids.
+        """
         self._start.fill_(start)
         self._answer.fill_(self._end)
         self._answer[: len(answer)] = torch.tensor(list(answer), device=self._answer.device)
 
-    def _lead(self, model: Any, args: Sequence[Any], arguments: Mapping[str, Any], output: Any) -> None:
+    def _force(self, model: Any, args: Sequence[Any], arguments: Mapping[str, Any], output: Any) -> None:
         positions = arguments.get("position_ids")
         if positions is None or positions.dim() != 2:
             raise ValueError(
@@ -45,9 +53,9 @@ class Follower:
             )
         rows = output.logits.shape[1]
         index = (positions[:, -rows:] + 1 - self._start).clamp(0, len(self._answer) - 1)
-        output.logits.scatter_(-1, self._answer[index][..., None], SURE)
+        output.logits.scatter_(-1, self._answer[index][..., None], FORCED_LOGIT)
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> TeacherForcing:
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -14,7 +14,7 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, MaxNewTokens, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-from antiphon.pipelines.rendering.tables import FigureTable, figure_table
+from antiphon.pipelines.rendering.tables import ResultTable, result_table
 
 if TYPE_CHECKING:
     from antiphon.pipelines.training.bita.evaluate import GuessFigures
@@ -97,7 +97,7 @@ def evaluate(
     """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
     from tempfile import TemporaryDirectory
 
-    from antiphon.accel.engines.torch.bita_weights import BitaWeights, untrained
+    from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
     from antiphon.pipelines.models.drafters import SHIPPED
     from antiphon.pipelines.training.bita.answers import own_answers
     from antiphon.pipelines.training.bita.evaluate import guess_figures
@@ -108,7 +108,7 @@ def evaluate(
     asked = read_prompts(data)[:prompts] if data else written_prompts(prompts, held_out=True)
     language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
     trained.check(language_model.model)
-    fresh = untrained(language_model.model, prefix=trained.prefix, masks=len(trained.masks))
+    fresh = initial_bita_weights(language_model.model, prefix=trained.prefix, masks=len(trained.masks))
     with console.progress_bars() as bar, TemporaryDirectory() as folder:
         file = answers or Path(folder) / "answers.jsonl"
         said = own_answers(
@@ -128,7 +128,7 @@ def evaluate(
     console.out.print(training_table(results))
 
 
-def training_table(results: Mapping[str, GuessFigures]) -> FigureTable:
+def training_table(results: Mapping[str, GuessFigures]) -> ResultTable:
     """Tokens a step by the shape of the tree, and the shares of guesses that hold: trained, and before any training."""
     first = next(iter(results.values()))
     rows: list[Mapping[str, str | float]] = [
@@ -138,4 +138,4 @@ def training_table(results: Mapping[str, GuessFigures]) -> FigureTable:
     for mask in range(len(first.best)):
         shares = {name: f"{each.best[mask][0]:.2f} / {each.best[mask][-1]:.2f}" for name, each in results.items()}
         rows.append({"": f"mask {mask + 1}, best / best 5"} | shares)
-    return figure_table("", {"": "figure"} | {name: name for name in results}, rows)
+    return result_table("", {"": "figure"} | {name: name for name in results}, rows)

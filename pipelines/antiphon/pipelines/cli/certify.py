@@ -17,13 +17,13 @@ from antiphon.pipelines.cli.options import (
     Bita,
     Device,
     MaxNewTokens,
-    Precision,
     NumDraftTokens,
+    Precision,
     Window,
 )
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-from antiphon.pipelines.models.embedded import STOPS
-from antiphon.pipelines.rendering.visible import visible_json
+from antiphon.pipelines.models.bundled import STOPS
+from antiphon.pipelines.rendering.sanitize import sanitize_json
 
 if TYPE_CHECKING:
     from antiphon.accel import Certificate, LanguageModel, Stream
@@ -79,7 +79,7 @@ def certify(
     options = {"max_new_tokens": max_new_tokens, "stop": STOPS.get(model, ())}
     proof = proven(prompt, language_model, retriever, k=k, ulps=ulps, show=show, **options)
     if as_json:
-        typer.echo(visible_json(proof.as_dict()))
+        typer.echo(sanitize_json(proof.as_dict()))
     else:
         console.show_certificate(proof.certificate, proof.word)
     if not proof.certificate.holds:

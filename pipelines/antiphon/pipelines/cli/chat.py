@@ -18,7 +18,7 @@ from antiphon.pipelines.cli.options import (
     Sessions,
 )
 from antiphon.pipelines.cli.preparation import open_language_model, sessions_in
-from antiphon.pipelines.models.embedded import STOPS
+from antiphon.pipelines.models.bundled import STOPS
 
 
 def chat(

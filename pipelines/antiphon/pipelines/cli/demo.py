@@ -13,9 +13,9 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import index_documents, load_language_model, show_index
 from antiphon.pipelines.data.demo import DOCUMENTS, demo_documents, demo_index_folder
-from antiphon.pipelines.models.embedded import EMBEDDED, STOPS
-from antiphon.pipelines.rendering.tables import FigureTable, figure_table
-from antiphon.pipelines.rendering.visible import visible
+from antiphon.pipelines.models.bundled import BUNDLED, STOPS
+from antiphon.pipelines.rendering.sanitize import sanitize
+from antiphon.pipelines.rendering.tables import ResultTable, result_table
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
@@ -36,7 +36,7 @@ def demo(
     """Index the documents that ship with antiphon, ask them questions, and compare with plain decoding."""
     console.quiet_libraries()
     is_same = run_demo(model, engine=engine)
-    if model in EMBEDDED and not is_same:
+    if model in BUNDLED and not is_same:
         raise typer.Exit(1)
 
 
@@ -58,7 +58,7 @@ def run_demo(
     show_index(index_documents(paths or demo_documents(), folder, embedder="minilm"))
     rag = _open(folder, model, engine)
     console.out.rule(f"Ask {model}")
-    if model in EMBEDDED:
+    if model in BUNDLED:
         console.out.print(NOTES[model] + _LARGER, style="dim")
     stop = STOPS.get(model, ())
     drafted = [_ask(rag, question, stop) for question in questions]
@@ -82,7 +82,7 @@ def _open(folder: Path, model: str, engine: str) -> Rag:
     from antiphon.retrieval import Retriever
 
     # Only in float32 is the text of any two ways to decode sure to be the same; a large model may not fit in it.
-    dtype: Any = torch.float32 if model in EMBEDDED else "auto"
+    dtype: Any = torch.float32 if model in BUNDLED else "auto"
     language_model = load_language_model(model, dtype=dtype, engine=engine)
     with console.err.status("Warming up"):  # the first forwards find out what the model can verify, and are slower
         language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
@@ -91,7 +91,7 @@ def _open(folder: Path, model: str, engine: str) -> Rag:
 
 def _ask(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
     console.out.print()
-    console.out.print(Text(visible(question), style="bold"))
+    console.out.print(Text(sanitize(question), style="bold"))
     answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS, stop=stop))
     console.show_citations(answer, root=DOCUMENTS)
     console.show_cost(answer)
@@ -128,10 +128,10 @@ COLUMNS = {
 }
 
 
-def comparison_table(drafted: Sequence[Answer], plain: Sequence[Answer]) -> FigureTable:
+def comparison_table(drafted: Sequence[Answer], plain: Sequence[Answer]) -> ResultTable:
     """For each question the tokens, steps and seconds of its answers, drafted and plain, and whether they agree."""
     pairs = zip(drafted, plain, strict=True)
-    return figure_table("", COLUMNS, [_comparison(one, other) for one, other in pairs], is_open=True)
+    return result_table("", COLUMNS, [_comparison(one, other) for one, other in pairs], is_open=True)
 
 
 def _comparison(one: Answer, other: Answer) -> dict[str, Any]:

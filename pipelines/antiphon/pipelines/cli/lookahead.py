@@ -9,7 +9,7 @@ import typer
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import MaxNewTokens, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-from antiphon.pipelines.rendering.visible import visible_json
+from antiphon.pipelines.rendering.sanitize import sanitize_json
 
 
 def lookahead(
@@ -36,7 +36,7 @@ def lookahead(
 
     check_text(prompt)
     console.quiet_libraries()
-    drafter = Lookahead(window, ngram, guesses, reads=not unread)
+    drafter = Lookahead(window, ngram, guesses, prompt_as_reference=not unread)
     with process_group() as own:
         loaded = load_language_model(model, device=own.device, dtype=dtype_named(dtype))
         tokens = encode_prompt(asked(loaded, prompt, ()).prompt, loaded.tokenizer)
@@ -55,7 +55,7 @@ def lookahead(
     summary = summarize(steps)
     text = loaded.tokenizer.decode([token for step in steps for token in step.tokens], skip_special_tokens=True)
     if as_json:
-        typer.echo(visible_json({"text": text, "devices": own.size} | summary.as_dict()))
+        typer.echo(sanitize_json({"text": text, "devices": own.size} | summary.as_dict()))
         return
     console.out.print(text, markup=False, highlight=False)
     cost = f"{summary.tokens} tokens in {summary.steps} steps ({summary.tokens_per_step:.2f} a step)"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.rendering.visible import visible_line
+from antiphon.pipelines.rendering.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel, TextModel
@@ -53,13 +53,13 @@ def show_index(report: IndexReport) -> None:
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {visible_line(str(report.folder))}",
+        f"{report.seconds:.1f} s: {sanitize_line(str(report.folder))}",
         markup=False,
     )
     if report.skipped:
         console.err.print(f"{len(report.skipped)} skipped:", style="yellow")
     for skipped in report.skipped[:_SHOWN_SKIPPED]:
-        console.err.print(visible_line(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
+        console.err.print(sanitize_line(f"  {skipped.path}: {skipped.reason}"), style="yellow", markup=False)
     if len(report.skipped) > _SHOWN_SKIPPED:
         console.err.print(f"  and {len(report.skipped) - _SHOWN_SKIPPED} more", style="yellow")
 
@@ -79,7 +79,7 @@ def load_language_model(
             f"{name} is the address of a server; this needs a model that runs here, by its folder or name."
         )
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.models.embedded import resolve_model
+    from antiphon.pipelines.models.bundled import resolve_model
 
     # The GGUF reader of transformers draws a bar of its own, which nothing switches off.
     with console.progress_bars() as report, redirect_stderr(StringIO()):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.pipelines.models.sealed import sealed
+from antiphon.pipelines.models.verified_folder import sealed
 from antiphon.pipelines.progress import Progress
 
 READER = Path(__file__).parent / "reader"
@@ -82,7 +82,7 @@ def _check(adapter: Path) -> None:
     if named != BASE:
         raise ValueError(
             f"The adapter {adapter} is for the model {named!r}; only adapters for {BASE!r} are merged, such as "
-            "`antiphon reader train` makes. Merge another one with peft, and give the folder of the merged model."
+            "`python -m recipes.reader train` makes. Merge another one with peft, and give the folder of the merged model."
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
-from antiphon.accel.files import write
+from antiphon.accel.files import write_file
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STATE = "training.pt"
 
 
-class Course(Protocol):
+class TrainingPlan(Protocol):
     """How long and how fast: a dataclass, all of which has to be the same for a run to go on."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -45,9 +45,9 @@ Parts = Callable[[Any, int, int, int], Iterator[torch.Tensor]]
 """``parts(module, step, process, processes)``: what adds up, over all processes, to the loss of an update."""
 
 
-def teach(
+def train_weights(
     module: torch.nn.Module,
-    course: Course,
+    course: TrainingPlan,
     parts: Parts,
     out: Path,
     *,
@@ -97,9 +97,9 @@ def teach(
     return out
 
 
-def teach_batches(
+def train_batches(
     module: torch.nn.Module,
-    course: Course,
+    course: TrainingPlan,
     loss: Callable[[Any, int], torch.Tensor],
     out: Path,
     *,
@@ -116,14 +116,16 @@ def teach_batches(
     def parts(module: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
         yield loss(module, step * processes + process) / processes
 
-    return teach(module, course, parts, out, save=save, report=report)
+    return train_weights(module, course, parts, out, save=save, report=report)
 
 
 def _taught(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.detach() for name, weight in module.named_parameters() if weight.requires_grad}
 
 
-def _checkpoint(out: Path, course: Course, step: int, module: torch.nn.Module, optimizer: Any, schedule: Any) -> None:
+def _checkpoint(
+    out: Path, course: TrainingPlan, step: int, module: torch.nn.Module, optimizer: Any, schedule: Any
+) -> None:
     """What the next update needs, whole or not at all."""
     state = {
         "weights": _taught(module),
@@ -132,10 +134,10 @@ def _checkpoint(out: Path, course: Course, step: int, module: torch.nn.Module, o
         "step": step,
         "course": asdict(course),
     }
-    write(out / _STATE, lambda file: torch.save(state, file), is_needed=True, is_private=False)
+    write_file(out / _STATE, lambda file: torch.save(state, file), mode=None)
 
 
-def _restore(out: Path, course: Course, module: torch.nn.Module, optimizer: Any, schedule: Any) -> int:
+def _restore(out: Path, course: TrainingPlan, module: torch.nn.Module, optimizer: Any, schedule: Any) -> int:
     """The update to go on with: 0 where there is no checkpoint."""
     if not (out / _STATE).is_file():
         return 0

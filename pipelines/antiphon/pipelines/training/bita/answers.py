@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.engines.torch.bita_weights import name_of
-from antiphon.accel.files import write
+from antiphon.accel.engines.torch.bita_weights import model_name
+from antiphon.accel.files import write_file
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -41,16 +41,16 @@ def own_answers(
     Raises:
         ValueError: the file holds answers of another model, of another length, or to other prompts.
     """
-    from antiphon.accel.text.messages import prompt_tokens
+    from antiphon.accel.text.messages import encode_prompt
 
-    made = {"model": name_of(language_model.model), "max_new_tokens": max_new_tokens}
+    made = {"model": model_name(language_model.model), "max_new_tokens": max_new_tokens}
     answers = _read(file, made)
     if len(answers) > len(prompts):
         raise ValueError(
             f"{file} holds {len(answers)} answers, and there are {len(prompts)} prompts; give another file."
         )
     for number, (answer, given) in enumerate(zip(answers, prompts, strict=False), start=1):
-        if list(answer.prompt) != prompt_tokens(as_prompt(language_model, given), language_model.tokenizer):
+        if list(answer.prompt) != encode_prompt(as_prompt(language_model, given), language_model.tokenizer):
             raise ValueError(f"Answer {number} in {file} is to another prompt than {given!r}; give another file.")
     file.parent.mkdir(parents=True, exist_ok=True)
     report(len(answers), len(prompts))
@@ -58,7 +58,7 @@ def own_answers(
         asked = [as_prompt(language_model, prompt) for prompt in prompts[start : start + SAVED]]
         said = language_model.generate_batch(asked, batch_size=TOGETHER, max_new_tokens=max_new_tokens)
         for prompt, completion in zip(asked, said, strict=True):
-            answers.append(OwnAnswer(tuple(prompt_tokens(prompt, language_model.tokenizer)), completion.tokens))
+            answers.append(OwnAnswer(tuple(encode_prompt(prompt, language_model.tokenizer)), completion.tokens))
         _write(file, made, answers)
         report(len(answers), len(prompts))
     return answers
@@ -80,4 +80,4 @@ def _read(file: Path, made: dict[str, Any]) -> list[OwnAnswer]:
 
 def _write(file: Path, made: dict[str, Any], answers: Sequence[OwnAnswer]) -> None:
     lines = [made, *({"prompt": answer.prompt, "answer": answer.answer} for answer in answers)]
-    write(file, "".join(f"{json.dumps(line)}\n" for line in lines).encode(), is_needed=True, is_private=False)
+    write_file(file, "".join(f"{json.dumps(line)}\n" for line in lines).encode(), mode=None)

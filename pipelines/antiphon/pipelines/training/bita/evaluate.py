@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from antiphon.accel.drafting.drafters.bita import Shape, widths
+from antiphon.accel.drafting.drafters.bita import Shape, level_widths
 from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.bita.train import MaskLesson, mask_logits
+from antiphon.pipelines.training.bita.train import MaskGroups, mask_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,7 +55,7 @@ def guess_figures(
         ValueError: there is no answer of two tokens or more, or it was learned for another model.
     """
     learned.check(model)
-    learned = learned.on(model)
+    learned = learned.to_model(model)
     followed = [answer for answer in answers if len(answer.answer) > 1]
     if not followed:
         raise ValueError(f"None of {len(answers)} answers has two tokens; a first step needs a second one.")
@@ -65,7 +65,8 @@ def guess_figures(
         report(done, len(followed))
     masks, tokens = len(learned.masks), sum(len(answer.answer) - 1 for answer in followed)
     per_step = {
-        shape: tokens / sum(steps(each, widths(WIDEST, shape, masks)) for each in said) for shape in get_args(Shape)
+        shape: tokens / sum(steps(each, level_widths(WIDEST, shape, masks)) for each in said)
+        for shape in get_args(Shape)
     }
     return GuessFigures(len(followed), tokens, per_step, [_best(said, place) for place in range(masks)])
 
@@ -80,7 +81,7 @@ def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ra
     masks, length = len(learned.masks), len(answer.answer)
     for first in range(0, length - 1, TOGETHER):
         count = min(TOGETHER, length - 1 - first)
-        logits = mask_logits(model, learned, MaskLesson(answer, first, count)).view(count, masks, -1)
+        logits = mask_logits(model, learned, MaskGroups(answer, first, count)).view(count, masks, -1)
         for start, group in enumerate(logits, first + 1):
             truth = torch.tensor(answer.answer[start : start + masks], device=group.device)
             lines = group[: len(truth)]

@@ -22,11 +22,11 @@ from transformers import DynamicCache
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.drafting.tree import Tree
 from antiphon.accel.engines.torch.bita_cache import BitaCache
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, embedded, untrained
+from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens, initial_bita_weights
 from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.engines.torch.masks import additive, mask
+from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.loop import StepReport, teach
+from antiphon.pipelines.training.loop import StepReport, train_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,7 +61,7 @@ class BitaPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskLesson:
+class MaskGroups:
     """An answer, and where in it ``count`` groups of masks stand: group i sees the prompt and ``first + i`` tokens.
 
     The first mask of a group stands where the next token would. That one the model itself predicts, so the masks learn
@@ -96,31 +96,31 @@ def train_bita(
     if (traits := traits_of(model)).level != "tree":
         raise ValueError(f"BiTA verifies trees, which {type(model).__name__} cannot: {traits.reason}.")
     model.requires_grad_(False)
-    learner = Learner(model, untrained(model, prefix=plan.prefix, masks=plan.masks, seed=plan.seed))
+    learner = Learner(model, initial_bita_weights(model, prefix=plan.prefix, masks=plan.masks, seed=plan.seed))
 
     def parts(learner: Any, step: int, process: int, processes: int) -> Iterator[Tensor]:
         numbers = range(step * plan.answers * processes, (step + 1) * plan.answers * processes)
-        lessons = [lesson_of(usable, number, plan) for number in numbers]
-        rows = plan.masks * sum(lesson.count for lesson in lessons)
-        for number, lesson in list(zip(numbers, lessons, strict=True))[process::processes]:
-            yield learner(lesson, plan.dropout, plan.seed + number) / rows
+        examples = [mask_groups_of(usable, number, plan) for number in numbers]
+        rows = plan.masks * sum(example.count for example in examples)
+        for number, example in list(zip(numbers, examples, strict=True))[process::processes]:
+            yield learner(example, plan.dropout, plan.seed + number) / rows
 
     def save(learner: Any, out: Path) -> None:
         notes = {"training": f"{len(usable)} answers, {plan}", "dtype": str(model.dtype)}
         learner.learned(notes).save(out / BITA_FILE)
 
-    return teach(learner, plan, parts, out, save=save, report=report)
+    return train_weights(learner, plan, parts, out, save=save, report=report)
 
 
-def lesson_of(answers: Sequence[OwnAnswer], number: int, plan: BitaPlan) -> MaskLesson:
-    """The lesson of a number: every answer has its turn before one comes again, with starts drawn at random."""
+def mask_groups_of(answers: Sequence[OwnAnswer], number: int, plan: BitaPlan) -> MaskGroups:
+    """The example of a number: every answer has its turn before one comes again, with starts drawn at random."""
     turn, place = divmod(number, len(answers))
     order = list(range(len(answers)))
     Random(f"{plan.seed} {turn}").shuffle(order)
     answer = answers[order[place]]
     starts = len(answer.answer) - plan.masks
     count = min(starts, plan.starts)
-    return MaskLesson(answer, Random(f"{plan.seed} {number}").randrange(starts - count + 1), count)
+    return MaskGroups(answer, Random(f"{plan.seed} {number}").randrange(starts - count + 1), count)
 
 
 class Learner(torch.nn.Module):
@@ -139,28 +139,30 @@ class Learner(torch.nn.Module):
         keys, values, masks = (each.detach().cpu().bfloat16() for each in (self.keys, self.values, self.masks))
         return replace(self._learned, keys=keys, values=values, masks=masks, notes=notes)
 
-    def forward(self, lesson: MaskLesson, dropout: float = 0.0, seed: int = 0) -> Tensor:
-        """The summed cross-entropy of a lesson's masks, in nats."""
+    def forward(self, example: MaskGroups, dropout: float = 0.0, seed: int = 0) -> Tensor:
+        """The summed cross-entropy of a example's masks, in nats."""
         random = torch.Generator().manual_seed(seed)
         keys, values = (_dropped(each, dropout, random) for each in (self.keys, self.values))
-        logits = mask_logits(self._model[0], replace(self._learned, keys=keys, values=values, masks=self.masks), lesson)
-        answer = torch.tensor(lesson.answer.answer, device=logits.device)
-        first = lesson.first + 1
-        targets = answer[first : first + lesson.count + len(self.masks) - 1].unfold(0, len(self.masks), 1)
+        logits = mask_logits(
+            self._model[0], replace(self._learned, keys=keys, values=values, masks=self.masks), example
+        )
+        answer = torch.tensor(example.answer.answer, device=logits.device)
+        first = example.first + 1
+        targets = answer[first : first + example.count + len(self.masks) - 1].unfold(0, len(self.masks), 1)
         return cross_entropy(logits.float(), targets.flatten(), reduction="sum")
 
 
-def mask_logits(model: PreTrainedModel, learned: BitaWeights, lesson: MaskLesson) -> Tensor:
-    """What the masks of a lesson predict, group by group, of shape (count * masks, vocab).
+def mask_logits(model: PreTrainedModel, learned: BitaWeights, example: MaskGroups) -> Tensor:
+    """What the masks of a example predict, group by group, of shape (count * masks, vocab).
 
     The tokens are read once and without gradients: nothing that is learned reaches them.
     """
-    count, masks, prompt = lesson.count, len(learned.masks), len(lesson.answer.prompt)
-    tokens = [*lesson.answer.prompt, *lesson.answer.answer][: prompt + lesson.first + count - 1]
-    visible = np.repeat(np.arange(count) + prompt + lesson.first, masks)
+    count, masks, prompt = example.count, len(learned.masks), len(example.answer.prompt)
+    tokens = [*example.answer.prompt, *example.answer.answer][: prompt + example.first + count - 1]
+    visible = np.repeat(np.arange(count) + prompt + example.first, masks)
     positions = visible + np.tile(np.arange(masks), count)
     logits: Tensor = model(
-        inputs_embeds=embedded(model, [-1 - place for place in range(masks)] * count, learned),
+        inputs_embeds=embed_tokens(model, [-1 - place for place in range(masks)] * count, learned),
         position_ids=torch.from_numpy(positions)[None].to(model.device),
         attention_mask=_sees(model, visible, positions, len(tokens), learned.prefix),
         past_key_values=BitaCache(_memory(model, tokens), learned),
@@ -173,7 +175,7 @@ def mask_logits(model: PreTrainedModel, learned: BitaWeights, lesson: MaskLesson
 def _memory(model: PreTrainedModel, tokens: Sequence[int]) -> DynamicCache:
     """The keys and values of some tokens; all layers keep everything, for windows are in the masks."""
     cache = DynamicCache()
-    least = {"logits_to_keep": 1} if traits_of(model).keeps_logits else {}
+    least = {"logits_to_keep": 1} if traits_of(model).takes_logits_to_keep else {}
     ids = torch.tensor([tokens], device=model.device)
     model(input_ids=ids, past_key_values=cache, use_cache=True, **least)
     return cache
@@ -188,11 +190,11 @@ def _sees(
     rows = Tree(positions - length, own)
     seen = torch.arange(length) < torch.from_numpy(visible)[:, None]
     sees = {}
-    for kind, reach in traits.reaches.items():
-        columns = mask(rows, reach, length=length)
+    for kind, reach in traits.attention_spans.items():
+        columns = attention_mask(rows, reach, length=length)
         columns[:, :length] &= seen
         columns = torch.cat([columns, columns.new_ones(len(rows), prefix)], dim=1)[None, None].to(model.device)
-        sees[kind] = columns if traits.takes_booleans else additive(columns, model.dtype)
+        sees[kind] = columns if traits.takes_boolean_masks else additive_mask(columns, model.dtype)
     return sees if len(sees) > 1 else next(iter(sees.values()))
 
 

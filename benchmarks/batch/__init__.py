@@ -1,0 +1,1 @@
+"""Batch benchmark; run it as `python -m benchmarks.batch`."""

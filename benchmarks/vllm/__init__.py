@@ -1,0 +1,1 @@
+"""Drafting methods within vLLM; run the comparison as `python -m benchmarks.vllm`."""

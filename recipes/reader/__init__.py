@@ -1,0 +1,1 @@
+"""Recipe of the reader: a small language model trained to answer by quoting passages (`python -m recipes.reader`)."""

@@ -1,0 +1,119 @@
+"""A course of training that is watched: snapshots, their average, and its score on texts of no example.
+
+Knows nothing of how a example is made. The average of the latest snapshots is what is scored and kept: at a constant
+learning rate single weights swing, and their average does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antiphon.pipelines.models.adapter import WEIGHTS
+from recipes.reader.example import TrainingExample
+from recipes.reader.score import Score, score
+from recipes.reader.train import save_adapter
+
+AVERAGED = 4
+"""Of how many snapshots the average is scored."""
+
+
+class CheckpointSelector:
+    """Scores a course while it goes on: a snapshot every ``every`` updates, a score every second one.
+
+    ``held_out`` are examples by name; the mean of their balanced scores decides which average is kept in ``out/best``.
+    The log is ``out/log.jsonl``, a line for each score. After ``patience`` updates without a better one it is over.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        held_out: Mapping[str, Sequence[TrainingExample]],
+        out: Path,
+        *,
+        every: int = 25,
+        patience: int = 300,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._tokenizer, self._held_out = tokenizer, held_out
+        self._out, self._every, self._patience, self._report = out, every, patience, report
+        self.step = 0
+
+    def begin(self, adapted: Any) -> None:
+        """Score the weights that the course begins with, unless an earlier part of it has."""
+        if not self._log():
+            self._judge(adapted, 0)
+
+    def update(self, step: int, loss: float) -> None:
+        """Take note of an update."""
+        self.step = step
+        with (self._out / "losses.txt").open("a") as file:
+            file.write(f"{step} {loss:.4f}\n")
+
+    def save(self, adapted: Any, out: Path) -> None:
+        """Save the adapter, and where it is time a snapshot; score every second one."""
+        save_adapter(adapted, out)
+        if self.step and self.step % self._every == 0:
+            folder = self._snapshot(self.step)
+            save_adapter(adapted, folder)
+            if self.step % (2 * self._every) == 0:
+                self._judge(adapted, self.step)
+
+    def is_over(self) -> bool:
+        """Whether the best score is so many updates old."""
+        log = self._log()
+        best = max(log, key=lambda line: float(line["score"]), default=None)
+        return best is not None and self.step - int(best["step"]) >= self._patience
+
+    def _judge(self, adapted: Any, step: int) -> None:
+        steps = [at for at in range(step, 0, -self._every) if (self._snapshot(at) / WEIGHTS).is_file()][:AVERAGED]
+        with _lent(adapted, averaged([self._snapshot(at) for at in steps])):
+            scores = {name: score(adapted, self._tokenizer, examples) for name, examples in self._held_out.items()}
+            mean = sum(one.balanced for one in scores.values()) / len(scores)
+            is_best = mean > max((float(line["score"]) for line in self._log()), default=-1.0)
+            if is_best:
+                save_adapter(adapted, self._out / "best")
+        self._write(step, mean, scores)
+
+    def _write(self, step: int, mean: float, scores: Mapping[str, Score]) -> None:
+        line = {"step": step, "score": round(mean, 4)} | {name: asdict(one) for name, one in scores.items()}
+        with (self._out / "log.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        self._report(json.dumps(line))
+
+    def _log(self) -> list[dict[str, Any]]:
+        path = self._out / "log.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def _snapshot(self, step: int) -> Path:
+        return self._out / "snapshots" / f"{step:05d}"
+
+
+def averaged(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
+    """The mean of the adapters in these folders, in float32; nothing of none."""
+    from safetensors.torch import load_file
+
+    states = [load_file(folder / WEIGHTS) for folder in folders]
+    names = states[0] if states else {}
+    return {name: torch.stack([state[name].float() for state in states]).mean(0) for name in names}
+
+
+@contextmanager
+def _lent(adapted: Any, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """The adapter with other weights for a while, if there are any; its own come back."""
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    state = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    own = {name: weight.detach().clone() for name, weight in state.items()}
+    if weights:
+        set_peft_model_state_dict(adapted, dict(weights))
+    try:
+        yield
+    finally:
+        set_peft_model_state_dict(adapted, own)

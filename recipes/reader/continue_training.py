@@ -1,0 +1,116 @@
+"""Training on: a reader that is there, taught by examples of one passage and watched on texts of no example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antiphon.pipelines.models.adapter import further
+from antiphon.pipelines.training.loop import StepReport, train_weights
+from recipes.reader.checkpoint_selection import CheckpointSelector
+from recipes.reader.corpus import is_held_out, page_name, read_corpus
+from recipes.reader.encoding import encode_example
+from recipes.reader.example import TrainingExample
+from recipes.reader.single_passage import SinglePassageExamples
+from recipes.reader.train import LoraPlan, answer_loss, example_numbers
+from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
+
+TURNS: Mapping[str, int] = {"encyclopedia": 6, "python": 5, "npm": 4, "manuals": 4, "everyday": 2}
+"""How often each folder of the corpus has its turn among the examples that people asked about; others once."""
+
+KNOWN = 0.02
+"""The loss, in nats per answer token, under which a example teaches nothing; it costs its forward alone."""
+
+_SHORT = 0.12  # of the examples, with passages cut to a few sentences
+_STRUCTURE = 5  # every fifth example is about a passage with code, a list or a table
+_SEED = 7  # of the examples that are held out
+_OTHER = 45  # examples about other texts
+
+
+def continued_plan(steps: int, learning_rate: float, seed: int, decay: float = 1e-4) -> LoraPlan:
+    """A constant rate after the warm-up: the watch averages snapshots instead, and ends the course when it has to.
+
+    With a ``decay`` the rate falls to zero over so much of the steps at the end.
+    """
+    return LoraPlan(
+        steps=steps, batch_size=4, learning_rate=learning_rate, warm_up=20, decay=decay, seed=seed, save_every=25
+    )
+
+
+def continue_training(
+    model: Any,
+    tokenizer: Any,
+    corpus: Sequence[Path],
+    other: Sequence[Path],
+    out: Path,
+    plan: LoraPlan,
+    *,
+    start: Path,
+    written: Sequence[Path] = (),
+    patience: int = 300,
+    is_stopped: Callable[[], bool] = lambda: False,
+    report: StepReport = lambda step, loss: None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Train the adapter ``start`` on, and keep the best average of snapshots in ``out/best``.
+
+    ``written`` are files of questions that people wrote about the ``corpus``, beside those that ship with the package.
+    The score is on held-out pages of the ``corpus`` and on ``other`` documents, of which no example is made. A run that
+    was stopped, by ``is_stopped`` or from outside, goes on from its last checkpoint in ``out``.
+
+    Raises:
+        ValueError: ``out`` holds a checkpoint of another plan, or the adapter is none for this model.
+    """
+    from accelerate.utils import set_seed  # type: ignore[import-untyped]
+
+    out.mkdir(parents=True, exist_ok=True)
+    passages = read_corpus(corpus)
+    asked = [one for file in (WRITTEN_QUESTIONS, *written) for one in load_written_questions(file)]
+    examples = SinglePassageExamples(
+        [passage for passage in passages if not is_held_out(passage)], asked, seed=plan.seed, short=_SHORT
+    )
+    examples.folders = _by_turns(examples)
+    guard = [p for p in passages if is_held_out(p) and not page_name(p).startswith("manuals/")]
+    set_seed(plan.seed)
+    adapted = further(model, start)
+    watch = CheckpointSelector(
+        tokenizer, _held_out(guard, other), out, every=plan.save_every, patience=patience, report=log
+    )
+    watch.begin(adapted)
+
+    def parts(module: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
+        for number in example_numbers(step, plan, process, processes):
+            example = examples.example(number, is_written=number % _STRUCTURE != 0)
+            loss = answer_loss(module, encode_example(example, tokenizer), model.device)
+            if loss.item() > KNOWN:
+                yield loss / (plan.batch_size * processes)
+
+    def told(step: int, loss: float) -> None:
+        watch.update(step, loss)
+        report(step, loss)
+
+    return train_weights(
+        adapted,
+        plan,
+        parts,
+        out,
+        save=watch.save,
+        report=told,
+        is_stopped=lambda: is_stopped() or watch.is_over(),
+    )
+
+
+def _by_turns(examples: SinglePassageExamples) -> list[list[int]]:
+    names = [page_name(examples.passages[folder[0]]).partition("/")[0] for folder in examples.folders]
+    return [folder for name, folder in zip(names, examples.folders, strict=True) for _ in range(TURNS.get(name, 1))]
+
+
+def _held_out(guard: Sequence[Any], other: Sequence[Path]) -> dict[str, list[TrainingExample]]:
+    """Every second passage of the held-out pages that people asked about, and examples by rule about other texts."""
+    asked = SinglePassageExamples(guard, load_written_questions(HELD_OUT_QUESTIONS), seed=_SEED)
+    known = [example for index in asked.anchors[::2] if (example := asked.about(index)).questions]
+    foreign = SinglePassageExamples(read_corpus(other), seed=_SEED)
+    return {"guard": known, "other": [foreign.example(number) for number in range(_OTHER)]}

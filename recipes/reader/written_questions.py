@@ -1,0 +1,48 @@
+"""Questions that people wrote about passages of the corpus. Knows nothing of how they are used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+WRITTEN_QUESTIONS = DATA / "written.jsonl"
+"""Written questions about the training pages."""
+
+HELD_OUT_QUESTIONS = DATA / "held_out.jsonl"
+"""Written questions about held-out pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenQuestion:
+    """A question about a passage of ``page`` (folder and file, no ending), and the sentences that answer it.
+
+    ``place`` are sentences that the passage holds; where ``sentences`` is empty it does not answer the question.
+    """
+
+    page: str
+    question: str
+    sentences: tuple[str, ...]
+    place: tuple[str, ...]
+
+
+def load_written_questions(path: Path = WRITTEN_QUESTIONS) -> list[WrittenQuestion]:
+    """The questions of a file of JSON lines with page, question, answer and place.
+
+    Raises:
+        ValueError: a line is none; the message has its number.
+    """
+    return list(_read(path))
+
+
+def _read(path: Path) -> Iterator[WrittenQuestion]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            one = json.loads(line)
+            yield WrittenQuestion(one["page"], one["question"], tuple(one["answer"]), tuple(one["place"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number} is no question ({error!r}); it needs page, question, answer and place."
+            ) from error

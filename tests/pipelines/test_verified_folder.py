@@ -1,0 +1,147 @@
+"""A sealed folder is whole or made again, whatever interrupts its making and whoever else makes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from antiphon.pipelines.models.verified_folder import MANIFEST, SealError, check_sealed, sealed, write_sealed
+
+WEIGHTS = b"weights" * 1000
+
+
+def write(folder: Path) -> None:
+    (folder / "model.bin").write_bytes(WEIGHTS)
+    (folder / "config.json").write_text("{}")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    found = path.stat()
+    path.write_bytes(b"W" + path.read_bytes()[1:])
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "complaint"),
+    [
+        ("model.bin", Path.unlink, r"model\.bin is missing"),
+        ("model.bin", cut, r"model\.bin has 6999 bytes; 7000 were written"),
+        ("model.bin", flip, r"model\.bin was changed"),
+        (MANIFEST, Path.unlink, r"manifest\.json is missing"),
+        (MANIFEST, cut, r"manifest\.json is not a manifest"),
+    ],
+)
+def test_harm_is_noticed_named_and_mended(
+    tmp_path: Path, name: str, harm: Callable[[Path], None], complaint: str
+) -> None:
+    folder = write_sealed(tmp_path / "model", write)
+    check_sealed(folder)
+    harm(folder / name)
+    with pytest.raises(SealError, match=complaint):
+        check_sealed(folder)
+    check_sealed(sealed(folder, write))
+    assert (folder / "model.bin").read_bytes() == WEIGHTS
+
+
+def test_a_touched_file_that_holds_the_same_is_still_whole(tmp_path: Path) -> None:
+    folder = write_sealed(tmp_path / "model", write)
+    os.utime(folder / "model.bin")
+    check_sealed(folder)
+
+
+def test_what_is_whole_is_not_made_again(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def count(folder: Path) -> None:
+        made.append(folder)
+        write(folder)
+
+    assert sealed(tmp_path / "model", count) == sealed(tmp_path / "model", count) == tmp_path / "model"
+    assert len(made) == 1
+
+
+def test_a_failed_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    folder = write_sealed(tmp_path / "model", write)
+
+    def fail(beside: Path) -> None:
+        (beside / "model.bin").write_bytes(b"half")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        write_sealed(folder, fail)
+    check_sealed(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def save_bytes(path: Path) -> None:
+    path.write_bytes(WEIGHTS)
+
+
+def save_weights(path: Path) -> None:
+    save_file({"weights": np.zeros(100_000, dtype=np.float32)}, path)
+
+
+def save_words(path: Path) -> None:
+    Tokenizer(WordLevel({f"word {number}": number for number in range(10_000)}, "word 0")).save(str(path))
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file may have more than 1,000 bytes, which is told like a full disk."""
+    resource = pytest.importorskip("resource", reason="no limits on files here")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("save", [save_bytes, save_weights, save_words])
+def test_a_full_disk_is_one_sentence_whoever_writes_and_leaves_what_was_there(
+    tmp_path: Path, save: Callable[[Path], None], request: pytest.FixtureRequest
+) -> None:
+    folder = write_sealed(tmp_path / "model", write)
+    request.getfixturevalue("little_room")
+    with pytest.raises(OSError, match=r"There is no room for .*model: the disk is full, or .* What stood there"):
+        write_sealed(folder, lambda beside: save(beside / "model.bin"))
+    check_sealed(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_a_killed_process_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
+    old, new = tmp_path / "model.unfinished-old", tmp_path / "model.unfinished-new"
+    old.mkdir()
+    new.mkdir()
+    os.utime(old, (0, 0))
+    folder = write_sealed(tmp_path / "model", write)
+    assert sorted(tmp_path.iterdir()) == [folder, new]
+
+
+def test_processes_that_write_at_once_do_not_tear_it(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from antiphon.pipelines.models.verified_folder import check_sealed, write_sealed\n"
+        "write = lambda folder: [(folder / str(i)).write_text(sys.argv[2] * 999) for i in range(5)]\n"
+        "for _ in range(15): write_sealed(Path(sys.argv[1]), write)"
+    )
+    folder = tmp_path / "model"
+    command = [sys.executable, "-c", script, str(folder)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [subprocess.Popen([*command, letter], env=environment, stderr=subprocess.PIPE) for letter in "abc"]
+    errors = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], errors
+    check_sealed(folder)
+    assert len({(folder / str(number)).read_text() for number in range(5)}) == 1
+    assert list(tmp_path.iterdir()) == [folder]

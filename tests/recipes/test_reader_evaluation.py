@@ -1,0 +1,103 @@
+"""Evaluation: every figure counts what its name says."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.accel import LanguageModel, Summary, Usage
+from antiphon.accel.decoding.stats import FinishReason
+from antiphon.pipelines.answer import Answer
+from antiphon.pipelines.data.demo import DemoQuestion, demo_documents, demo_questions
+from antiphon.pipelines.prompt import REFUSAL
+from antiphon.pipelines.quotes import Quote, quotes_of
+from antiphon.retrieval import Passage
+from recipes.reader.demo_answers import count_right
+from recipes.reader.evaluate import JudgedAnswer, judge, reader_figures
+from recipes.reader.example import Question, TrainingExample
+
+PASSAGES = (Passage.at("a.txt", 0, "Bees dance. They sing."), Passage.at("b.txt", 0, "Wax melts."))
+WANTED = Question("Who dances?", (Quote(1, "Bees dance."),))
+UNANSWERABLE = Question("Who flies?")
+
+
+def _judged(question: Question, text: str, finish: FinishReason = "stop") -> JudgedAnswer:
+    steps = Summary(steps=3, tokens=11, seconds=2.0)
+    return JudgedAnswer(question, Answer(question.text, text, (), PASSAGES, Usage(1, 11), steps, finish))
+
+
+@pytest.mark.parametrize(
+    ("text", "verbatim", "passage", "sentence"),
+    [
+        ("[1] Bees dance.", True, True, True),
+        ("[1] They sing.", True, True, False),
+        ("[2] Bees dance.", False, False, False),
+        ("[2] Wax melts.", True, False, False),
+        ("[3] Bees dance.", False, False, False),
+        ("[1] Bees danced.", False, True, False),
+        ("[1] Bees", False, True, False),
+        ("[1] They sing.\n[1] Bees dance.", True, True, True),
+        ("[1] Bees dance.\n[2] Invented.", False, True, True),
+        ("Bees dance.", False, False, False),
+    ],
+)
+def test_an_answer_is_judged_by_its_quotes(text: str, verbatim: bool, passage: bool, sentence: bool) -> None:
+    judged = _judged(WANTED, text)
+    assert (judged.is_verbatim, judged.is_right_passage, judged.is_right_sentence) == (verbatim, passage, sentence)
+
+
+def test_a_quote_said_twice_or_cut_off_is_no_ending() -> None:
+    assert _judged(WANTED, "[1] Bees dance.").is_ended
+    assert not _judged(WANTED, "[1] Bees dance.\n[1] Bees dance.").is_ended
+    assert not _judged(WANTED, "[1] Bees dance.", "length").is_ended
+
+
+def test_the_figures_are_shares_of_those_they_are_about() -> None:
+    judged = [
+        _judged(WANTED, "[1] Bees dance."),
+        _judged(WANTED, "[2] Wax melts."),
+        _judged(WANTED, REFUSAL),
+        _judged(UNANSWERABLE, REFUSAL),
+        _judged(UNANSWERABLE, "[1] They sing.", "length"),
+    ]
+    result = reader_figures(judged)
+    assert (result.answerable, result.unanswerable) == (3, 2)
+    assert (result.verbatim, result.right_passage, result.right_sentence) == (1.0, 0.5, 0.5)
+    assert result.declined == 0.5
+    assert result.wrongly_declined == pytest.approx(1 / 3)
+    assert result.unended == pytest.approx(0.2)
+    assert result.tokens_per_step == 5.0
+    assert result.seconds == 10.0
+
+
+def test_no_answers_have_no_figures() -> None:
+    with pytest.raises(ValueError, match="at least one question"):
+        reader_figures([])
+
+
+def test_a_quote_is_a_line_with_a_number() -> None:
+    assert quotes_of("[1] a b\n\n [12] c\nd\n[x] e") == (Quote(1, "a b"), Quote(12, "c"))
+
+
+def test_questions_are_asked_with_the_passages_of_their_lesson(tiny: LanguageModel) -> None:
+    example = TrainingExample(PASSAGES, (WANTED, UNANSWERABLE))
+    seen: list[JudgedAnswer] = []
+    judged = judge(tiny, [(one, example) for one in example.questions], report=seen.append, max_new_tokens=4)
+    assert judged == seen
+    assert [one.question for one in judged] == [WANTED, UNANSWERABLE]
+    assert all(one.answer.passages == PASSAGES for one in judged)
+
+
+def test_the_forty_questions_are_answered_by_the_demo_documents() -> None:
+    examination = demo_questions()
+    texts = {path.name: " ".join(path.read_text(encoding="utf-8").split()) for path in demo_documents()}
+    answered = [one for one in examination if one.answer]
+    assert (len(answered), len(examination)) == (30, 40)
+    assert all(one.answer and " ".join(one.answer.split()) in texts[one.source or ""] for one in answered)
+
+
+def test_answers_are_counted_by_a_wanted_sentence_by_all_of_them_and_by_refusals() -> None:
+    two = DemoQuestion("Does wax melt?", "Wax melts at sixty degrees. Then it flows away slowly.")
+    none = DemoQuestion("Who won?", None)
+    said = [(two, "[1] Wax melts at sixty degrees."), (two, f"[1] {two.answer}"), (two, REFUSAL), (none, REFUSAL)]
+    line = "2 of 3 answers have a wanted sentence, 1 all of them; 1 are declined, of the others 1 of 1."
+    assert count_right(said) == line

