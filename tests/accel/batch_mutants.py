@@ -1,4 +1,4 @@
-"""Faults put into forwards over several texts on purpose. Knows nothing of the tests that must notice them."""
+"""Deliberate faults in batched forward passes, which tests must detect."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from antiphon.accel.engines.torch.batched_forward import BatchedCache, Segment
 Patch = pytest.MonkeyPatch
 
 
-def rows_go_to_the_neighbour(patch: Patch) -> None:
-    """In a forward over several texts, all but the first take the last row of the text before for their first one."""
+def segments_start_one_row_early(patch: Patch) -> None:
+    """All sequences but the first start one row too early, at the last row of the previous sequence."""
     cut = batched_forward._segments
 
     def moved(fed: Any) -> list[Segment]:
@@ -26,30 +26,30 @@ def rows_go_to_the_neighbour(patch: Patch) -> None:
     patch.setattr(batched_forward, "_segments", moved)
 
 
-def masks_are_the_neighbours(patch: Patch) -> None:
-    """In a forward over several texts each has the mask of the next one."""
+def masks_of_the_next_sequence(patch: Patch) -> None:
+    """Each sequence has the mask of the next one."""
     cut = batched_forward._segments
 
     def swapped(fed: Any) -> list[Segment]:
         segments = cut(fed)
         others = segments[1:] + segments[:1]
         return [
-            replace(own, masks={kind: fitted(other.masks[kind], seen) for kind, seen in own.masks.items()})
+            replace(own, masks={kind: crop_or_repeat(other.masks[kind], seen) for kind, seen in own.masks.items()})
             for own, other in zip(segments, others, strict=True)
         ]
 
     patch.setattr(batched_forward, "_segments", swapped)
 
 
-def states_are_the_neighbours(patch: Patch) -> None:
-    """In a forward over several texts each attends to the keys and values of the next one."""
+def states_of_the_next_sequence(patch: Patch) -> None:
+    """Each sequence attends to the keys and values of the next one."""
     update = BatchedCache.update
 
     def swapped(self: BatchedCache, keys: Tensor, values: Tensor, layer_idx: int, *given: Any) -> tuple[Tensor, Tensor]:
         outputs = update(self, keys, values, layer_idx, *given)
         own = self.states[layer_idx]
         self.states[layer_idx] = [
-            (fitted(other[0], mine[0]), fitted(other[1], mine[1]))
+            (crop_or_repeat(other[0], mine[0]), crop_or_repeat(other[1], mine[1]))
             for mine, other in zip(own, own[1:] + own[:1], strict=True)
         ]
         return outputs
@@ -57,8 +57,8 @@ def states_are_the_neighbours(patch: Patch) -> None:
     patch.setattr(BatchedCache, "update", swapped)
 
 
-def states_are_another_layers(patch: Patch) -> None:
-    """In a forward over several texts every layer attends to the keys and values of the first one."""
+def states_of_the_first_layer(patch: Patch) -> None:
+    """Every layer attends to the keys and values of the first layer."""
     update = BatchedCache.update
 
     def first(self: BatchedCache, keys: Tensor, values: Tensor, layer_idx: int, *given: Any) -> tuple[Tensor, Tensor]:
@@ -69,8 +69,8 @@ def states_are_another_layers(patch: Patch) -> None:
     patch.setattr(BatchedCache, "update", first)
 
 
-def texts_see_each_other(patch: Patch) -> None:
-    """In a forward over several texts whose states are joined, nothing hides one text from another."""
+def sequences_attend_to_each_other(patch: Patch) -> None:
+    """In mode "concatenated", every sequence attends to the others."""
     join = batched_forward._mask
 
     def open_mask(cache: BatchedCache, kind: str, traits: Any, dtype: Any) -> Tensor:
@@ -85,8 +85,8 @@ def texts_see_each_other(patch: Patch) -> None:
     patch.setattr(batched_forward, "_mask", open_mask)
 
 
-def fitted(states: Tensor, like: Tensor) -> Tensor:
-    """As much of a tensor as another one has, repeated where it is smaller."""
+def crop_or_repeat(states: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor cropped, or repeated, to the shape of another one."""
     for place, size in enumerate(like.shape):
         states = states.index_select(place, torch.arange(size) % states.shape[place])
     return states

@@ -1,4 +1,4 @@
-"""The best tokens of logits, found in strips: the same as by sorting everything."""
+"""Argmax and top-k of logits equal those of torch."""
 
 from math import gcd
 
@@ -19,8 +19,8 @@ def random_logits(vocabulary: int, dtype: torch.dtype) -> Tensor:
 @VOCABULARIES
 @DTYPES
 @pytest.mark.parametrize("lower", [0, 4, 9, 100])
-def test_the_best_tokens_are_those_of_a_full_sort(vocabulary: int, dtype: torch.dtype, lower: int) -> None:
-    """Also where some or all of them are negative."""
+def test_top_k_returns_the_tokens_of_a_full_sort(vocabulary: int, dtype: torch.dtype, lower: int) -> None:
+    """Some or all logits are negative if ``lower`` is large."""
     logits = random_logits(vocabulary, dtype) - lower
     tokens, chances = top_k(logits, 8)
     expected = logits.topk(8).values
@@ -36,7 +36,7 @@ def test_the_best_tokens_are_those_of_a_full_sort(vocabulary: int, dtype: torch.
 
 @VOCABULARIES
 @DTYPES
-def test_the_argmax_is_the_first_of_the_largest(vocabulary: int, dtype: torch.dtype) -> None:
+def test_argmax_is_the_first_of_equal_maxima(vocabulary: int, dtype: torch.dtype) -> None:
     logits = random_logits(vocabulary, dtype)
     assert torch.equal(argmax(logits), logits.argmax(-1))
     ties = torch.zeros(2, vocabulary, dtype=dtype)
@@ -47,7 +47,7 @@ def test_the_argmax_is_the_first_of_the_largest(vocabulary: int, dtype: torch.dt
 
 @VOCABULARIES
 @DTYPES
-def test_the_argmax_of_rows_that_are_zero_negative_infinite_or_no_numbers(vocabulary: int, dtype: torch.dtype) -> None:
+def test_argmax_of_rows_with_zeros_negatives_infinities_or_nan(vocabulary: int, dtype: torch.dtype) -> None:
     logits = random_logits(vocabulary, dtype)
     zero = logits.clamp(max=0)
     zero[:, 1], zero[:, 2] = -0.0, 0.0
@@ -62,7 +62,7 @@ def test_the_argmax_of_rows_that_are_zero_negative_infinite_or_no_numbers(vocabu
 
 @pytest.mark.parametrize(("dtype", "infinity"), [(torch.bfloat16, 0x7F80), (torch.float16, 0x7C00)])
 @pytest.mark.parametrize("sign", [0, -0x8000])
-def test_of_what_is_no_number_the_first_counts_whatever_its_bits(dtype: torch.dtype, infinity: int, sign: int) -> None:
+def test_argmax_is_the_first_nan_whatever_its_bits(dtype: torch.dtype, infinity: int, sign: int) -> None:
     logits = random_logits(1000, dtype)
     bits = logits.view(torch.int16)
     bits[:, 600], bits[:, 700] = sign + infinity + 1, sign + 0x7FFF
@@ -71,7 +71,7 @@ def test_of_what_is_no_number_the_first_counts_whatever_its_bits(dtype: torch.dt
     assert argmax(logits).tolist() == logits.argmax(-1).tolist() == [600] * 5
 
 
-def test_logits_that_lie_apart_or_have_gradients_are_read_as_any() -> None:
+def test_argmax_of_strided_logits_and_of_logits_with_gradients() -> None:
     logits = random_logits(1000, torch.bfloat16)
     assert torch.equal(argmax(logits[:, ::2]), logits[:, ::2].argmax(-1))
     assert torch.equal(argmax(logits.float().requires_grad_()), logits.argmax(-1))

@@ -1,4 +1,4 @@
-"""Bigrams: the model's own word after each single token, asked once, kept, and only ever a draft."""
+"""Bigrams: the model's best tokens after each single token, computed once, stored, and used only for drafts."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forwards_of(model: Any) -> Forward:
-    """A forward of a fresh text of this model."""
+    """Return a function that runs forward passes of new sequences."""
     engine = engine_of(model)
     return lambda draft, root: engine.sequence().forward((root,), draft)
 
@@ -40,7 +40,7 @@ def bigrams_of(model: Any) -> Bigrams | None:
 
 
 def forbid(model: Any) -> Any:
-    """The model, which must not be asked: no forward of it has as many rows as the first one that asks."""
+    """Return the model, with a hook that fails if its bigrams are computed."""
     traits_of(model)
 
     def refuse(module: Any, given: Any, named: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def forbid(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2", "qwen2"])
-def test_they_are_what_the_model_says_after_each_token_alone(family: str) -> None:
+def test_bigrams_are_the_models_best_tokens_after_each_token_alone(family: str) -> None:
     model: Any = tiny_model(family)
     assert traits_of(model).level == "tree"
     found = bigrams_of(model)
@@ -68,7 +68,7 @@ def test_they_are_what_the_model_says_after_each_token_alone(family: str) -> Non
     assert found.lookup(VOCAB_SIZE) == found.lookup(-1) == {}
 
 
-def test_they_are_asked_for_once_and_kept_for_other_processes() -> None:
+def test_bigrams_are_computed_once_and_stored_for_other_processes() -> None:
     model, same, other = (tiny_model(seed=seed) for seed in (5, 5, 6))
     first = bigrams_of(model)
     again = bigrams_of(forbid(same))
@@ -82,7 +82,7 @@ def test_they_are_asked_for_once_and_kept_for_other_processes() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors", None])
-def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> None:
+def test_a_damaged_file_of_bigrams_is_computed_again(content: bytes | None, tmp_path: Path) -> None:
     model, same = tiny_model(seed=5), tiny_model(seed=5)
     expected = load_or_compute_bigrams(model, forwards_of(model), tmp_path)
     [file] = tmp_path.glob("*.safetensors")
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_made_again(content: bytes | None, tmp_path: Path) -> 
     ],
     ids=["beyond", "below", "sure", "no number", "lengths", "width", "empty", "number"],
 )
-def test_a_file_that_could_not_have_been_written_is_not_believed(tokens: Any, chances: Any, tmp_path: Path) -> None:
+def test_a_file_with_impossible_contents_is_ignored(tokens: Any, chances: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     save_file({"tokens": tokens.astype(np.int32), "chances": chances.astype(np.float32)}, file)
     assert bigrams._read(file, VOCAB_SIZE) is None
@@ -117,21 +117,21 @@ def test_a_file_that_could_not_have_been_written_is_not_believed(tokens: Any, ch
 
 
 @pytest.mark.parametrize("start", [VOCAB_SIZE, -1, None])
-def test_a_model_without_a_token_that_begins_texts_is_asked_all_the_same(start: int | None) -> None:
+def test_a_model_without_a_bos_token_has_bigrams(start: int | None) -> None:
     model = tiny_model(seed=8, bos_token_id=start)
     found = bigrams_of(model)
     assert found is not None
     assert len(found.tokens) == VOCAB_SIZE
 
 
-def test_chances_leave_room_where_the_best_tokens_share_a_column() -> None:
+def test_probabilities_sum_to_less_than_one_if_the_best_tokens_share_a_column() -> None:
     model: Any = tiny_model(seed=9, vocab_size=1024)
     with torch.no_grad():
         model.lm_head.weight.zero_()[::16] = 1.0  # tokens 0, 16, 32, ... are equally good, in one column of sixteen
     assert np.all(compute_bigrams(model, forwards_of(model)).chances.sum(1) <= DISCOUNT + 1e-4)
 
 
-def test_a_model_that_cannot_be_asked_is_decoded_without_them() -> None:
+def test_a_model_whose_bigrams_fail_is_decoded_without_them() -> None:
     model: Any = tiny_model(seed=13)
     traits_of(model)
     asked: list[Any] = []
@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_asked_is_decoded_without_them() -> None:
     assert asked == [model]
 
 
-def test_a_drafter_that_goes_to_another_model_takes_nothing_along() -> None:
+def test_a_drafter_used_with_another_model_gets_that_models_bigrams() -> None:
     drafter = Blend()
     for vocabulary in (1024, 300):
         model: Any = tiny_model(seed=14, vocab_size=vocabulary)
@@ -156,26 +156,26 @@ def test_a_drafter_that_goes_to_another_model_takes_nothing_along() -> None:
         assert drafter.recycling_table.prior is bigrams_of(model)
 
 
-def test_where_no_file_can_be_written_they_are_done_with_for_this_process(tmp_path: Path) -> None:
+def test_bigrams_are_computed_if_no_file_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     model = tiny_model(seed=5)
     assert load_or_compute_bigrams(model, forwards_of(model), tmp_path / "file") is not None
 
 
 @torch.no_grad()
-def test_when_time_is_up_the_frequent_tokens_have_been_asked() -> None:
+def test_the_most_frequent_tokens_are_computed_first() -> None:
     model = tiny_model()
     found = compute_bigrams(model, forwards_of(model), seconds=0.0)
     assert len(found.tokens) == FIRST
     assert found.lookup(FIRST) == {}
 
 
-def test_what_verifies_no_trees_and_what_is_in_training_is_not_asked() -> None:
+def test_models_without_trees_and_models_in_training_have_no_bigrams() -> None:
     for model in (tiny_model("mamba2"), tiny_model(seed=7).train()):
         assert bigrams_of(forbid(model)) is None
 
 
-def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
+def test_a_recycling_table_returns_bigrams_for_unknown_contexts() -> None:
     prior = Bigrams(np.arange(5 * TOP_K, dtype=np.int32).reshape(5, TOP_K), np.full((5, TOP_K), 0.1, dtype=np.float32))
     table = RecyclingTable()
     table.prior = prior
@@ -187,7 +187,7 @@ def test_a_table_knows_them_where_it_has_learned_nothing() -> None:
     assert list(table.lookup(9, 3)) == list(range(3 * TOP_K, 4 * TOP_K))
 
 
-def test_every_drafter_with_a_table_is_given_them() -> None:
+def test_every_drafter_with_a_recycling_table_gets_the_bigrams() -> None:
     model: Any = tiny_model(seed=11)
     for drafter in (SuffixMatch(), Recycling(), Blend()):
         list(stream(model, PROMPT, drafter=lambda drafter=drafter: drafter, max_new_tokens=3))
@@ -195,7 +195,7 @@ def test_every_drafter_with_a_table_is_given_them() -> None:
         assert drafter.recycling_table.prior is bigrams_of(model)
 
 
-def test_they_save_forwards_and_change_no_text() -> None:
+def test_bigrams_save_forward_passes_and_change_no_output() -> None:
     model: Any = tiny_model(seed=11)
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.data.zero_()  # what it says depends on the last token alone
@@ -218,7 +218,7 @@ def test_they_save_forwards_and_change_no_text() -> None:
     assert steps[True] < steps[False]
 
 
-def test_without_recycling_nobody_is_asked() -> None:
+def test_bigrams_are_not_computed_without_recycling() -> None:
     model: Any = forbid(tiny_model(seed=12))
     generate(model, PROMPT, drafter=lambda: Blend(recycling=False), max_new_tokens=3, num_draft_tokens=8)
     generate(model, PROMPT, drafter=Nothing, max_new_tokens=3)

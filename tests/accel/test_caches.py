@@ -1,4 +1,4 @@
-"""The contract table of caches: every kind, several families, against `generate` with the same kind of cache."""
+"""Contract table of caches: every kind with several families, compared with `generate` and the same kind of cache."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -88,7 +88,7 @@ def full_static(config: PretrainedConfig, size: int) -> Cache:
     return Cache(layers=[StaticLayer(size) for _ in range(config.num_hidden_layers)])
 
 
-# A row makes a cache for a config that will hold at most so many tokens.
+# Each entry makes a cache from a config and a maximum number of tokens.
 KINDS: dict[str, Callable[[PretrainedConfig, int], Cache]] = {
     "dynamic": lambda config, size: DynamicCache(config=config),
     "dynamic of full layers": lambda config, size: DynamicCache(),
@@ -124,7 +124,7 @@ DETAILED: dict[str, Any] = {"return_dict_in_generate": True, "output_logits": Tr
 
 
 def warned(kind: str, family: str) -> Any:
-    """The context in which a row is decoded: a cache that must be decoded plainly says so, the others are silent."""
+    """Return a context that expects a warning for caches that are decoded plainly, and none for others."""
     if (kind, family) in PLAIN:
         return pytest.warns(
             UserWarning, match="decoded plainly, without drafts: it has layers that cannot be rolled back"
@@ -142,11 +142,11 @@ def plain(kind: str, family: str, mode: str) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("kind", "family"), TABLE)
-def test_text_and_logits_are_those_of_generate_with_the_same_cache(kind: str, family: str, mode: str) -> None:
+def test_output_and_logits_equal_generate_with_the_same_cache(kind: str, family: str, mode: str) -> None:
     model, expected = model_of(family), plain(kind, family, mode)
     steps: list[Step] = []
     drafter = DRAFTERS[mode](expected.sequences[0].tolist())
-    memory = KINDS[kind](model.config, LENGTH + NEW - 1)  # not a place more than plain decoding needs
+    memory = KINDS[kind](model.config, LENGTH + NEW - 1)  # no more slots than plain decoding needs
     torch.manual_seed(5)
     with warned(kind, family):
         output: Any = generate(
@@ -210,13 +210,13 @@ def states(layer: Any, name: str, length: int) -> Tensor:
 
 
 def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list[int]:
-    """The text of two turns of 16 tokens, with three tokens of a user between them; "d" drafts, "p" is `generate`."""
+    """Return two turns of 16 tokens, with three user tokens between them; "d" is drafted, "p" is by `generate`."""
     model = model_of(family)
     options: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None, "do_sample": False}
     options["past_key_values"] = KINDS[kind](model.config, LENGTH + 40)
     ids = PROMPT
     for speaker in speakers:
-        options["attention_mask"] = torch.ones_like(ids)  # else a pad token in the text would count as padding
+        options["attention_mask"] = torch.ones_like(ids)  # else a pad token in the output would count as padding
         if speaker == "p":
             output = model.generate(ids, **options)
         else:
@@ -229,7 +229,7 @@ def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list
 
 
 @pytest.mark.parametrize(("kind", "family"), SOME)
-def test_a_conversation_goes_on_from_the_cache_whoever_spoke_before(kind: str, family: str) -> None:
+def test_a_conversation_continues_from_a_cache_of_generate_or_of_the_engine(kind: str, family: str) -> None:
     expected = two_turns(kind, family, "pp")
     with warned(kind, family):
         assert two_turns(kind, family, "dd", expected) == expected
@@ -239,9 +239,7 @@ def test_a_conversation_goes_on_from_the_cache_whoever_spoke_before(kind: str, f
 
 @pytest.mark.parametrize("circumstance", ["in chunks", "left padding"])
 @pytest.mark.parametrize(("kind", "family"), SOME)
-def test_padded_prompts_and_prompts_read_in_chunks_give_the_same_text(
-    kind: str, family: str, circumstance: str
-) -> None:
+def test_padded_prompts_and_chunked_prefill_give_the_same_output(kind: str, family: str, circumstance: str) -> None:
     model = model_of(family)
     prompt = PROMPT
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
@@ -268,7 +266,7 @@ NAMED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_a_cache_that_cannot_be_rolled_back_is_named_with_its_layers_and_with_what_to_pass_instead(kind: str) -> None:
+def test_the_warning_about_a_cache_names_its_layers_and_alternatives(kind: str) -> None:
     family, message = NAMED[kind]
     model = model_of(family)
     with pytest.warns(UserWarning, match=message + ".*pass a DynamicCache, a GrowingCache"):
@@ -281,7 +279,7 @@ def test_an_offloaded_cache_is_decoded_plainly() -> None:
     assert supported_level(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
 
 
-# Models that verify chains alone, or by replay: with any cache they decode the same text.
+# Models that verify only chains, with or without replay, and their level with each cache.
 LOWER: dict[tuple[str, str], Level] = {
     ("gpt_neo", "growing"): "linear",
     ("gpt_neo", "fp8"): "linear",
@@ -293,7 +291,7 @@ LOWER: dict[tuple[str, str], Level] = {
 
 
 @pytest.mark.parametrize(("family", "kind"), LOWER)
-def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, kind: str) -> None:
+def test_models_that_verify_no_trees_are_exact_with_other_caches(family: str, kind: str) -> None:
     model, level = model_of(family), LOWER[family, kind]
     name = "cache_params" if family == "mamba2" else "past_key_values"
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "use_cache": True}
@@ -317,7 +315,7 @@ def test_models_that_verify_no_trees_are_exact_in_other_caches_too(family: str, 
     assert (len(steps) < 24) == (level != "plain")
 
 
-def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
+def test_eager_attention_masks_the_unused_slots_of_a_fixed_buffer() -> None:
     model: Any = tiny_model("gemma3", attn_implementation="eager")
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
     text = model.generate(PROMPT, **options)[0].tolist()
@@ -328,7 +326,7 @@ def test_a_fixed_buffer_is_masked_for_eager_attention_too() -> None:
     assert output[0].tolist() == text
 
 
-def test_cache_implementation_static_is_the_static_cache() -> None:
+def test_cache_implementation_static_gives_the_same_output() -> None:
     model = model_of("llama")
     options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": None, "cache_implementation": "static"}
     expected = model.generate(PROMPT, **options)

@@ -1,6 +1,6 @@
-"""Compiled steps: the same text and logits from fixed shapes and fixed slots, in one graph for each number of rows.
+"""Compiled steps have the output and logits of plain decoding, with fixed slots and one graph per number of rows.
 
-Most tests run the steps as they are, which is what a GPU captures; a few have `torch.compile` trace them.
+Most tests run uncompiled steps, which a GPU would capture; a few let `torch.compile` trace them.
 """
 
 import shutil
@@ -44,14 +44,14 @@ MODES: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def as_they_are() -> Iterator[None]:
-    """Steps that nobody traces."""
+    """Run steps without tracing them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda step, **options: step)
         yield
 
 
 def compiling(model: Any, **settings: Any) -> Any:
-    """The model, whose steps will be compiled like this."""
+    """Return the model with these settings of compiled steps."""
     engine_of(model).compiled_steps = CompiledSteps(**settings)
     return model
 
@@ -97,7 +97,7 @@ def test_tokens_and_logits_equal_plain_decoding(family: str, implementation: str
 
 @as_they_are()
 @pytest.mark.parametrize("name", ["probing", "lookahead"])
-def test_what_is_asked_beside_the_prompts_last_token_and_later_changes_nothing(name: str) -> None:
+def test_probes_change_no_output(name: str) -> None:
     model = model_of("llama")
     text = truth(model)
     asking: dict[str, Drafter] = {
@@ -132,7 +132,7 @@ def in_slots(model: Any, prompt: list[int]) -> CompiledSequence:
     return cached
 
 
-def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_that_of_a_fresh_prefill() -> None:
+def test_after_every_step_slots_are_consistent_and_the_cache_equals_a_prefill() -> None:
     model = compiling(tiny_model(seed=11), min_slots=128)
     text = truth(model)
     tree_drafter = RandomTreeDrafter(text, 7, VOCAB_SIZE)
@@ -145,7 +145,7 @@ def test_after_every_step_each_slot_is_free_or_holds_one_token_and_the_cache_is_
             cached.keep(longest_path(draft, text[len(known) :]))
             assert sorted(cached._order + cached._free) == list(range(128))
             assert cached._used.nonzero()[0].tolist() == sorted(cached._order)
-        assert cached._order != sorted(cached._order)  # accepted rows lie where they were written
+        assert cached._order != sorted(cached._order)  # accepted rows are not moved
         fresh = TorchSequence(model, traits_of(model))
         fresh.prefill(text[: cached.length])
     layers: list[tuple[Any, Any]] = list(zip(cached.cache.layers, fresh.cache.layers, strict=True))
@@ -159,7 +159,7 @@ def sizes_of(model: Any) -> list[int]:
 
 
 @as_they_are()
-def test_rejected_rows_use_up_no_slots() -> None:
+def test_rejected_rows_free_their_slots() -> None:
     model = compiling(tiny_model(seed=11), min_slots=128)
     text = truth(model, max_new_tokens=80)
     assert (
@@ -169,7 +169,7 @@ def test_rejected_rows_use_up_no_slots() -> None:
 
 
 @as_they_are()
-def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size() -> None:
+def test_a_sequence_that_fills_its_slot_cache_moves_to_one_of_twice_the_size() -> None:
     model = compiling(tiny_model(seed=11), min_slots=64, max_headroom=0)
     text = truth(model, max_new_tokens=160)
     recorder = RecordingDrafter(RandomTreeDrafter(text, 2, VOCAB_SIZE))
@@ -179,7 +179,7 @@ def test_a_text_that_fills_its_memory_moves_to_one_of_twice_the_size() -> None:
 
 
 @as_they_are()
-def test_texts_that_take_turns_share_a_memory_and_nothing_in_it() -> None:
+def test_sequences_that_take_turns_share_a_slot_cache_and_no_tokens() -> None:
     model: Any = tiny_model(seed=11)
     prompts = [PROMPT, PROMPT.flip(1)]
     texts = [model.generate(prompt, **OPTIONS)[0].tolist() for prompt in prompts]
@@ -199,7 +199,7 @@ def test_texts_that_take_turns_share_a_memory_and_nothing_in_it() -> None:
     assert len(sizes_of(model)) == 1
 
 
-def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself() -> None:
+def test_a_sequence_decodes_plainly_while_another_one_uses_the_slot_cache() -> None:
     model = tiny_model(seed=11)
     text = truth(model)
     one, other = in_slots(model, text[:LENGTH]), in_slots(model, text[: LENGTH + 4])
@@ -218,7 +218,7 @@ def test_a_text_whose_memory_is_in_the_midst_of_anothers_step_goes_on_by_itself(
 
 
 @as_they_are()
-def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
+def test_the_returned_cache_continues_with_or_without_compiled_steps() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
     first = ours(model, RandomTreeDrafter(text, 3, VOCAB_SIZE), max_new_tokens=20, return_dict_in_generate=True)
@@ -235,7 +235,7 @@ def test_the_cache_that_is_returned_goes_on_compiled_or_not() -> None:
 
 
 @as_they_are()
-def test_a_stream_that_is_closed_leaves_its_tokens_in_the_callers_cache() -> None:
+def test_a_closed_stream_leaves_its_tokens_in_the_callers_cache() -> None:
     model: Any = tiny_model(seed=11)
     memory = DynamicCache(config=model.config)
     steps = stream(model, PROMPT, past_key_values=memory, compiled=True, **OPTIONS)
@@ -245,7 +245,7 @@ def test_a_stream_that_is_closed_leaves_its_tokens_in_the_callers_cache() -> Non
     assert memory.get_seq_length() == LENGTH + len(said) - 1
 
 
-def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks() -> None:
+def test_each_number_of_rows_is_compiled_once() -> None:
     graphs: list[Any] = []
 
     def as_it_is(graph: Any, inputs: Any) -> Any:
@@ -280,7 +280,7 @@ def test_each_number_of_rows_is_one_graph_whatever_is_drafted_and_whoever_asks()
     assert not failure_of(model)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # raised within inductor
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="inductor needs a compiler")
 def test_inductor_compiles_a_step() -> None:
@@ -292,7 +292,7 @@ def test_inductor_compiles_a_step() -> None:
     assert not failure_of(model)
 
 
-def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once() -> None:
+def test_a_compiler_error_is_warned_of_once_and_decoding_continues() -> None:
     def broken(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no room for code\nand more lines")
 
@@ -304,7 +304,7 @@ def test_where_compiling_fails_the_text_goes_on_and_a_warning_says_so_once() -> 
     assert "no room" in engine_of(model).why_not_compiled()
 
 
-def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_steps_with_other_logits_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(seed=11)
 
     def careless(step: Any, **options: Any) -> Any:
@@ -319,7 +319,7 @@ def test_a_compiler_that_changes_the_logits_is_not_believed(monkeypatch: pytest.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("asked", [None, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_gpu_replays_its_steps_and_says_the_same(mode: str, asked: bool | None) -> None:
+def test_graphs_on_a_gpu_give_the_same_output(mode: str, asked: bool | None) -> None:
     model: Any = tiny_model(seed=11).to("cuda")  # type: ignore[arg-type]
     options: dict[str, Any] = OPTIONS | MODES[mode] | {"output_logits": True, "return_dict_in_generate": True}
     torch.manual_seed(3)
@@ -344,7 +344,7 @@ OBSTACLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("reason", OBSTACLES)
-def test_what_cannot_be_compiled_is_decoded_as_ever_and_named_where_it_was_asked_for(reason: str) -> None:
+def test_what_cannot_be_compiled_is_decoded_plainly_with_a_warning_if_requested(reason: str) -> None:
     family, make = OBSTACLES[reason]
     model: Any = tiny_model(family)
     text = truth(model)
@@ -353,7 +353,7 @@ def test_what_cannot_be_compiled_is_decoded_as_ever_and_named_where_it_was_asked
     assert ours(model, OracleDrafter(text, 5), past_key_values=make(model), compiled=None)[0].tolist() == text
 
 
-def test_on_a_cpu_nothing_is_compiled_unasked() -> None:
+def test_steps_are_not_compiled_by_default_on_a_cpu() -> None:
     model = model_of("llama")
     assert isinstance(engine_of(model).sequence(compiled=None), TorchSequence)
     assert isinstance(engine_of(model).sequence(compiled=False), TorchSequence)

@@ -25,7 +25,7 @@ LENGTH = PROMPT.shape[1]
 
 
 def plain(model: Any, **options: Any) -> list[int]:
-    """What transformers' own greedy decoding says, as a list."""
+    """Return the output of transformers' greedy decoding."""
     output = model.generate(PROMPT, do_sample=False, **({"eos_token_id": None, "max_new_tokens": 40} | options))
     return list(output[0].tolist())
 
@@ -39,7 +39,7 @@ def ours(model: Any, text: list[int], depth: int = 7, **options: Any) -> tuple[l
 
 
 @pytest.mark.parametrize("depth", [1, 3, 8])
-def test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step(depth: int) -> None:
+def test_a_correct_draft_of_length_d_emits_d_plus_one_tokens_per_step(depth: int) -> None:
     model = tiny_model(seed=11)
     text = plain(model, max_new_tokens=1 + 3 * (depth + 1))
     output, steps = ours(model, text, depth, max_new_tokens=1 + 3 * (depth + 1))
@@ -48,7 +48,7 @@ def test_an_oracle_draft_of_length_d_emits_d_plus_one_tokens_a_step(depth: int) 
 
 
 @pytest.mark.parametrize("place", range(9, 18))
-def test_an_end_of_sequence_token_anywhere_in_an_accepted_run_ends_the_text_there(place: int) -> None:
+def test_an_eos_token_within_accepted_tokens_ends_the_output(place: int) -> None:
     model = tiny_model(seed=11)
     end = plain(model)[LENGTH + place]
     expected = plain(model, eos_token_id=end, pad_token_id=0)
@@ -59,7 +59,7 @@ def test_an_end_of_sequence_token_anywhere_in_an_accepted_run_ends_the_text_ther
 
 
 @pytest.mark.parametrize("limit", range(1, 19))
-def test_the_length_limit_cuts_an_accepted_run_exactly(limit: int) -> None:
+def test_max_new_tokens_is_exact_within_accepted_tokens(limit: int) -> None:
     model = tiny_model(seed=11)
     output, steps = ours(model, plain(model), max_new_tokens=limit)
     assert output == plain(model, max_new_tokens=limit)
@@ -67,7 +67,7 @@ def test_the_length_limit_cuts_an_accepted_run_exactly(limit: int) -> None:
 
 
 class AtLength(StoppingCriteria):
-    """Ends a text at a length, and remembers every length it was asked about."""
+    """Stops at a length, and records every length that it was called with."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -79,7 +79,7 @@ class AtLength(StoppingCriteria):
 
 
 @pytest.mark.parametrize("length", [LENGTH + 1, LENGTH + 5, LENGTH + 9, LENGTH + 10])
-def test_a_custom_criterion_is_asked_after_every_token_and_cuts_exactly_there(length: int) -> None:
+def test_a_stopping_criterion_is_called_after_every_token(length: int) -> None:
     model = tiny_model(seed=11)
     criterion = AtLength(length)
     output, steps = ours(model, plain(model), stopping_criteria=StoppingCriteriaList([criterion]))
@@ -89,7 +89,7 @@ def test_a_custom_criterion_is_asked_after_every_token_and_cuts_exactly_there(le
 
 
 @pytest.mark.parametrize("place", [9, 12])
-def test_a_custom_criterion_is_asked_about_an_end_of_sequence_token_too(place: int) -> None:
+def test_a_stopping_criterion_is_called_after_an_eos_token(place: int) -> None:
     model = tiny_model(seed=11)
     end = plain(model)[LENGTH + place]
     theirs, mine = AtLength(999), AtLength(999)
@@ -102,7 +102,7 @@ def test_a_custom_criterion_is_asked_about_an_end_of_sequence_token_too(place: i
     assert steps[-1].finish == "stop"
 
 
-def test_a_stop_string_across_two_accepted_tokens_ends_the_text_there() -> None:
+def test_a_stop_string_across_two_accepted_tokens_ends_the_output() -> None:
     model, tokenizer = tiny_model(seed=11), byte_tokenizer()
     text = plain(model)
     tokens = text[LENGTH:]
@@ -117,7 +117,7 @@ def test_a_stop_string_across_two_accepted_tokens_ends_the_text_there() -> None:
     assert steps[-1].finish == "stop"
 
 
-def test_token_id_0_after_a_leaf_is_a_token_and_no_padding() -> None:
+def test_token_id_0_after_a_leaf_is_not_padding() -> None:
     model = tiny_model(seed=11)
     often: dict[str, Any] = {"sequence_bias": [[[0], 3.5]]}
     text = plain(model, **often)
@@ -127,7 +127,7 @@ def test_token_id_0_after_a_leaf_is_a_token_and_no_padding() -> None:
 
 
 class Counting(LogitsProcessor):
-    """A stateful processor: what it forbids depends on how often, and on what text, it was called."""
+    """A stateful processor: the forbidden token depends on the number of calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ...]] = []
@@ -139,7 +139,7 @@ class Counting(LogitsProcessor):
         return scores
 
 
-def test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far() -> None:
+def test_logits_processors_are_called_once_per_token_with_the_tokens_so_far() -> None:
     model = tiny_model(seed=11)
     theirs, mine = Counting(), Counting()
     text = plain(model, logits_processor=LogitsProcessorList([theirs]))
@@ -150,7 +150,7 @@ def test_processors_are_called_once_for_each_token_with_exactly_the_text_so_far(
 
 
 class Recorder(BaseStreamer):
-    """A streamer that keeps what it is given."""
+    """A streamer that records its calls."""
 
     def __init__(self) -> None:
         self.puts: list[list[int]] = []
@@ -163,7 +163,7 @@ class Recorder(BaseStreamer):
         self.ends += 1
 
 
-def test_a_streamer_sees_the_prompt_then_every_token_then_one_end() -> None:
+def test_a_streamer_receives_the_prompt_every_token_and_one_end() -> None:
     model = tiny_model(seed=11)
     theirs, mine = Recorder(), Recorder()
     text = plain(model, streamer=theirs)
@@ -259,7 +259,7 @@ def test_left_padding_is_masked(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) -> None:
+def test_a_conversation_continues_from_the_returned_cache(family: str) -> None:
     model = tiny_model(family)
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 20}
     text = plain(model, max_new_tokens=40)
@@ -285,7 +285,7 @@ def test_a_conversation_goes_on_from_the_cache_that_was_returned(family: str) ->
     assert second[0].tolist() == text
 
 
-def test_a_prompt_read_in_chunks_gives_the_same_text() -> None:
+def test_chunked_prefill_gives_the_same_output() -> None:
     model = tiny_model("mistral")
     text = plain(model)
     output, _ = ours(model, text, prefill_chunk_size=16)
@@ -309,7 +309,7 @@ def test_closing_a_stream_stops_decoding() -> None:
     assert forwards == []
 
 
-def test_a_generator_draws_its_own_numbers_and_leaves_the_global_ones_alone() -> None:
+def test_a_generator_does_not_use_the_global_random_state() -> None:
     model = tiny_model(seed=11)
 
     def draw(seed: int) -> list[int]:
@@ -324,7 +324,7 @@ def test_a_generator_draws_its_own_numbers_and_leaves_the_global_ones_alone() ->
 
 
 class Recurring:
-    """A drafter that proposes one and the same row, however deep the text is."""
+    """A drafter that always proposes a chain of the last token."""
 
     def begin(self, prompt: Any, references: Any) -> None: ...
 
@@ -362,7 +362,7 @@ def test_no_draft_reaches_over_a_switch_of_rotary_frequencies(rope: str) -> None
     assert len(steps) < 40
 
 
-def test_longrope_is_rebuilt_where_transformers_rebuilds_it() -> None:
+def test_longrope_resets_the_cache_when_transformers_does() -> None:
     long, short = [4.0] * 8, [1.0] * 8
     rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short, "rope_theta": 10000.0}
     model = tiny_model(
@@ -376,7 +376,7 @@ def test_longrope_is_rebuilt_where_transformers_rebuilds_it() -> None:
     assert len(steps) < 20
 
 
-def test_rows_bound_every_draft_and_zero_rows_are_plain_decoding() -> None:
+def test_num_draft_tokens_limits_every_draft_and_zero_is_plain_decoding() -> None:
     model = tiny_model(seed=11)
     text = plain(model)
     for rows in (0, 1, 5):

@@ -1,4 +1,4 @@
-"""Every family of the table: what it can verify, and that drafts change neither its text nor its logits."""
+"""Every family of models: its verification level, and that drafts change neither its output nor its logits."""
 
 from typing import Any
 
@@ -25,23 +25,23 @@ LEVELS: dict[str, tuple[str, ...]] = {
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
 SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", *FAMILIES)]
 ORACLE_STEPS = {"phi3-longrope": 10, "llama-dynamic": 38} | dict.fromkeys(LEVELS["plain"], 48)
-"""Forwards that 48 tokens take with five true ones drafted in each: 9, except where no draft may go."""
+"""Forward passes for 48 tokens if five correct tokens are drafted in each: 9, unless drafts are not allowed."""
 
 
-def test_every_family_of_the_table_is_expected_to_verify_something() -> None:
+def test_every_family_has_an_expected_level() -> None:
     assert sorted(LEVEL_OF) == sorted(ALL_FAMILIES)
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-def test_a_family_verifies_what_is_expected_of_it_and_says_why(family: str) -> None:
+def test_a_family_has_its_expected_level_and_a_reason(family: str) -> None:
     traits = traits_of(tiny_model(family))
     assert traits.level == LEVEL_OF[family], traits.reason
     assert len(traits.reason) > 20
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-def test_the_next_token_depends_on_the_order_of_the_text(family: str) -> None:
-    """Else every wrong mask and position would pass."""
+def test_logits_depend_on_the_order_of_the_tokens(family: str) -> None:
+    """Otherwise wrong masks and positions would pass all tests."""
     text = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(3))
     swapped = text.clone()
     swapped[0, [-5, -3]] = text[0, [-3, -5]]
@@ -53,7 +53,7 @@ def test_the_next_token_depends_on_the_order_of_the_text(family: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", MORE_FAMILIES)
-def test_drafts_change_neither_text_nor_logits(family: str, mode: str) -> None:
+def test_drafts_change_neither_output_nor_logits(family: str, mode: str) -> None:
     trials = check_model(tiny_model(family), mode)
     assert list(trials) == list(DRAFTERS)
     for name, trial in trials.items():
@@ -64,14 +64,14 @@ def test_drafts_change_neither_text_nor_logits(family: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("family", SDPA)
-def test_eager_attention_changes_neither_text_nor_logits(family: str) -> None:
+def test_eager_attention_changes_neither_output_nor_logits(family: str) -> None:
     model = tiny_model(family, attn_implementation="eager")
     assert traits_of(model).level == "tree"
     assert check_model(model, "greedy", ("random trees",))["random trees"].passes
 
 
 @pytest.mark.parametrize("family", [family for family in MORE_FAMILIES if LEVEL_OF[family] != "tree"])
-def test_left_padding_is_seen_by_no_family(family: str) -> None:
+def test_no_family_attends_to_left_padding(family: str) -> None:
     model: Any = tiny_model(family)
     prompt = torch.randint(1, 250, (1, 30), generator=torch.Generator().manual_seed(4))
     padded = torch.cat([torch.full((1, 7), 258), prompt], dim=1)
@@ -86,9 +86,9 @@ def test_left_padding_is_seen_by_no_family(family: str) -> None:
     assert output[0].tolist() == expected
 
 
-def test_a_trial_shows_a_forward_that_is_wrong_for_drafts_alone() -> None:
+def test_a_check_detects_wrong_logits_of_draft_steps() -> None:
     model = tiny_model()
-    traits_of(model)  # what comes after the probe is for the trial to find
+    traits_of(model)  # the self-test must not see the disturbance
 
     def disturb(module: Any, arguments: Any, output: Any) -> None:
         if 1 < output.logits.shape[1] < 20:
@@ -101,7 +101,7 @@ def test_a_trial_shows_a_forward_that_is_wrong_for_drafts_alone() -> None:
     assert not trial.passes
 
 
-def test_a_trial_shows_a_text_that_differs() -> None:
+def test_a_check_detects_a_different_output() -> None:
     model = tiny_model()
     traits_of(model)
 

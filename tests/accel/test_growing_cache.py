@@ -1,4 +1,4 @@
-"""The growing cache: a `DynamicCache` in all it holds, written in place."""
+"""The growing cache holds what a `DynamicCache` holds, but writes in place."""
 
 import copy
 import pickle
@@ -29,7 +29,7 @@ PROMPT = torch.randint(1, 250, (1, 40), generator=torch.Generator().manual_seed(
 
 
 def states(tokens: int, batch: int = 2, start: int = 0) -> tuple[Tensor, Tensor]:
-    """Keys and values of shape (batch, 2, tokens, 4), all numbers different."""
+    """Return keys and values of shape (batch, 2, tokens, 4), all numbers different."""
     keys = torch.arange(start, start + batch * 2 * tokens * 4, dtype=torch.float32).reshape(batch, 2, tokens, 4)
     return keys, -keys
 
@@ -54,7 +54,7 @@ def expect_same(mine: Any, other: Any) -> None:
     torch.testing.assert_close(mine.values, other.values)
 
 
-def test_tokens_are_written_in_place_until_a_buffer_is_full_and_a_new_one_has_an_eighth_more() -> None:
+def test_tokens_are_written_in_place_and_a_full_buffer_grows_by_an_eighth() -> None:
     layer = filled(GrowingLayer(), 10 * MIN_FREE_SLOTS)
     homes = []
     for token in range(2 * MIN_FREE_SLOTS + 20):
@@ -66,7 +66,7 @@ def test_tokens_are_written_in_place_until_a_buffer_is_full_and_a_new_one_has_an
     assert held < layer.keys.untyped_storage().size() <= held * 9 / 8
 
 
-def test_a_short_text_has_room_from_the_start() -> None:
+def test_a_new_buffer_has_spare_slots() -> None:
     layer = filled(GrowingLayer(), 1)
     home = layer.keys.data_ptr()
     for token in range(MIN_FREE_SLOTS):
@@ -82,14 +82,14 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "repeat": lambda layer: layer.batch_repeat_interleave(3),
     "select": lambda layer: layer.batch_select_indices(torch.tensor([1])),
     "reset": lambda layer: layer.reset(),
-    "keys of somebody else": lambda layer: hold(layer, layer.keys[:, :, 1:], layer.values[:, :, 1:]),
+    "assigned keys": lambda layer: hold(layer, layer.keys[:, :, 1:], layer.values[:, :, 1:]),
     "every other key": lambda layer: hold(layer, layer.keys[:, :, ::2], layer.values[:, :, ::2]),
     "the first row alone": lambda layer: hold(layer, layer.keys[:1], layer.values[:1]),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_others_do_to_a_layer_is_respected(change: str) -> None:
+def test_layer_operations_have_the_effect_of_a_dynamic_layer(change: str) -> None:
     layers = [filled(GrowingLayer()), filled(DynamicCache(config=tiny_model().config).layers[0])]
     for layer in layers:
         CHANGES[change](layer)
@@ -100,7 +100,7 @@ def test_what_others_do_to_a_layer_is_respected(change: str) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_others_do_to_one_layer_is_of_no_matter_to_those_that_share_its_memory(change: str) -> None:
+def test_operations_on_one_layer_do_not_affect_layers_in_the_same_buffer(change: str) -> None:
     caches = [together(3), [DynamicLayer() for _ in range(3)]]
     for layers in caches:
         for place, layer in enumerate(layers):
@@ -114,7 +114,7 @@ def test_what_others_do_to_one_layer_is_of_no_matter_to_those_that_share_its_mem
         expect_same(mine, other)
 
 
-def test_layers_lie_in_one_memory_until_one_of_them_is_given_other_states() -> None:
+def test_layers_share_buffers_until_one_is_assigned_other_states() -> None:
     layers = together(3)
     for layer in layers:
         layer.update(*states(5))
@@ -130,7 +130,7 @@ def test_layers_lie_in_one_memory_until_one_of_them_is_given_other_states() -> N
     assert not shared_buffers(layers)
 
 
-def test_layers_of_different_shapes_have_memories_of_their_own() -> None:
+def test_layers_of_different_shapes_have_separate_buffers() -> None:
     layers = together(3)
     for layer, size in zip(layers, (4, 2, 4), strict=True):
         for start in (0, 100):
@@ -140,7 +140,7 @@ def test_layers_of_different_shapes_have_memories_of_their_own() -> None:
         torch.testing.assert_close(layer.keys, torch.cat([states(5)[0], states(5, start=100)[0]], dim=2)[..., :size])
 
 
-def test_values_that_cannot_lie_together_take_their_keys_along() -> None:
+def test_a_layer_whose_values_leave_the_shared_buffer_moves_its_keys_too() -> None:
     layers = together(2)
     for layer, size in zip(layers, (4, 2), strict=True):
         keys, values = states(5)
@@ -151,7 +151,7 @@ def test_values_that_cannot_lie_together_take_their_keys_along() -> None:
     assert not shared_buffers(layers)
 
 
-def test_a_memory_that_would_be_too_large_is_not_shared() -> None:
+def test_a_buffer_above_the_size_limit_is_not_shared() -> None:
     layers = together(3, max_shared_bytes=3 * 2 * 2 * 4 * 4 * 100)  # a hundred slots
     for layer in layers:
         layer.update(*states(10))
@@ -164,7 +164,7 @@ def test_a_memory_that_would_be_too_large_is_not_shared() -> None:
 
 
 @pytest.mark.parametrize("kept", [[0], [0, 1, 2], [0, 2, 3], [1, 4], [0, 1, 4], [0, 1, 2, 3, 4], []], ids=str)
-def test_rows_are_kept_in_all_layers_at_once_as_in_each(kept: list[int]) -> None:
+def test_keep_rows_gives_the_same_result_for_shared_and_separate_buffers(kept: list[int]) -> None:
     alone: list[Any] = [GrowingLayer() for _ in range(3)]
     caches = [Cache(layers=layers) for layers in (together(3), alone)]
     for cache in caches:
@@ -181,7 +181,7 @@ def test_rows_are_kept_in_all_layers_at_once_as_in_each(kept: list[int]) -> None
     torch.testing.assert_close(first.keys, rows)
 
 
-def test_the_states_of_somebody_else_are_never_written_to() -> None:
+def test_adopted_states_are_never_written_to() -> None:
     layer, (keys, values) = GrowingLayer(), states(5)
     layer.keys, layer.values = keys, values
     layer.crop(-3)
@@ -190,7 +190,7 @@ def test_the_states_of_somebody_else_are_never_written_to() -> None:
     torch.testing.assert_close((keys, values), states(5))
 
 
-def test_what_was_read_without_gradients_goes_on_with_them() -> None:
+def test_a_cache_filled_without_gradients_continues_with_gradients() -> None:
     model: Any = tiny_model()
     memory = GrowingCache(model.config)
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_what_was_read_without_gradients_goes_on_with_them() -> None:
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda layers: pickle.loads(pickle.dumps(layers))])
-def test_layers_that_lie_together_are_copied_together(way: Callable[[Any], Any]) -> None:
+def test_copies_of_layers_share_copies_of_their_buffers(way: Callable[[Any], Any]) -> None:
     layers = together(3)
     for layer in layers:
         layer.update(*states(7))
@@ -219,7 +219,7 @@ def test_layers_that_lie_together_are_copied_together(way: Callable[[Any], Any])
         assert mine.keys.data_ptr() != other.keys.data_ptr()
 
 
-def test_layers_of_full_attention_share_nothing_where_others_are_among_them() -> None:
+def test_layers_share_no_buffers_in_hybrid_models() -> None:
     cache: Any = GrowingCache(
         tiny_model("gemma3", num_hidden_layers=6, layer_types=["full_attention"] * 5 + ["sliding_attention"]).config
     )
@@ -228,7 +228,7 @@ def test_layers_of_full_attention_share_nothing_where_others_are_among_them() ->
     assert len({id(layer._keys) for layer in growing_ones}) == 5
 
 
-def test_memory_is_given_back_when_all_layers_are_reset() -> None:
+def test_memory_is_freed_when_all_layers_are_reset() -> None:
     layers = together(2)
     for layer in layers:
         layer.update(*states(5))
@@ -239,7 +239,7 @@ def test_memory_is_given_back_when_all_layers_are_reset() -> None:
     assert not keys._layers
 
 
-def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have() -> None:
+def test_a_sequence_that_outgrows_the_shared_buffers_has_the_same_output() -> None:
     model: Any = tiny_model(seed=11)
     options: dict[str, Any] = {"max_new_tokens": 80, "eos_token_id": None, "do_sample": False}
     expected = model.generate(PROMPT, **options).tolist()
@@ -253,7 +253,7 @@ def test_a_text_that_outgrows_the_shared_memory_goes_on_as_it_would_have() -> No
     assert not shared_buffers(memory.layers)
 
 
-def test_a_copy_goes_on_without_the_original() -> None:
+def test_a_copied_layer_is_independent_of_the_original() -> None:
     layer = filled(GrowingLayer())
     other = copy.deepcopy(layer)
     layer.update(*states(2, start=100))
@@ -268,7 +268,7 @@ def test_a_copy_goes_on_without_the_original() -> None:
     [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 3}, {"prompt_lookup_num_tokens": 5}],
     ids=["greedy", "beams", "batch", "prompt lookup"],
 )
-def test_transformers_itself_generates_the_same_with_it(family: str, options: dict[str, Any]) -> None:
+def test_generate_has_the_same_output_with_a_growing_cache(family: str, options: dict[str, Any]) -> None:
     model: Any = tiny_model(family)
     texts = []
     for memory in (GrowingCache(model.config), DynamicCache(config=model.config)):
@@ -278,7 +278,7 @@ def test_transformers_itself_generates_the_same_with_it(family: str, options: di
     assert texts[0] == texts[1]
 
 
-def test_only_layers_of_full_attention_grow() -> None:
+def test_only_full_attention_layers_are_replaced() -> None:
     kinds = [type(layer).__name__ for layer in GrowingCache(tiny_model("gemma3").config).layers]
     assert kinds == ["DynamicSlidingWindowLayer", "GrowingLayer", "DynamicSlidingWindowLayer"]
 
@@ -287,7 +287,7 @@ def kinds(cache: Any) -> list[str]:
     return [type(layer).__name__ for layer in cache.layers]
 
 
-def test_the_cache_that_a_request_leaves_is_a_dynamic_cache_that_grows() -> None:
+def test_the_returned_cache_is_a_dynamic_cache_with_growing_layers() -> None:
     model: Any = tiny_model("gemma3")
     output: Any = generate(model, PROMPT, max_new_tokens=5, return_dict_in_generate=True, eos_token_id=None)
     assert type(output.past_key_values) is DynamicCache
@@ -297,7 +297,7 @@ def test_the_cache_that_a_request_leaves_is_a_dynamic_cache_that_grows() -> None
     assert kinds(lazy) == ["GrowingLayer"] * 3
 
 
-def test_the_cache_that_is_left_goes_on_with_transformers_and_decoded_deterministically() -> None:
+def test_the_returned_cache_continues_with_transformers_and_deterministically() -> None:
     model: Any = tiny_model(seed=11)
     options: dict[str, Any] = {"eos_token_id": None, "do_sample": False, "return_dict_in_generate": True}
     expected = model.generate(PROMPT, max_new_tokens=30, **options).sequences.tolist()
@@ -309,7 +309,7 @@ def test_the_cache_that_is_left_goes_on_with_transformers_and_decoded_determinis
         assert output.sequences.tolist() == expected
 
 
-def test_a_cache_with_tokens_in_it_and_a_kind_of_ones_own_stay_as_they_are() -> None:
+def test_filled_caches_and_subclasses_are_not_changed() -> None:
     class Own(DynamicCache):
         pass
 

@@ -1,4 +1,4 @@
-"""Loading: a folder or a name to a model that talks, in the right precision, or to one sentence that says why not."""
+"""Loading a model by folder or name: precision, device, and errors in one sentence."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
     assert loaded.generate(PROMPT, max_new_tokens=20).tokens == tuple(expected[0, inputs.input_ids.shape[1] :].tolist())
 
 
-def test_half_precision_is_kept_on_a_cpu_only_where_it_has_units_for_it(checkpoint: Path) -> None:
+def test_half_precision_is_kept_on_a_cpu_only_if_it_has_bfloat16_units(checkpoint: Path) -> None:
     loaded = LanguageModel.from_pretrained(checkpoint, device="cpu")
     assert loaded.model.dtype == (torch.bfloat16 if has_bfloat16_units() else torch.float32)
     cpu = torch.device("cpu")
@@ -49,19 +49,19 @@ def test_half_precision_is_kept_on_a_cpu_only_where_it_has_units_for_it(checkpoi
     assert choose_dtype(torch.float16, "auto") == "auto"
 
 
-def test_options_of_transformers_pass_through(checkpoint: Path) -> None:
+def test_options_of_transformers_are_passed_on(checkpoint: Path) -> None:
     loaded = LanguageModel.from_pretrained(checkpoint, device_map={"": "cpu"}, attn_implementation="eager")
     assert loaded.model.config._attn_implementation == "eager"
 
 
-def test_a_device_that_is_not_there_is_refused(checkpoint: Path) -> None:
+def test_a_missing_device_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ValueError, match="no device 'warp' here"):
         LanguageModel.from_pretrained(checkpoint, device="warp")
     with pytest.raises(ValueError, match="give one of the two"):
         LanguageModel.from_pretrained(checkpoint, device="cpu", device_map="auto")
 
 
-def test_nothing_to_load_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(
         OSError, match=r"^No language model could be loaded from '.*missing' .*Hugging Face Hub"

@@ -1,4 +1,4 @@
-"""Logits of torch and of numpy say the same: which token is best, which are likely, and how likely."""
+"""Logits of torch and numpy have the same argmax, top-k tokens and probabilities."""
 
 from typing import Any
 
@@ -16,21 +16,21 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def made(dtype: torch.dtype, vocabulary: int = 1000) -> Tensor:
-    """Logits of five rows; of the last one two tokens are equally good."""
+    """Return logits of five rows; the last one has two equal maxima."""
     tensor = 3 * torch.randn(5, vocabulary, generator=torch.Generator().manual_seed(2))
     tensor[4, [30, 20]] = 20.0
     return tensor.to(dtype)
 
 
 def array_of(tensor: Tensor) -> NDArray[Any]:
-    """The same numbers in numpy; those of bfloat16 as bits."""
+    """Return the same numbers in numpy; bfloat16 as bits."""
     bits = tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
     return np.asarray(bits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocabulary", [9, 1000])
-def test_both_say_the_same(dtype: torch.dtype, vocabulary: int) -> None:
+def test_torch_and_numpy_logits_agree(dtype: torch.dtype, vocabulary: int) -> None:
     tensor = made(dtype, max(vocabulary, 40))[:, -vocabulary:].contiguous()
     ours: list[Logits] = [TorchLogits(tensor), TorchLogits(tensor, tensor.argmax(-1)), NumpyLogits(array_of(tensor))]
     for logits in ours:
@@ -49,11 +49,11 @@ def test_both_say_the_same(dtype: torch.dtype, vocabulary: int) -> None:
             np.testing.assert_allclose(chances, exact, rtol=0.25)
 
 
-def test_what_the_forward_has_taken_is_not_looked_for_again() -> None:
+def test_an_argmax_from_the_forward_pass_is_used() -> None:
     logits = TorchLogits(torch.eye(3), torch.tensor([2, 2, 2]))
     assert [logits.argmax(row) for row in range(ROOT, 2)] == [2, 2, 2]
 
 
-def test_numbers_of_another_type_are_refused() -> None:
+def test_other_dtypes_are_refused() -> None:
     with pytest.raises(TypeError, match="of type float64; give float32, float16, or bfloat16 as bits in uint16"):
         NumpyLogits(np.zeros((1, 3)))

@@ -30,7 +30,7 @@ MODEL = tiny_model()
 
 
 def states(heads: int, groups: int, rows: int, slots: int = 50, batch: int = 1) -> tuple[Any, Tensor, Tensor, Tensor]:
-    """A module as attention sees it, and random queries, keys and values of size 16."""
+    """Return an attention module and random queries, keys and values of size 16."""
     random = torch.Generator().manual_seed(rows)
     shared = (batch, heads // groups, slots, 16)
     query, key, value = (torch.randn(s, generator=random) for s in ((batch, heads, rows, 16), shared, shared))
@@ -38,7 +38,7 @@ def states(heads: int, groups: int, rows: int, slots: int = 50, batch: int = 1) 
 
 
 def masked(rows: int, slots: int = 50, *, heads: int = 1, batch: int = 1) -> Tensor:
-    """Another mask for every row, and for every text of a batch."""
+    """Return a random mask, different for every row and every sequence of a batch."""
     seen = torch.rand((batch, heads, rows, slots), generator=torch.Generator().manual_seed(7)) < 0.6
     seen[..., 0] = True
     return seen
@@ -65,7 +65,7 @@ def test_every_row_of_every_head_is_what_sdpa_gives(heads: int, groups: int, row
     torch.testing.assert_close(output, sdpa(*given, mask, scaling=0.3), atol=2e-6, rtol=1e-5)
 
 
-# What packing cannot do, as changes to a call that it can.
+# Calls that packed attention leaves to sdpa.
 LEFT: dict[str, Callable[[], tuple[Any, ...]]] = {
     "no mask": lambda: (*states(4, 2, 9), None),
     "a plain step": lambda: (*states(4, 2, 1), None),
@@ -76,7 +76,7 @@ LEFT: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_the_rest_is_left_to_sdpa_bit_by_bit(left: str) -> None:
+def test_unsupported_calls_equal_sdpa_to_the_bit(left: str) -> None:
     given = LEFT[left]()
     assert torch.equal(attend_packed(*given)[0], sdpa(*given))
 
@@ -87,7 +87,7 @@ def test_a_bias_reaches_sdpa() -> None:
     assert torch.equal(attend_packed(*given, position_bias=bias)[0], sdpa(*given, position_bias=bias))
 
 
-def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_values_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Tensor] = []
     attend = torch.nn.functional.scaled_dot_product_attention
 
@@ -102,7 +102,7 @@ def test_keys_and_values_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch
     assert read[0].shape == key.shape
 
 
-def test_the_mask_is_made_once_for_all_layers_of_a_forward_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mask_is_made_once_per_forward_pass_and_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[Tensor] = []
     attend = torch.nn.functional.scaled_dot_product_attention
 
@@ -139,7 +139,7 @@ def test_plain_steps_have_the_logits_of_transformers_to_the_bit(family: str, dty
     assert torch.equal(torch.cat(found.logits), torch.cat(expected.logits))
 
 
-def test_a_model_attends_packed_in_its_draft_steps_and_as_before_around_them() -> None:
+def test_only_draft_steps_use_packed_attention() -> None:
     model: Any = tiny_model(seed=11)
     assert traits_of(model).uses_packed_attention
     text = model.generate(PROMPT, **OPTIONS)[0].tolist()
@@ -181,7 +181,7 @@ def test_prompts_and_plain_steps_keep_the_models_attention(dtype: torch.dtype) -
     assert seen == {("sdpa", True)}
 
 
-def test_the_model_has_its_own_attention_back_after_an_error() -> None:
+def test_an_error_restores_the_models_attention() -> None:
     model: Any = tiny_model(seed=11)
     text = model.generate(PROMPT, **OPTIONS)[0].tolist()
     traits_of(model)
@@ -197,7 +197,7 @@ def test_the_model_has_its_own_attention_back_after_an_error() -> None:
     assert implementation_of(model) == "sdpa"
 
 
-def test_texts_that_share_forwards_attend_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_forward_passes_use_packed_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(seed=11)
     engine, rows = engine_of(model), [3, 2]
     assert engine.traits.uses_packed_attention
@@ -211,7 +211,9 @@ def test_texts_that_share_forwards_attend_packed_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(packing, "scaled_dot_product_attention", noted)
     with torch.no_grad():
         engine.forward([SequenceInput(engine.sequence(), [*range(1, 1 + each)]) for each in rows])
-    assert attended == 2 * [2 * each for each in rows], "two query heads to each key head, text by text in two layers"
+    assert attended == 2 * [2 * each for each in rows], (
+        "two query heads to each key head, one call per sequence in each of two layers"
+    )
 
 
 WHY = {
@@ -222,13 +224,13 @@ WHY = {
 
 
 @pytest.mark.parametrize("family", WHY)
-def test_a_model_that_packing_cannot_help_says_why(family: str) -> None:
+def test_a_model_without_packed_attention_has_a_reason(family: str) -> None:
     model = tiny_model(family)
     traits = traits_of(model)
     assert (traits.uses_packed_attention, traits.packing_reason) == (False, WHY[family])
 
 
-def test_a_model_that_packing_would_change_keeps_its_trees_and_its_attention() -> None:
+def test_packed_attention_that_changes_logits_is_not_used() -> None:
     def careless(*given: Any, **options: Any) -> Any:
         output, weights = packed_attention(*given, **options)
         return output.roll(1, dims=2), weights  # the heads in another order
@@ -242,7 +244,7 @@ def test_a_model_that_packing_would_change_keeps_its_trees_and_its_attention() -
     assert "changed the logits" in traits.packing_reason
 
 
-def test_a_model_that_takes_no_attention_from_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_attention_cannot_be_replaced_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(seed=11)
     monkeypatch.setattr(model, "set_attn_implementation", lambda implementation: None)
     assert why_not_packed(model) == "its attention cannot be replaced"

@@ -1,4 +1,4 @@
-"""What a model can verify: told by its layers, confirmed by numbers, remembered per model."""
+"""Traits of models: declared by their layers, confirmed by a self-test, cached per model."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.tiny import tiny_model
 
 
-def test_each_kind_of_layer_reaches_as_far_as_its_config_says() -> None:
+def test_attention_spans_are_those_of_the_config() -> None:
     assert traits_of(tiny_model("llama")).attention_spans == {"full_attention": AttentionSpan()}
     assert traits_of(tiny_model("mistral")).attention_spans == {"sliding_attention": AttentionSpan(window=12)}
     gemma = traits_of(tiny_model("gemma3"))
@@ -21,14 +21,14 @@ def test_each_kind_of_layer_reaches_as_far_as_its_config_says() -> None:
     assert gemma.state_kinds == ()
 
 
-def test_layers_that_keep_state_are_told_from_those_that_attend() -> None:
+def test_layers_with_state_are_distinguished_from_attention_layers() -> None:
     mamba, zamba, lfm2 = (traits_of(tiny_model(family)) for family in ("mamba2", "zamba2", "lfm2"))
     assert (mamba.state_kinds, mamba.attention_spans) == (("linear_attention",), {})
     assert (zamba.state_kinds, zamba.attention_spans) == (("linear_attention", "hybrid"), {"hybrid": AttentionSpan()})
     assert (lfm2.state_kinds, lfm2.first_layers) == (("conv",), {"full_attention": 1})
 
 
-def test_the_verdict_is_found_once_per_model_and_attention() -> None:
+def test_the_self_test_runs_once_per_model_and_attention() -> None:
     model = tiny_model()
     forwards: list[int] = []
     model.register_forward_hook(lambda *_: forwards.append(1))
@@ -43,7 +43,7 @@ def test_the_verdict_is_found_once_per_model_and_attention() -> None:
 
 
 class Careless(torch.nn.Module):
-    """Rotary embeddings that ignore the positions they are given: a wrong model, right in every plain forward."""
+    """Rotary embeddings that ignore ``position_ids``: wrong for trees, right in every plain forward pass."""
 
     def __init__(self, rotary: torch.nn.Module) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Careless(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_that_ignores_positions_is_caught_by_the_numbers(dtype: torch.dtype) -> None:
+def test_the_self_test_detects_a_model_that_ignores_positions(dtype: torch.dtype) -> None:
     model: Any = tiny_model()
     model.to(dtype)
     model.model.rotary_emb = Careless(model.model.rotary_emb)
@@ -65,8 +65,8 @@ def test_a_model_that_ignores_positions_is_caught_by_the_numbers(dtype: torch.dt
     assert "self-test" in traits.reason
 
 
-def test_what_is_found_out_of_a_model_keeps_no_graph_of_it() -> None:
-    """In half precision, where noise is measured too, and with gradients on, as they are by default."""
+def test_the_self_test_records_no_gradients() -> None:
+    """In half precision, which also measures noise, and with gradients enabled, as they are by default."""
     model: Any = tiny_model()
     model.model.rotary_emb = Careless(model.model.rotary_emb)
     graphs: list[bool] = []
@@ -77,7 +77,7 @@ def test_what_is_found_out_of_a_model_keeps_no_graph_of_it() -> None:
     assert not any(graphs)
 
 
-def test_attention_that_takes_no_masks_verifies_chains() -> None:
+def test_attention_without_masks_verifies_chains() -> None:
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
     from antiphon.accel.engines.torch.traits import declared_traits
@@ -87,7 +87,7 @@ def test_attention_that_takes_no_masks_verifies_chains() -> None:
     assert "attn_implementation='sdpa'" in traits.reason
 
 
-def test_a_model_that_is_no_causal_language_model_is_refused() -> None:
+def test_a_model_that_is_not_causal_has_no_traits() -> None:
     config = T5Config(vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2)
     with pytest.raises(ValueError, match="T5ForConditionalGeneration is not a causal language model"):
         traits_of(T5ForConditionalGeneration(config).eval())

@@ -133,7 +133,12 @@ def use_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]
 
 
 def accepts_attention(model: PreTrainedModel, implementation: str) -> bool:
-    """Return whether the model's attention can be replaced by this implementation."""
+    """Return whether the model's attention can be replaced.
+
+    Args:
+        model: The model.
+        implementation: Name of the attention in transformers.
+    """
     with use_attention(model, implementation):
         return implementation_of(model) == implementation
 

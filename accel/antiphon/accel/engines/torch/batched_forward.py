@@ -46,7 +46,7 @@ class Segment:
 
 
 class BatchedCache(Cache):
-    """The caches of several sequences as one: each row is written to the cache of its own sequence.
+    """The caches of several sequences as one: each row is written to its sequence's cache.
 
     In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In mode "ragged" nothing
     is copied: ``states`` has the keys and values of each sequence, by layer, for `ragged_attention`.

@@ -58,7 +58,7 @@ def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
 
 
 def only_appends(cache: Cache) -> bool:
-    """Return whether every layer of the cache only appends, in memory of its own on the model's device."""
+    """Return whether every layer of the cache only appends, and stays on its device."""
     kinds = {type(layer).__name__ for layer in cache.layers}
     return kinds <= TREE_LAYERS | {GrowingLayer.__name__} and not getattr(cache, "offloading", False)
 
@@ -101,7 +101,7 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
 
 
 def recording_layers(cache: Cache, level: Level) -> list[Any]:
-    """Return the layers that record what they overwrite, so that a draft's rows can be removed again.
+    """Return the layers that record overwritten tokens, so that a draft's rows can be removed again.
 
     Args:
         cache: The cache.
@@ -144,7 +144,7 @@ def _states(layer: Any) -> list[Tensor]:
 
 
 def _remove_last(layer: Any, count: int) -> None:
-    """Remove the last ``count`` rows; of a sliding layer also those that have left its window."""
+    """Remove the last ``count`` rows; of a sliding layer also the tokens beyond its window."""
     if type(layer) is StaticLayer:
         layer.cumulative_length.sub_(count)  # in place: compiled graphs refer to its address
     elif type(layer).__name__ != FP8:

@@ -1,7 +1,7 @@
 """A sequence that is decoded by compiled steps: fixed shapes and fixed slots, so that a GPU can replay CUDA graphs.
 
-It has the methods of `TorchSequence`. Accepted rows stay in the slots where they were written: the mask says which
-slots a row attends to, and positions come from the draft tree, never from slots. Knows no drafters.
+It has the methods of `TorchSequence`. Accepted rows are not moved between slots: the mask says which slots a row
+attends to, and positions come from the draft tree, never from slots. Knows no drafters.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class CompiledSequence:
     """A sequence whose steps after the prefill are compiled if possible, with the methods of `TorchSequence`.
 
     ``plain`` prefills the prompt. It also decodes when compiled steps are not available: after compiling has failed
-    (one warning per model), and while another sequence is in a step of its own in the same slot cache. Between two
-    steps the slot cache may be given to another sequence; this one then keeps its tokens in ``plain``'s cache, as it
-    does at the end. When the slots are used up, the sequence moves to a slot cache of twice the size.
+    (one warning per model), and while another sequence is between a step and its `keep` in the same slot cache.
+    Between two steps the slot cache may be given to another sequence; this one then keeps its tokens in ``plain``'s
+    cache, as it does at the end. When the slots are used up, it moves to a slot cache of twice the size.
 
     Args:
         plain: The sequence that prefills.

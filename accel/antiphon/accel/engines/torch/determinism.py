@@ -1,4 +1,4 @@
-"""Deterministic decoding: the check that a model's rows do not round differently because of the rows beside them.
+"""Deterministic decoding: the check that a row's rounding does not depend on the other rows of a forward pass.
 
 With exact attention and forward passes of one fixed shape, the output then does not depend on the draft, in half
 precision either.
@@ -37,7 +37,7 @@ def check_cache(cache: Cache | None) -> None:
 
 
 def check_determinism(model: PreTrainedModel, fixed_rows: int, find_traits: Callable[[], Traits]) -> None:
-    """Check that no row of this model's forward passes rounds by the rows beside it.
+    """Check that no row's rounding depends on the other rows of its forward pass.
 
     A few tokens are decoded one by one and again from a tree; their logits must be equal to the bit.
 

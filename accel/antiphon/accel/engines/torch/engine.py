@@ -247,7 +247,7 @@ class TorchEngine:
 
     @property
     def level(self) -> Level:
-        """What one forward pass of this model can verify."""
+        """The verification level of this model."""
         return self.traits.level
 
     def new_sequence(self, tokens: Tokens, options: SequenceOptions) -> TorchSequence | CompiledSequence:

@@ -120,7 +120,7 @@ class GrowingLayer(DynamicLayer):
     """A full-attention layer of a cache whose keys and values are views of two growing buffers.
 
     Layers may share the buffers. A layer that is assigned other states, of another shape, or too many for one shared
-    tensor moves to buffers of its own.
+    tensor moves to separate buffers.
 
     Args:
         keys: Buffer of the keys; None makes one for this layer alone.

@@ -12,7 +12,7 @@ from antiphon.accel.engines.torch.argmax import row_argmax, top_k
 
 
 class TorchLogits:
-    """`antiphon.accel.drafting.draft.Logits` over a tensor; only what is asked for leaves the tensor's device.
+    """`antiphon.accel.drafting.draft.Logits` over a tensor; only requested results are copied from its device.
 
     Args:
         tensor: Shape (1 + rows, vocab), the root's row first.

@@ -1,7 +1,7 @@
 """Packed attention for grouped-query models: the query heads of a group become rows of one head.
 
 Grouped-query models let several query heads share one head of keys and values. With a draft tree's mask, transformers
-copies these for every query head, over the whole context and in every layer. Packed, they are read where they are.
+copies these for every query head, over the whole context and in every layer. Packed, they are read in place.
 Two cores of a Xeon with AMX, steps of 4 to 16 rows after 4,096 tokens: 1.2 to 1.4 times as fast; after 64: equal.
 """
 

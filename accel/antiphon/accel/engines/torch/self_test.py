@@ -204,7 +204,7 @@ def _distance(logits: Tensor, truth: Tensor) -> float:
 
 
 def _prefix(model: PreTrainedModel) -> int:
-    """Return a prefix length; longer than a window that the model applies by itself (GPT-Neo), to test beyond it."""
+    """Return a prefix length; longer than a window that the model applies internally (GPT-Neo), to test beyond it."""
     window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
     return PREFIX + window if isinstance(window, int) else PREFIX
 

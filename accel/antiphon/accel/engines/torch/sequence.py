@@ -54,7 +54,7 @@ class TorchSequence:
         shares: Returns whether the model can batch sequences; called when it matters.
 
     Attributes:
-        level: What a forward pass can verify with this model and this cache.
+        level: Verification level of this model with this cache.
         length: Cached tokens.
         capacity: Tokens that fit into the cache; None if it grows.
         is_prefilled: A forward pass has run for this sequence.

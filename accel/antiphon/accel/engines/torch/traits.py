@@ -41,13 +41,13 @@ class RopeSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the engine knows about a model: what it can verify, and which arguments its forward takes.
+    """Facts about a model: its verification level, its layers, and the arguments of its forward.
 
     A model with one kind of attention layer takes one mask, a hybrid one takes a dict of masks by kind.
 
     Attributes:
-        level: What one forward pass can verify.
-        reason: Why it is that level.
+        level: Verification level.
+        reason: Reason for the level.
         implementation: The attention implementation of transformers, such as "sdpa".
         cache_argument: Name of the forward's cache argument; None if the model keeps no cache.
         takes_positions: The forward takes ``position_ids``.
