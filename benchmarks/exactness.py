@@ -217,11 +217,11 @@ def _refusal(language_model: LanguageModel, num_draft_tokens: int) -> str | None
 
 def _on_torch(prompt: _Prompt, *, deterministic: bool) -> CertifiedOutputs:
     from antiphon.accel.drafting.drafters import Nothing
-    from antiphon.accel.engines.torch.attention import attending, implementation_of
+    from antiphon.accel.engines.torch.attention import use_attention, implementation_of
 
     other = "sdpa" if implementation_of(prompt.model) == "eager" else "eager"
     plain = prompt.plain()
-    with attending(prompt.model, other):
+    with use_attention(prompt.model, other):
         other_attention = prompt.plain()
     return CertifiedOutputs(
         plain=plain,

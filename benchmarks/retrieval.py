@@ -129,11 +129,11 @@ def retrieval(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well each question finds its own passages among those of all questions."""
-    from antiphon.retrieval import resolve
+    from antiphon.retrieval import load_embedder
 
     console.quiet_libraries()
     samples = load_samples(file, task=task, limit=limit)
-    figures = [each.as_dict() for each in measure_retrieval(samples, resolve(embedder, device))]
+    figures = [each.as_dict() for each in measure_retrieval(samples, load_embedder(embedder, device))]
     if as_json:
         typer.echo(json.dumps({"embedder": embedder, "questions": len(samples), "methods": figures}))
         return

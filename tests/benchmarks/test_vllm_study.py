@@ -14,10 +14,11 @@ import pytest
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.benchmark.samples import load_samples
 from benchmarks.record import as_line
+from benchmarks.vllm import __main__ as vllm_study
 from benchmarks.vllm.engines import SPECULATION, VLLMSettings, open_engines
 from benchmarks.vllm.measure import BatchFigures, figures_with_ratios, measure_vllm, vllm_jobs
 from benchmarks.vllm.worker import Decoded, EngineAnswer
-from tests.pipelines.recorded import SAMPLES, antiphon
+from tests.pipelines.recorded import SAMPLES, run_program
 
 FAKE = Path(__file__).parent / "fake_vllm"
 
@@ -154,7 +155,7 @@ def test_the_command_shows_a_table_for_every_batch_size(
     file.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
     options = ["--model", str(tiny_folder), "--method", "plain", "--method", "antiphon", "--batch", "1", "--batch", "2"]
     more = ["--limit", "1", "--warm-up", "0", "--passages", "1", "--max-new-tokens", "8", "--dtype", "float32"]
-    done = antiphon("bench", "vllm", str(file), *options, *more, "--json")
+    done = run_program(vllm_study.app, str(file), *options, *more, "--json")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout.splitlines()[-1])
     assert (facts["kind"], facts["vllm"], list(facts["batches"])) == ("vllm", "0.0.fake", ["1", "2"])
@@ -169,11 +170,11 @@ def test_a_python_without_vllm_is_told_in_a_sentence(
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(as_line, SAMPLES)), encoding="utf-8")
     options = ("--model", str(tiny_folder), "--batch", "1", "--limit", "1", "--passages", "1")
-    done = antiphon("bench", "vllm", str(file), *options)
+    done = run_program(vllm_study.app, str(file), *options)
     assert done.exit_code == 2
     assert "vLLM with plain has ended" in done.stderr
     assert "No module named 'vllm'" in done.stderr
 
 
-def test_figures_of_an_engine_that_only_read_prompts_are_none_at_all() -> None:
-    assert BatchFigures("plain", 1, Decoded([EngineAnswer([1], 1)], 1.0)).pace == 0
+def test_throughput_without_decoding_steps_is_zero() -> None:
+    assert BatchFigures("plain", 1, Decoded([EngineAnswer([1], 1)], 1.0)).tokens_per_second == 0

@@ -176,7 +176,7 @@ def _index(documents: Path, out: Path, embedder: str) -> tuple[Retriever, list[P
 
     count = build_index([documents], out, embedder=embedder).passages
     retriever = Retriever.open(out)
-    return retriever, retriever.index.nearest(retriever.embedder.embed_queries(["everything"])[0], count)
+    return retriever, retriever.index.vector_search(retriever.embedder.embed_queries(["everything"])[0], count)
 
 
 def _trace(

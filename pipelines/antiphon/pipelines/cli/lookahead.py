@@ -31,7 +31,7 @@ def lookahead(
     from antiphon.accel.decoding.stats import summarize
     from antiphon.accel.drafting.drafters import Lookahead
     from antiphon.accel.text.messages import encode_prompt
-    from antiphon.pipelines.benchmark.cases import asked
+    from antiphon.pipelines.benchmark.jobs import question_case
     from antiphon.pipelines.prompt import check_text
 
     check_text(prompt)
@@ -39,7 +39,7 @@ def lookahead(
     drafter = Lookahead(window, ngram, guesses, prompt_as_reference=not unread)
     with process_group() as own:
         loaded = load_language_model(model, device=own.device, dtype=dtype_named(dtype))
-        tokens = encode_prompt(asked(loaded, prompt, ()).prompt, loaded.tokenizer)
+        tokens = encode_prompt(question_case(loaded, prompt, ()).prompt, loaded.tokenizer)
         ends = loaded.model.generation_config.eos_token_id
         steps = list(
             decode_parallel(
