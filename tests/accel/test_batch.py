@@ -56,7 +56,7 @@ def batch_of(model: Any, size: int = 8) -> Batch:
     return Batch(scheduler_of(engine_of(model)), size=size)
 
 
-def text_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> RunningRequest:
+def request_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> RunningRequest:
     """Return one request, as a batch takes it."""
     request = prepare(model, prompt, **(SETTINGS | options))
     decoding = DecodingOptions(drafter=drafter, num_draft_tokens=rows)
@@ -137,7 +137,7 @@ def test_waiting_requests_start_when_others_finish(size: int) -> None:
     running: list[Any] = []
     for prompt, tail in zip(prompts, expected, strict=True):
         drafter = partial(RandomTreeDrafter, prompt + tail, 3, VOCAB_SIZE)
-        running.append(batch.add(text_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
+        running.append(batch.add(request_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
     said = {}
     for place in (3, 0, 4, 1, 2):  # in whatever order they are read
         steps = list(running[place])
@@ -150,7 +150,7 @@ def test_waiting_requests_start_when_others_finish(size: int) -> None:
 def test_a_request_that_is_not_read_any_more_leaves_the_batch() -> None:
     model, prompts = model_of("llama"), texts()
     batch = batch_of(model)
-    running = [batch.add(text_of(model, prompt, Nobody, 0)) for prompt in prompts]
+    running = [batch.add(request_of(model, prompt, Nobody, 0)) for prompt in prompts]
     next(running[0])
     running[0].close()  # type: ignore[attr-defined]
     assert len(batch.active) == 2

@@ -47,7 +47,7 @@ def prompt_of(seed: int, length: int = 12) -> list[int]:
     return [random.randrange(VOCAB_SIZE) for _ in range(length)]
 
 
-def text_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> RunningRequest:
+def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> RunningRequest:
     return RunningRequest(
         TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows)
     )
@@ -57,7 +57,7 @@ def engine(**options: Any) -> TableEngine:
     return TableEngine(follows, VOCAB_SIZE, **({"batch_cost": FLAT} | options))
 
 
-def said(steps: Sequence[Step]) -> list[int]:
+def emitted(steps: Sequence[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
@@ -73,9 +73,9 @@ DRAFTERS: dict[str, Callable[[list[int]], Drafter]] = {
 def test_the_emitted_tokens_do_not_depend_on_the_drafter(name: str) -> None:
     prompt, table = prompt_of(1), engine()
     expected = truth(prompt, 60)
-    text = text_of(prompt, 60, DRAFTERS[name](expected))
-    steps = list(scheduler_of(table).steps(text))
-    assert [*prompt, *said(steps)] == expected == text.output.tokens
+    request = request_of(prompt, 60, DRAFTERS[name](expected))
+    steps = list(scheduler_of(table).steps(request))
+    assert [*prompt, *emitted(steps)] == expected == request.output.tokens
     assert steps[-1].finish == "length"
     assert steps[0].prefilled == len(prompt)
     assert len(table.forwards) == len(steps)
@@ -89,9 +89,9 @@ def test_scheduler_and_table_engine_need_no_torch() -> None:
         "from antiphon.accel.decoding.scheduler import *;"
         "from antiphon.accel.decoding.running_request import RunningRequest;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
-        "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); ending = TableOutput([1, 2, 3], 20);"
-        "text = RunningRequest(TableSequence(), Blend(), GreedySampler(), ending, FixedBudget(8));"
-        "steps = list(scheduler_of(engine).steps(text)); print(ending.tokens[3:], len(steps) < 20);"
+        "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); output = TableOutput([1, 2, 3], 20);"
+        "request = RunningRequest(TableSequence(), Blend(), GreedySampler(), output, FixedBudget(8));"
+        "steps = list(scheduler_of(engine).steps(request)); print(output.tokens[3:], len(steps) < 20);"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -108,8 +108,8 @@ class Asking(OracleDrafter):
 
 def test_a_draft_returned_at_the_start_is_verified_in_the_first_step() -> None:
     prompt, table = prompt_of(2), engine()
-    steps = list(scheduler_of(table).steps(text_of(prompt, 12, Asking(truth(prompt, 12), 3))))
-    assert [*prompt, *said(steps)] == truth(prompt, 12)
+    steps = list(scheduler_of(table).steps(request_of(prompt, 12, Asking(truth(prompt, 12), 3))))
+    assert [*prompt, *emitted(steps)] == truth(prompt, 12)
     assert (steps[0].accepted, steps[0].prefilled, len(steps[0].tokens)) == (3, len(prompt), 4)
 
 
@@ -125,7 +125,7 @@ def test_concurrent_requests_share_forward_passes() -> None:
 
     def decode(prompt: list[int]) -> list[int]:
         together.wait()
-        return [*prompt, *said(list(scheduler_of(table).steps(text_of(prompt, 40))))]
+        return [*prompt, *emitted(list(scheduler_of(table).steps(request_of(prompt, 40))))]
 
     found = in_threads([lambda prompt=prompt: decode(prompt) for prompt in prompts])  # type: ignore[misc]
     assert found == [truth(prompt, 40) for prompt in prompts]
@@ -146,10 +146,10 @@ def test_long_prompts_are_prefilled_together_up_to_the_engines_limit(
         watch=lambda feeds: seen.append([len(feed.pending) for feed in feeds]),
     )
     prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 200, 600, 500, 20, 20))]
-    texts = [text_of(prompt, 8) for prompt in prompts]
+    requests = [request_of(prompt, 8) for prompt in prompts]
     for _ in range(8):
-        assert not any(isinstance(step, Exception) for step in scheduler_of(table).advance(texts))
-    assert [text.output.tokens for text in texts] == [truth(prompt, 8) for prompt in prompts]
+        assert not any(isinstance(step, Exception) for step in scheduler_of(table).advance(requests))
+    assert [request.output.tokens for request in requests] == [truth(prompt, 8) for prompt in prompts]
     assert seen[:-7] == (expected or [[300, 200, 600, 500], [20, 20]])
     assert seen[-7:] == 7 * [6 * [1]]
 
@@ -161,7 +161,7 @@ def test_a_failing_prompt_does_not_change_the_output_of_others() -> None:
 
     table = engine(prefill_batch_tokens=2000, watch=watch)
     prompts = [prompt_of(seed, length) for seed, length in enumerate((300, 301, 302))]
-    found = scheduler_of(table).advance([text_of(prompt, 8) for prompt in prompts])
+    found = scheduler_of(table).advance([request_of(prompt, 8) for prompt in prompts])
     assert [str(one) if isinstance(one, Exception) else one.tokens for one in found] == [
         tuple(truth(prompts[0], 1)[-1:]),
         "of 301 tokens",
@@ -173,8 +173,8 @@ def test_requests_do_not_share_forward_passes_if_rows_are_expensive() -> None:
     table = engine(batch_cost=STEEP, watch=lambda feeds: sleep(1e-4))
     prompts = [prompt_of(seed) for seed in range(4)]
     batch = Batch(scheduler_of(table), size=4)
-    running = [batch.add(text_of(prompt, 20)) for prompt in prompts]
-    assert [[*p, *said(list(steps))] for p, steps in zip(prompts, running, strict=True)] == [
+    running = [batch.add(request_of(prompt, 20)) for prompt in prompts]
+    assert [[*p, *emitted(list(steps))] for p, steps in zip(prompts, running, strict=True)] == [
         truth(prompt, 20) for prompt in prompts
     ]
     assert set(map(len, table.forwards[4:])) == {1}
@@ -219,20 +219,20 @@ def test_two_hundred_requests_join_leave_and_fail_at_random_without_affecting_ea
         kind = number % 5
         if kind == 0:
             outcomes[number] = expect_failure(
-                scheduler_of(table).steps(text_of(prompt, 60, Failing(truth(prompt, 60), own.randint(0, 8))))
+                scheduler_of(table).steps(request_of(prompt, 60, Failing(truth(prompt, 60), own.randint(0, 8))))
             )
             return
         if kind == 1:
-            outcomes[number] = expect_failure(scheduler_of(table).steps(text_of(prompt, 9, Careless(expected, 2))))
+            outcomes[number] = expect_failure(scheduler_of(table).steps(request_of(prompt, 9, Careless(expected, 2))))
             return
-        steps = scheduler_of(table).steps(text_of(prompt, length, RandomTreeDrafter(expected, number, VOCAB_SIZE)))
+        steps = scheduler_of(table).steps(request_of(prompt, length, RandomTreeDrafter(expected, number, VOCAB_SIZE)))
         if kind == 2:
             taken = [step for step, _ in zip(steps, range(own.randint(1, 5)), strict=False)]
             steps.close()  # type: ignore[attr-defined]
-            spoken = said(taken)
-            outcomes[number] = spoken == expected[len(prompt) :][: len(spoken)]
+            tokens_read = emitted(taken)
+            outcomes[number] = tokens_read == expected[len(prompt) :][: len(tokens_read)]
             return
-        outcomes[number] = [*prompt, *said(list(steps))] == expected
+        outcomes[number] = [*prompt, *emitted(list(steps))] == expected
 
     numbers = list(range(200))
     random.shuffle(numbers)
@@ -253,13 +253,15 @@ def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause
             raise MemoryError("no room for these rows")
 
     table = engine(watch=watch)
-    texts = [text_of(prompt, 30, OracleDrafter(truth(prompt, 30), 2)) for prompt in prompts]
+    requests = [request_of(prompt, 30, OracleDrafter(truth(prompt, 30), 2)) for prompt in prompts]
     batch = Batch(scheduler_of(table), size=4)
-    running = [batch.add(text) for text in texts]
+    running = [batch.add(request) for request in requests]
     begun = [[next(steps), next(steps)] for steps in running]
-    poisoned.append(texts[2].sequence)  # type: ignore[arg-type]
+    poisoned.append(requests[2].sequence)  # type: ignore[arg-type]
     for number in (0, 1, 3):
-        assert [*prompts[number], *said(begun[number]), *said(list(running[number]))] == truth(prompts[number], 30)
+        assert [*prompts[number], *emitted(begun[number]), *emitted(list(running[number]))] == truth(
+            prompts[number], 30
+        )
     with pytest.raises(MemoryError, match="no room for these rows"):
         list(running[2])
 
@@ -278,13 +280,13 @@ def test_an_interrupt_in_a_shared_forward_pass_stops_only_its_own_thread() -> No
 
     def decode(number: int) -> list[int]:
         ready.wait()
-        spoken: list[int] = []
+        tokens_read: list[int] = []
         try:
-            for step in scheduler_of(table).steps(text_of(prompts[number], 40)):
-                spoken += step.tokens
+            for step in scheduler_of(table).steps(request_of(prompts[number], 40)):
+                tokens_read += step.tokens
         except KeyboardInterrupt:
             caught.append(number)
-        return [*prompts[number], *spoken]
+        return [*prompts[number], *tokens_read]
 
     found = in_threads([lambda number=number: decode(number) for number in range(3)])  # type: ignore[misc]
     assert interrupted.is_set()
@@ -304,53 +306,53 @@ def test_an_interrupt_in_a_forward_pass_for_another_thread_loses_none_of_its_tok
 
     table = engine(batch_cost=STEEP, watch=watch)
     prompts = [prompt_of(seed) for seed in range(2)]
-    texts = [text_of(prompt, 30) for prompt in prompts]
+    requests = [request_of(prompt, 30) for prompt in prompts]
     scheduler = scheduler_of(table)
     for _ in range(3):
-        scheduler.advance(texts)
-    others.append(texts[1].sequence)  # type: ignore[arg-type]
+        scheduler.advance(requests)
+    others.append(requests[1].sequence)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        scheduler.advance(texts)
-    list(scheduler.steps(texts[1]))  # the first one belongs to the interrupted caller
-    assert texts[1].output.tokens == truth(prompts[1], 30)
+        scheduler.advance(requests)
+    list(scheduler.steps(requests[1]))  # the first one belongs to the interrupted caller
+    assert requests[1].output.tokens == truth(prompts[1], 30)
 
 
 def test_no_request_waits_for_one_whose_steps_are_not_read() -> None:
     table = engine()
-    idle = scheduler_of(table).steps(text_of(prompt_of(1), 30))
+    idle = scheduler_of(table).steps(request_of(prompt_of(1), 30))
     next(idle)
     prompt, done = prompt_of(2), Event()
 
     def decode() -> None:
-        assert [*prompt, *said(list(scheduler_of(table).steps(text_of(prompt, 30))))] == truth(prompt, 30)
+        assert [*prompt, *emitted(list(scheduler_of(table).steps(request_of(prompt, 30))))] == truth(prompt, 30)
         done.set()
 
     Thread(target=decode, daemon=True).start()
     assert done.wait(10)
-    assert [1, *said(list(idle))][1:] == truth(prompt_of(1), 30)[13:]
+    assert [1, *emitted(list(idle))][1:] == truth(prompt_of(1), 30)[13:]
 
 
 def test_requests_read_alternately_by_one_thread_are_decoded_separately() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(2)]
-    streams = [scheduler_of(table).steps(text_of(prompt, 25)) for prompt in prompts]
+    streams = [scheduler_of(table).steps(request_of(prompt, 25)) for prompt in prompts]
     pairs = list(zip(*streams, strict=True))
     for number, prompt in enumerate(prompts):
-        assert [*prompt, *said([pair[number] for pair in pairs])] == truth(prompt, 25)
+        assert [*prompt, *emitted([pair[number] for pair in pairs])] == truth(prompt, 25)
 
 
 def test_a_batch_decodes_at_most_its_size_at_once() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(7)]
     batch = Batch(scheduler_of(table), size=3)
-    running = [batch.add(text_of(prompt, 5 + number)) for number, prompt in enumerate(prompts)]
+    running = [batch.add(request_of(prompt, 5 + number)) for number, prompt in enumerate(prompts)]
     most = 0
     for number in (4, 0, 6, 2, 1, 3, 5):
-        spoken: list[int] = []
+        tokens_read: list[int] = []
         for step in running[number]:
-            spoken += step.tokens
+            tokens_read += step.tokens
             most = max(most, len(batch.active))
-        assert [*prompts[number], *spoken] == truth(prompts[number], 5 + number)
+        assert [*prompts[number], *tokens_read] == truth(prompts[number], 5 + number)
     assert most == 3
     assert batch.active == ()
 
@@ -364,7 +366,7 @@ class Verbose(Nothing):
 
 def test_a_wrong_draft_costs_rows_but_changes_no_token() -> None:
     prompt, table = prompt_of(5), engine()
-    steps = list(scheduler_of(table).steps(text_of(prompt, 10, Verbose())))
-    assert [*prompt, *said(steps)] == truth(prompt, 10)
+    steps = list(scheduler_of(table).steps(request_of(prompt, 10, Verbose())))
+    assert [*prompt, *emitted(steps)] == truth(prompt, 10)
     assert [step.accepted for step in steps] == [0] * 10
     assert sum(step.drafted for step in steps) == 8  # none with the prompt, and none for the last token
