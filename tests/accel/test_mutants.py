@@ -105,7 +105,9 @@ ROWS = [
     Row(mutants.compiled_positions_are_slots, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.rejected_slots_stay_visible, COMPILED, ("llama", "sdpa", "greedy")),
     Row(mutants.accepted_slots_are_reused, COMPILED, ("llama", "sdpa", "greedy")),
-    Row(mutants.memory_is_not_handed_over, test_compiled.test_sequences_that_take_turns_share_a_slot_cache_and_no_tokens),
+    Row(
+        mutants.memory_is_not_handed_over, test_compiled.test_sequences_that_take_turns_share_a_slot_cache_and_no_tokens
+    ),
     Row(batch_mutants.segments_start_one_row_early, BATCH, ("llama",)),
     Row(batch_mutants.masks_of_the_next_sequence, BATCH, ("llama",)),
     Row(batch_mutants.states_of_the_next_sequence, BATCH, ("llama",)),
