@@ -216,7 +216,7 @@ def test_custom_generate_and_a_language_model_share_one_model() -> None:
     truth = plain(model, prompt)
 
     def through_generate(number: int) -> bool:
-        output = model.generate(prompt, custom_generate=Decoder(rows=number % 5), **SETTINGS)
+        output = model.generate(prompt, custom_generate=Decoder(num_draft_tokens=number % 5), **SETTINGS)
         return bool(output[0].tolist() == truth)
 
     def through_us(number: int) -> bool:

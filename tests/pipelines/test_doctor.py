@@ -29,8 +29,8 @@ def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny
     shown = doctor(tiny_folder)
     assert shown.exit_code == 0, shown.stderr
     card = " ".join(shown.stdout.split())
-    assert "level tree (any draft: branches share one forward)" in card
-    assert "because its layers attend through masks and positions" in card
+    assert "level tree (any draft: branches share one forward pass)" in card
+    assert "because its layers take the masks and positions" in card
     assert "LlamaForCausalLM, 95,168 parameters, float32 on cpu" in card
     assert "attention sdpa; one boolean mask" in card
     assert "layers 2 full_attention: looks back to the start" in card
@@ -42,7 +42,7 @@ def test_a_card_says_what_the_model_can_do_and_why_and_what_a_forward_costs(tiny
     assert [line.split()[0] for line in shown.stdout.splitlines() if re.match(r" +\d+ ", line)] == [
         "1", "2", "4", "8", "16", "32", "64",
     ]  # fmt: skip
-    assert shown.stdout.splitlines()[-1] == "→ Nothing to mend."
+    assert shown.stdout.splitlines()[-1] == "→ Nothing to change."
 
 
 def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> Non
         (("./nowhere",), "There is no model folder './nowhere'"),
         (("empty",), "is no model folder: it has no config.json"),
         (("MODEL", "--device", "abacus"), "There is no device 'abacus' here"),
-        (("MODEL", "--markdown"), "--markdown is the table of families; give --families as well."),
+        (("MODEL", "--markdown"), "--markdown prints the table of families; give --families as well."),
     ],
 )
 def test_what_cannot_be_examined_is_refused_in_one_sentence(
