@@ -361,7 +361,7 @@ def test_steps_are_not_compiled_by_default_on_a_cpu() -> None:
 
 
 @as_they_are()
-def test_a_language_model_says_the_same_in_compiled_steps_from_several_threads() -> None:
+def test_compiled_steps_of_several_threads_give_the_same_output() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     model = tiny_model(seed=11)
@@ -374,7 +374,7 @@ def test_a_language_model_says_the_same_in_compiled_steps_from_several_threads()
 
 
 @as_they_are()
-def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
+def test_a_slot_cache_made_in_inference_mode_works_outside_of_it() -> None:
     model: Any = tiny_model(seed=11)
     text = truth(model)
     with torch.inference_mode():
@@ -383,7 +383,7 @@ def test_a_memory_made_in_inference_mode_serves_outside_of_it() -> None:
     assert not failure_of(model)
 
 
-def test_a_model_that_is_dropped_takes_its_memory_along() -> None:
+def test_a_slot_cache_does_not_keep_its_model_alive() -> None:
     import gc
     from weakref import ref
 
