@@ -1,8 +1,8 @@
-"""The picture on the architecture page, drawn from what the source files import.
+"""Draw the import diagram of docs/architecture.md from the source files.
 
     python -m tests.architecture
 
-writes it into docs/architecture.md between its two marks; a test compares.
+writes it between the two marks in docs/architecture.md; a test compares.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ DRAWN: Mapping[str, tuple[str, ...]] = {
     "pipelines": tuple(ROOMS["pipelines"]),
     "integrations": ("langchain", "llama_index", "vllm"),
 }
-"""The rooms that are drawn, from the ground up."""
+"""The packages that are drawn, lowest first."""
 
 
 def drawn() -> str:
-    """Every part and room, with what its files import, in functions and for type checking too."""
+    """Return the diagram: each package with the packages it imports, in functions and for type checking too."""
     parts = {part: {part_of(each.imported) for module in own(part) for each in imports_of(module)} for part in PARTS}
     lines = ["```text", *(_line(part, parts[part] - {part}, PARTS) for part in PARTS)]
     for part in PARTS:
@@ -34,7 +34,7 @@ def drawn() -> str:
 
 
 def own(part: str) -> list[str]:
-    """The files of a part, as module names."""
+    """Return the module names of a part."""
     return [module for module in MODULES if part_of(module) == part]
 
 
@@ -52,13 +52,13 @@ def _name(room: str) -> str:
 
 
 def _line(name: str, imported: set[str], order: Iterable[str]) -> str:
-    """A room, and in the order of the page what it imports."""
+    """Format one package and its imports in the order of the page."""
     known = ", ".join(each for each in order if each in imported)
     return f"{name:<18}-> {known}" if known else name
 
 
 def main() -> None:
-    """Write the picture into the page."""
+    """Write the diagram into the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}{drawn()}{END}{rest.split(END)[1]}", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Who imports whom, read from the source files themselves: the graph that tests and the architecture page are made of.
+"""The import graph of the source files, for the tests and the architecture page.
 
-Runs none of the code. A name that a package hands on lazily counts as an import of the file that the name comes from.
+It is parsed, not executed. A name that a package exports lazily counts as an import of the file that defines it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in PARTS}
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """That file ``importer`` imports file ``imported``, both by module name; ``is_for_types`` where no run does."""
+    """One import between two modules; `is_for_types` if it is made for type checking only."""
 
     importer: str
     imported: str
@@ -27,7 +27,7 @@ class Import:
 
 
 def module_name(path: Path) -> str:
-    """The name that a file is imported by."""
+    """Return the module name of a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -36,12 +36,12 @@ MODULES = {module_name(path): path for paths in FILES.values() for path in paths
 
 
 def part_of(module: str) -> str:
-    """The part that a module belongs to."""
+    """Return the top-level part (accel, retrieval, ...) of a module."""
     return module.split(".")[1]
 
 
 def imports_of(module: str) -> list[Import]:
-    """Every import of a file of ours that a file makes, at its top, in functions and for type checking."""
+    """Return every import of our own modules in a file: at its top, in functions and for type checking."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     for_types = {id(node) for block in _type_checking(tree) for node in ast.walk(block)}
     found = []
@@ -55,7 +55,7 @@ def imports_of(module: str) -> list[Import]:
 
 @cache
 def resolve(name: str) -> str | None:
-    """The file that a dotted name leads to, through packages that hand names on lazily; None where it is not ours."""
+    """Return the module that defines a dotted name, through lazy exports; None if it is not ours."""
     if name in MODULES:
         return name
     package, _, last = name.rpartition(".")
@@ -70,13 +70,13 @@ def resolve(name: str) -> str | None:
 
 
 def graph(part: str) -> dict[str, list[Import]]:
-    """For each file of a part its imports of files of the same part."""
+    """Return the imports within a part, by module."""
     own = [module for module in MODULES if part_of(module) == part]
     return {module: [each for each in imports_of(module) if part_of(each.imported) == part] for module in own}
 
 
-def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Every set of nodes that all lead to each other (Tarjan's strongly connected components of more than one)."""
+def cycles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Return the import cycles: strongly connected components of more than one node (Tarjan)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

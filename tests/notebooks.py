@@ -1,4 +1,4 @@
-"""Runs the notebooks as Jupyter would and keeps what they showed: python -m tests.notebooks [name ...]."""
+"""Run the notebooks as Jupyter does and store their outputs: python -m tests.notebooks [name ...]."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARTS = ("accel", "retrieval", "pipelines", "integrations")
 SECONDS = 300
-"""For one cell: what an idle machine does in seconds takes a busy one minutes."""
+"""Time limit of one cell; a busy machine needs minutes for what an idle one does in seconds."""
 
 
 @contextmanager
 def kernel() -> Iterator[KernelManager]:
-    """A Python that runs the code of this checkout, one thread a model."""
-    folder = mkdtemp()  # for its sockets: two kernels in one working directory would share theirs
+    """Start a Python kernel that imports this checkout and uses one thread per model."""
+    folder = mkdtemp()  # two kernels in one working directory would share their sockets
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/kernel")
     paths = os.pathsep.join(str(ROOT / part) for part in PARTS)
     manager.start_kernel(env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
@@ -36,10 +36,17 @@ def kernel() -> Iterator[KernelManager]:
 
 
 def run(path: Path, manager: KernelManager) -> NotebookNode:
-    """The notebook with the outputs of all its cells, begun with no names left of another one.
+    """Run a notebook in a kernel whose namespace is cleared first.
+
+    Args:
+        path: the notebook file.
+        manager: a running kernel.
+
+    Returns:
+        The notebook with the outputs of all cells.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell ended in an error.
+        nbclient.exceptions.CellExecutionError: a cell raised an error.
     """
     notebook = read(path)
     begin = nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {path.parent}", id="begin")
@@ -53,20 +60,20 @@ def run(path: Path, manager: KernelManager) -> NotebookNode:
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook as it is kept."""
+    """Return the notebook as it is stored."""
     notebook: NotebookNode = nbformat.read(path, as_version=4)
     return notebook
 
 
 def tidied(notebook: NotebookNode) -> NotebookNode:
-    """The notebook without what differs between two runs that showed the same, and without what no page shows."""
+    """Remove what differs between two equal runs, and output formats that no page shows."""
     for number, cell in enumerate((each for each in notebook.cells if each.cell_type == "code"), start=1):
         cell.metadata.pop("execution", None)
         cell.execution_count = number
         for output in cell.outputs:
             if "execution_count" in output:
                 output.execution_count = number
-            if {"text/html", "image/png"} & output.get("data", {}).keys():  # shown in place of the others
+            if {"text/html", "image/png"} & output.get("data", {}).keys():  # these are shown instead
                 output.data.pop("text/plain", None)
                 output.data.pop("text/markdown", None)
     notebook.metadata.language_info = {"name": "python"}
@@ -74,7 +81,7 @@ def tidied(notebook: NotebookNode) -> NotebookNode:
 
 
 def main(names: Sequence[str]) -> None:
-    """Run these notebooks, or all, each in a Python of its own, and write them with their outputs."""
+    """Run the named notebooks, or all of them, each in its own kernel, and store them with their outputs."""
     for path in NOTEBOOKS:
         if not names or path.stem in names:
             with kernel() as manager:

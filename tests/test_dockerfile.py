@@ -1,4 +1,4 @@
-"""The Dockerfile, step by step without Docker: what it installs serves, as its entrypoint says, for any user."""
+"""The Dockerfile, checked step by step without Docker: its packages, folders and entrypoint serve requests."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ __all__ = ["wheel"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
 
 
-def said(instruction: str) -> list[str]:
-    """What stands behind an instruction, each time."""
+def arguments_of(instruction: str) -> list[str]:
+    """Return the arguments of each use of a Dockerfile instruction."""
     return re.findall(rf"^{instruction} (.*)$", DOCKERFILE, re.MULTILINE)
 
 
 def test_the_stages_build_what_they_copy_and_pin_what_they_install() -> None:
-    assert "python -m build --wheel --outdir /wheel" in said("RUN")[0]
-    assert said("COPY") == [". .", "--from=wheel /wheel/*.whl /source/constraints.txt /wheel/"]
+    assert "python -m build --wheel --outdir /wheel" in arguments_of("RUN")[0]
+    assert arguments_of("COPY") == [". .", "--from=wheel /wheel/*.whl /source/constraints.txt /wheel/"]
     [(alone, version)] = re.findall(r"--no-deps (\S+)==(\S+)", DOCKERFILE)
     assert f"{alone}=={version}\n" in (ROOT / "constraints.txt").read_text("utf-8")
     ignored = (ROOT / ".dockerignore").read_text("utf-8").split()
     assert not {"accel", "retrieval", "pipelines", "integrations", "constraints.txt", "README.md"} & set(ignored)
 
 
-def test_whatever_the_server_writes_lies_where_any_user_may_write() -> None:
+def test_the_server_writes_only_to_folders_that_any_user_may_write() -> None:
     [folders] = re.findall(r"mkdir -m 1777 (.*?) &&", DOCKERFILE)
-    [index] = [json.loads(words)[1] for words in said("CMD")]
+    [index] = [json.loads(words)[1] for words in arguments_of("CMD")]
     home = re.findall(r"HOME=(\S+)", DOCKERFILE)
     assert {index, f"{index}-uploads", *home} <= set(folders.split())
 
 
-def test_what_is_installed_serves_as_the_entrypoint_says(
+def test_the_installed_packages_serve_with_the_entrypoint(
     wheel: Path, passages: list[Passage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [extras] = re.findall(r"\.whl\)\[([\w,-]+)\]", DOCKERFILE)
@@ -51,7 +51,7 @@ def test_what_is_installed_serves_as_the_entrypoint_says(
     tiny_model(max_position_embeddings=2048).save_pretrained(tmp_path / "tiny")
     byte_tokenizer().save_pretrained(tmp_path / "tiny")
     index_passages(passages, tmp_path / "index", HashEmbedder())
-    [entrypoint], [command] = map(json.loads, said("ENTRYPOINT")), map(json.loads, said("CMD"))
+    [entrypoint], [command] = map(json.loads, arguments_of("ENTRYPOINT")), map(json.loads, arguments_of("CMD"))
     words = [*entrypoint, *command, "--model", str(tmp_path / "tiny"), "--engine", "torch"]
     own = {"antiphon": str(place / "bin" / "antiphon"), "0.0.0.0": "127.0.0.1", "/index": str(tmp_path / "index")}
     for name in ("PYTHONPATH", "XDG_CACHE_HOME"):

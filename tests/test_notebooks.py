@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, show what they are kept with, and keep to the manners of the house."""
+"""The notebooks run from top to bottom and show the kinds of output that are stored in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbformat import NotebookNode
 
-from antiphon.pipelines.models.embedded import resolve_model
+from antiphon.pipelines.models.bundled import resolve_model
 from tests.notebooks import NOTEBOOKS, ROOT, kernel, read, run
 
 COMPARED = ("text/html", "image/png")
@@ -19,7 +19,7 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 @pytest.fixture(scope="module")
 def one_kernel() -> Iterator[KernelManager]:
-    """One Python for all of them, so that libraries are loaded once; the embedded models are there before."""
+    """One kernel for all notebooks, so that libraries are loaded once."""
     try:
         resolve_model("reader")
     except ImportError as error:
@@ -29,7 +29,7 @@ def one_kernel() -> Iterator[KernelManager]:
 
 
 def shown(notebook: NotebookNode) -> list[tuple[str, list[tuple[str, ...]]]]:
-    """For each cell of code its name, and of each of its outputs what kind it is."""
+    """Return the id and the kinds of outputs of each code cell."""
     return [
         (cell.id, [kinds(output) for output in cell.outputs]) for cell in notebook.cells if cell.cell_type == "code"
     ]
@@ -40,7 +40,7 @@ def kinds(output: NotebookNode) -> tuple[str, ...]:
 
 
 def texts(notebook: NotebookNode) -> Iterator[str]:
-    """Everything that the cells showed, but for pictures."""
+    """Yield every output except pictures."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             yield output.get("text", "")
@@ -48,21 +48,21 @@ def texts(notebook: NotebookNode) -> Iterator[str]:
 
 
 def check(notebook: NotebookNode) -> None:
-    """No cell wrote to standard error or ended in one, and nothing shown belongs to one machine alone."""
+    """Check that no cell wrote to standard error or failed, and that no output has a path of one machine."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert [output for output in outputs if output.get("name") == "stderr" or output.output_type == "error"] == []
     assert [text for text in texts(notebook) if re.search(r"(?<![\w.<])/(home|root|tmp|Users|work)/", text)] == []
 
 
 @each_notebook
-def test_a_notebook_runs_and_shows_what_it_is_kept_with(path: Path, one_kernel: KernelManager) -> None:
-    now, kept = run(path, one_kernel), read(path)
+def test_a_notebook_runs_and_its_outputs_have_the_stored_kinds(path: Path, one_kernel: KernelManager) -> None:
+    now, stored = run(path, one_kernel), read(path)
     check(now)
-    assert shown(now) == shown(kept), "run: make notebooks"
+    assert shown(now) == shown(stored), "run: make notebooks"
 
 
 @each_notebook
-def test_a_notebook_keeps_outputs_and_opens_with_what_the_reader_will_have(path: Path) -> None:
+def test_a_notebook_has_outputs_and_opens_with_its_result(path: Path) -> None:
     notebook = read(path)
     check(notebook)
     assert any(outputs for _, outputs in shown(notebook))

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antiphon.accel import LanguageModel, PrefixCache, Step, Stream
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
-from antiphon.accel.text.messages import PromptInput, prompt_tokens
+from antiphon.accel.text.messages import PromptInput, encode_prompt
 from antiphon.accel.text.parameters import Parameters, Settings
 
 HERMES = """\
@@ -65,7 +65,7 @@ class Scripted(LanguageModel):
         prefix: PrefixCache | None = None,
         **parameters: Unpack[Parameters],
     ) -> Stream:
-        tokens = prompt_tokens(prompt, self.tokenizer)
+        tokens = encode_prompt(prompt, self.tokenizer)
         text = str(self.tokenizer.decode(tokens))
         self.asked.append((text, tuple(references)))
         said = written(text) or (self.answer(text) if callable(self.answer) else self.answer)
@@ -75,7 +75,9 @@ class Scripted(LanguageModel):
         ids = self.tokenizer.encode(said, add_special_tokens=False)
         ends = [None] * (len(ids) - 1) + ["stop"]
         steps = (Step((token,), 0, 0, 0.0, finish=end) for token, end in zip(ids, ends, strict=True))  # type: ignore[arg-type]
-        return Stream(steps, self.tokenizer, prompt_tokens=len(tokens), stop=settings.stops, likelihood=lambda: 0.0)
+        return Stream(
+            steps, self.tokenizer, prompt_tokens=len(tokens), stop=settings.stop_strings, log_probability=lambda: 0.0
+        )
 
     def stream_batch(
         self,

@@ -15,7 +15,7 @@ from llama_index.core import Settings
 
 from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.cli.console import quiet_libraries
-from antiphon.pipelines.models.embedded import resolve_model
+from antiphon.pipelines.models.bundled import resolve_model
 from antiphon.retrieval import HashEmbedder, build_index
 from tests.integrations.scripted import tool_tokenizer
 

@@ -16,7 +16,7 @@ from langchain_core.tools import tool
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon
-from antiphon.integrations.langchain.answers import usage
+from antiphon.integrations.langchain.outputs import usage
 from tests.integrations.scripted import Scripted
 from tests.integrations.watching import cancelled, forwards
 
@@ -86,7 +86,7 @@ def test_a_call_may_name_another_model_which_is_loaded_once(tmp_path: Path, tiny
         prompt: Any = MESSAGES if isinstance(model, ChatAntiphon) else QUESTION
         assert said(model, model.invoke(QUESTION, model=name)) == other.generate(prompt, max_new_tokens=8).text
         assert said(model, model.invoke(QUESTION)) == tiny.generate(prompt, max_new_tokens=8).text
-        assert model.named(name) is model.named(name)
+        assert model.language_model_named(name) is model.language_model_named(name)
 
 
 def test_a_parameter_of_no_name_is_refused_in_a_call_and_at_construction(chat: ChatAntiphon) -> None:
@@ -157,7 +157,7 @@ async def test_a_cancelled_call_stops_and_frees_its_memory(kind: str, request: p
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
-def test_a_prompt_begins_with_one_beginning_of_sequence(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_prompt_starts_with_exactly_one_bos_token(kind: str, request: pytest.FixtureRequest) -> None:
     model: Any = request.getfixturevalue(kind)
     with forwards(model.language_model) as seen:
         model.invoke(QUESTION, max_tokens=1)

@@ -20,9 +20,9 @@ from langchain_core.tools import create_retriever_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
-from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, Citing
+from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, CitationHandler
 from antiphon.integrations.langchain.documents import document_of
-from antiphon.integrations.prompt_passages import PromptPassages
+from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
 from tests.integrations.quoting import SHARED, TENANTS, Contracts, QuotingChat, own, question, quoted
 from tests.integrations.scripted import Scripted
@@ -127,7 +127,7 @@ def ours() -> ChatAntiphon:
     return ChatAntiphon(language_model=Scripted(answer=quoted), model="scripted")
 
 
-def expect_own(tenant: int, citing: Citing) -> None:
+def expect_own(tenant: int, citing: CitationHandler) -> None:
     text, where = own(tenant)
     assert [(note["title"], note["cited_text"]) for note in citing.citations] == [(where, text[:-1])]
     assert {document.metadata["source"] for document in citing.answer.documents} <= {where, "bees.md"}
@@ -139,7 +139,7 @@ async def test_every_shape_of_a_chain_cites_whole_and_streamed_in_threads_and_in
     chain = SHAPES[shape](Contracts(), ours())
     for tenant in (0, 3):
         for way in ("invoke", "stream", "ainvoke", "astream"):
-            citing = Citing()
+            citing = CitationHandler()
             config: Any = {"callbacks": [citing]}
             if way == "invoke":
                 chain.invoke(question(tenant), config)
@@ -157,13 +157,13 @@ ANY_MODEL = [shape for shape in SHAPES if "with_retriever" not in shape and "too
 
 @pytest.mark.parametrize("shape", ANY_MODEL)
 def test_every_shape_cites_the_answers_of_a_model_that_is_not_ours(shape: str) -> None:
-    citing = Citing()
+    citing = CitationHandler()
     SHAPES[shape](Contracts(), QuotingChat()).invoke(question(4), {"callbacks": [citing]})
     expect_own(4, citing)
 
 
 def test_a_text_in_text_out_model_is_cited_too() -> None:
-    citing = Citing()
+    citing = CitationHandler()
     llm = AntiphonLLM(language_model=Scripted(answer=quoted), model="scripted")
     chain: Any = {"context": Contracts() | join, "question": RunnablePassthrough()} | TEXT | llm
     chain.invoke(question(8), {"callbacks": [citing]})
@@ -173,7 +173,7 @@ def test_a_text_in_text_out_model_is_cited_too() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_forty_tenants_at_once_are_cited_their_own_and_nothing_else(shape: str) -> None:
     chain = SHAPES[shape](Contracts(), ours())
-    handlers = [Citing() for _ in TENANTS]
+    handlers = [CitationHandler() for _ in TENANTS]
 
     def ask(tenant: int) -> None:
         chain.invoke(question(tenant), {"callbacks": [handlers[tenant]]})
@@ -182,7 +182,7 @@ async def test_forty_tenants_at_once_are_cited_their_own_and_nothing_else(shape:
         list(pool.map(ask, TENANTS))
     for tenant in TENANTS:
         expect_own(tenant, handlers[tenant])
-    looped = [Citing() for _ in TENANTS]
+    looped = [CitationHandler() for _ in TENANTS]
     await asyncio.gather(*(chain.ainvoke(question(t), {"callbacks": [looped[t]]}) for t in TENANTS))
     for tenant in TENANTS:
         expect_own(tenant, looped[tenant])
@@ -192,7 +192,7 @@ async def test_forty_tenants_at_once_are_cited_their_own_and_nothing_else(shape:
 def test_one_run_that_serves_forty_tenants_cites_each_his_own(shape: str) -> None:
     """Two tenants each have the same words: what is nearest in the run is what was found for the question."""
     chain = SHAPES[shape](Contracts(), ours())
-    citing = Citing()
+    citing = CitationHandler()
     everybody: RunnableLambda[list[str], Any] = RunnableLambda(chain.batch)
     everybody.invoke([question(tenant) for tenant in TENANTS], {"callbacks": [citing]})
     cited = [answer for answer in citing.answers if answer.citations]
@@ -206,7 +206,7 @@ def test_one_run_that_serves_forty_tenants_cites_each_his_own(shape: str) -> Non
 
 def test_a_call_that_retrieves_nothing_cites_nothing_in_a_run_where_others_do() -> None:
     chain = SHAPES["a mapping | prompt | chat"](Contracts(), ours())
-    citing = Citing()
+    citing = CitationHandler()
 
     def both(asked: str) -> None:
         chain.invoke(asked)
@@ -219,11 +219,11 @@ def test_a_call_that_retrieves_nothing_cites_nothing_in_a_run_where_others_do() 
 
 def test_a_handler_of_several_calls_is_refused_and_so_is_one_of_none() -> None:
     chain = SHAPES["a mapping | prompt | chat"](Contracts(), ours())
-    citing = Citing()
+    citing = CitationHandler()
     with pytest.raises(ValueError, match="No model has answered yet"):
         _ = citing.answer
     chain.batch([question(0), question(1)], {"callbacks": [citing]})
-    with pytest.raises(ValueError, match="seen 2 calls; give each call a Citing"):
+    with pytest.raises(ValueError, match="seen 2 calls; give each call a CitationHandler"):
         _ = citing.citations
 
 
@@ -233,7 +233,7 @@ def test_what_a_checkpointer_kept_is_cited_in_a_later_turn() -> None:
     thread = {"configurable": {"thread_id": "1"}}
     made.invoke({"messages": [("user", question(0))]}, thread)
     made.update_state(thread, {"messages": [("ai", "Yes.")]})
-    citing = Citing()
+    citing = CitationHandler()
     again: Any = RunnableLambda(lambda turns: ours().invoke(turns))
     again.invoke(made.get_state(thread).values["messages"], {"callbacks": [citing]})
     assert [note["title"] for note in citing.citations] == [own(0)[1]]
@@ -295,7 +295,7 @@ def test_with_retriever_says_what_is_missing() -> None:
     ],
 )
 def test_a_passage_stands_in_a_prompt_with_all_of_its_words_or_not_at_all(prompt: str, stands: bool) -> None:
-    assert PromptPassages(prompt).has(Passage.at("a", 0, SHARED)) is stands
+    assert PassagesInPrompt(prompt).contains(Passage.at("a", 0, SHARED)) is stands
     assert document_of(Passage.at("a", 0, SHARED)).page_content == SHARED
 
 
@@ -305,4 +305,4 @@ def test_escapes_of_other_notations_do_not_hide_a_passage() -> None:
     import json
 
     for written in (json.dumps(passage.text), json.dumps(passage.text, ensure_ascii=False), html.escape(passage.text)):
-        assert PromptPassages(f"before {written} after").has(passage)
+        assert PassagesInPrompt(f"before {written} after").contains(passage)

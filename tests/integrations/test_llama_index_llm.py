@@ -90,7 +90,7 @@ async def test_usage_model_finish_reason_and_steps_are_told_and_counted(tiny: La
     assert counter.total_llm_token_count == 3 * expected.usage.total_tokens
 
 
-def test_a_prompt_begins_with_one_beginning_of_sequence(llm: AntiphonLLM) -> None:
+def test_a_prompt_starts_with_exactly_one_bos_token(llm: AntiphonLLM) -> None:
     with forwards(llm.language_model) as seen:
         llm.chat(MESSAGES, max_tokens=1)
         llm.complete(QUESTION, formatted=True, max_tokens=1)

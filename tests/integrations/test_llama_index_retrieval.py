@@ -30,7 +30,7 @@ from antiphon.integrations.llama_index import (
     AntiphonVectorStore,
 )
 from antiphon.integrations.llama_index.nodes import node_of, passage_of
-from antiphon.integrations.llama_index.persisted import SENTENCE
+from antiphon.integrations.llama_index.persistence import SENTENCE
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever
 from tests.conftest import TEXTS
 

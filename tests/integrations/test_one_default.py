@@ -11,7 +11,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon, retrieval_chain
 from antiphon.integrations.llama_index import AntiphonQueryEngine
-from antiphon.integrations.llama_index.citing import CitedResponse, CitedStreamingResponse
+from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
 from antiphon.pipelines import Rag
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.retrieval import Retriever
@@ -43,7 +43,9 @@ def test_what_an_answer_was_asked_with_reaches_the_chat_model(
     prompt = reader_prompt(QUESTION, [passage]).content
     begins = "[1] Wax"
     options = {"response_prefix": begins}
-    monkeypatch.setattr(retrieval_chain, "chosen_first", lambda model, question, passages, **_: (passages, 1, options))
+    monkeypatch.setattr(
+        retrieval_chain, "selected_passages_first", lambda model, question, passages, **_: (passages, 1, options)
+    )
     chat = ChatAntiphon(language_model=reader, max_tokens=12)
     found = chat.with_retriever(AntiphonRetriever(retriever=retriever)).invoke(QUESTION)
     assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, response_prefix=begins).text

@@ -1,4 +1,4 @@
-"""What a caller hands over as a list of passages, in whichever framework's words. Knows no framework."""
+"""Converts a caller's list of texts, documents or nodes to passages. Independent of frameworks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from antiphon.retrieval import Passage
 def coerce_passages(
     given: object, passage_of: Callable[[object], Passage | None], *, alone: tuple[type, ...], kinds: str, name: str
 ) -> list[Passage]:
-    """The passages of a list, each made by ``passage_of``; ``alone`` are types that are one item and no list of them.
+    """Convert each item of a list to a passage.
+
+    Args:
+        given: the caller's argument.
+        passage_of: converts one item; returns None if it cannot.
+        alone: types that are iterable but are a single item, not a list of items.
+        kinds: the accepted types in words, for error messages.
+        name: the argument's name, for error messages.
 
     Raises:
-        TypeError: it is no list of ``kinds``, or something in it is none.
+        TypeError: ``given`` is not a list, or an item cannot be converted.
     """
     if isinstance(given, (str, *alone)) or not isinstance(given, Iterable):
         raise TypeError(f"{name} is of type {type(given).__name__}; give a list of {kinds}.")

@@ -1,6 +1,6 @@
-"""LangChain's words for what Antiphon does: chat model, LLM, embeddings, vector store, retriever and reranker.
+"""LangChain classes: chat model, LLM, embeddings, vector store, retriever and reranker.
 
-Names are imported when they are first used. Needs the extra ``langchain``, which is langchain-core alone.
+Names are imported on first use. Needs the extra ``langchain``, which installs langchain-core only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 from .chat import ChatAntiphon as ChatAntiphon
-from .citing import CitedAnswer as CitedAnswer
-from .citing import Citing as Citing
+from .citation_handler import CitationHandler as CitationHandler
+from .citation_handler import CitedAnswer as CitedAnswer
 from .embeddings import AntiphonEmbeddings as AntiphonEmbeddings
 from .llm import AntiphonLLM as AntiphonLLM
-from .passage_index import VectorStorePassages as VectorStorePassages
 from .reranker import AntiphonReranker as AntiphonReranker
 from .retriever import AntiphonRetriever as AntiphonRetriever
 from .vector_store import AntiphonVectorStore as AntiphonVectorStore
+from .vector_store_index import VectorStorePassages as VectorStorePassages

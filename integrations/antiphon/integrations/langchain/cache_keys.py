@@ -1,7 +1,7 @@
-"""What the key of a LangChain cache says besides the prompt: what else was asked for. Knows no model and no cache.
+"""Cache keys that include the references and parameters of a call.
 
-What an answer may quote changes what is returned, its citations and its figures, and so belongs into the key: who asks
-with other passages, or with none, has asked something else. Only a digest of it is kept.
+References change the citations and step statistics of an answer, so calls with different references must not share a
+cache entry. The key contains only a digest of them.
 """
 
 from __future__ import annotations
@@ -17,46 +17,54 @@ from antiphon.retrieval import Passage
 
 
 def keyed(llm_string: str, passages: Sequence[Passage]) -> str:
-    """The part of a cache's key that LangChain makes of a model, with what the answer may quote."""
+    """Append a digest of the passages to LangChain's key of a model.
+
+    Args:
+        llm_string: LangChain's key.
+        passages: references of the call.
+    """
     return f"{llm_string}---references {digest(passages)}" if passages else llm_string
 
 
 def digest(passages: Sequence[Passage]) -> str:
-    """32 bytes, as hexadecimal digits, that differ where anything does that citations tell of passages."""
-    told = [astuple(passage) for passage in passages]
-    return hashlib.blake2b(repr(told).encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+    """Return a 32-byte hexadecimal digest of every field of the passages."""
+    fields = [astuple(passage) for passage in passages]
+    return hashlib.blake2b(repr(fields).encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
 class KeyedCache(BaseCache):
-    """A cache that also tells calls apart by what LangChain's key of a text-in, text-out model leaves out.
+    """A cache whose keys include parameters and references, which LangChain's key of an LLM call omits.
 
-    That is everything that a call was given besides its prompt and its stop strings: parameters and references.
+    Args:
+        cache: the cache that stores the entries.
+        parameters: arguments of the call other than prompt and stop strings.
+        passages: references of the call.
     """
 
     def __init__(self, cache: BaseCache, parameters: Mapping[str, Any], passages: Sequence[Passage]) -> None:
         self._cache = cache
-        self._told = f"---{sorted(parameters.items())}" if parameters else ""
+        self._parameters = f"---{sorted(parameters.items())}" if parameters else ""
         self._passages = passages
 
     def _key(self, llm_string: str) -> str:
-        return keyed(llm_string + self._told, self._passages)
+        return keyed(llm_string + self._parameters, self._passages)
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """What was kept for the same call."""
+        """Return the cached result of the same call."""
         return self._cache.lookup(prompt, self._key(llm_string))
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Keep what the call returned."""
+        """Store the result of the call."""
         self._cache.update(prompt, self._key(llm_string), return_val)
 
     async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """What was kept for the same call."""
+        """Return the cached result of the same call."""
         return await self._cache.alookup(prompt, self._key(llm_string))
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Keep what the call returned."""
+        """Store the result of the call."""
         await self._cache.aupdate(prompt, self._key(llm_string), return_val)
 
     def clear(self, **kwargs: Any) -> None:
-        """Empty the cache, of all calls."""
+        """Clear the whole cache."""
         self._cache.clear(**kwargs)

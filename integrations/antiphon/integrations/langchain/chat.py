@@ -1,4 +1,4 @@
-"""A chat model of LangChain that is an Antiphon language model."""
+"""An Antiphon language model as a LangChain chat model."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
 from antiphon.accel import Conversation
-from antiphon.accel.text.forced_tool_calls import prepare_tools
-from antiphon.integrations.call import Call, Showing
-from antiphon.integrations.langchain.answers import last_chunk, message
+from antiphon.accel.text.tool_choice import prepare_tools
+from antiphon.integrations.hidden_references import REFERENCES
+from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.cache_keys import keyed
-from antiphon.integrations.langchain.local import LocalModel
-from antiphon.integrations.langchain.messages import chat_messages
-from antiphon.integrations.langchain.references import gathered, hidden, references_of
+from antiphon.integrations.langchain.chat_messages import chat_messages
+from antiphon.integrations.langchain.outputs import last_chunk, message
+from antiphon.integrations.langchain.references import collect, hidden, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
 from antiphon.integrations.langchain.structured import as_json
-from antiphon.integrations.opaque_references import REFERENCES
-from antiphon.integrations.reading import AsyncReading
+from antiphon.integrations.model_call import ModelCall, VisibleText
+from antiphon.integrations.stream_readers import AsyncStreamReader
 
 
-class ChatAntiphon(LocalModel, BaseChatModel):
-    """A local chat model whose answers are drafted from what they may quote: the same words, in fewer forwards.
+class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
+    """A local chat model with lossless speculative decoding from the prompt and from references.
 
-    The prompt itself is always a source of drafts. Others are given in a call, ``references=[...]`` with texts or
-    documents, ride on a message (``additional_kwargs["references"]``), or are what a tool returned beside its text
-    (``response_format="content_and_artifact"``). The answer's citations say where it repeats these verbatim.
+    The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or
+    documents), from messages (``additional_kwargs["references"]``), and from tool results
+    (``response_format="content_and_artifact"``). The answer cites the references that it was copied from.
 
-    Per call it takes ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``,
-    ``repetition_penalty``, ``seed``, ``drafter``, ``num_draft_tokens``, ``timeout``, and ``model``: another one by its name, loaded
-    when it is first asked for and kept. A parameter of another name is an error.
+    A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
+    ``seed``, ``drafter``, ``num_draft_tokens``, ``timeout`` and ``model``; another model is loaded at its first use and
+    kept. Unknown parameters raise a `TypeError`. Fields: see `GenerationFields`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,35 +56,51 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         parallel_tool_calls: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """A model that may call these tools: its chat template tells it of them.
+        """Return a model that may call these tools; its chat template describes them.
 
-        ``tool_choice`` is "auto", "none", "any" (one of them has to be called: the answer is begun as a call
-        and decoded under its schema) or a
-        tool's name. ``strict`` and ``parallel_tool_calls`` are hints that a local model has no use for.
+        Args:
+            tools: LangChain tools, functions, pydantic classes or OpenAI tool schemas.
+            tool_choice: "auto", "none", "any" (a call is forced and decoded under the tools' schemas), or a tool's name.
+            strict: accepted and ignored.
+            parallel_tool_calls: accepted and ignored.
+            **kwargs: further parameters of each call.
         """
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def with_retriever(
         self, retriever: Runnable[str, list[Document]], *, prompt: BasePromptTemplate[Any] | None = None
     ) -> Runnable[Question, dict[str, Any]]:
-        """A chain from a question to its "answer", "context" and "citations", streaming; see `retrieval_chain`."""
+        """Return a streaming chain from a question to "answer", "context" and "citations"; see `retrieval_chain`.
+
+        Args:
+            retriever: any LangChain retriever.
+            prompt: template of "context" and "question"; None uses the model's own prompt format.
+        """
         return retrieval_chain(self, retriever, prompt)
 
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """A model that answers in this form, always: it is decoded under the schema.
+        """Return a model whose answers always follow the schema, because they are decoded under it.
 
-        It answers by the call of a tool, or with ``method="json_schema"`` by JSON as text; both tell the model of the
-        schema, whatever its chat template writes. With ``method="json_mode"`` the prompt has to.
+        Args:
+            schema: a pydantic class, a TypedDict or a JSON schema.
+            include_raw: return "raw", "parsed" and "parsing_error" instead of the object.
+            **kwargs: ``method="json_schema"`` answers with JSON text instead of a tool call; with
+                ``method="json_mode"`` the prompt has to describe the JSON.
         """
         method = kwargs.get("method")
         if method in ("json_mode", "json_schema"):
-            return as_json(self, schema, include_raw=include_raw, told=method == "json_schema")
+            return as_json(self, schema, include_raw=include_raw, describe_schema=method == "json_schema")
         return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """How many tokens the prompt of these messages has."""
+        """Return the number of prompt tokens of these messages.
+
+        Args:
+            messages: the conversation.
+            tools: tools that the prompt describes.
+        """
         offered = [convert_to_openai_tool(tool) for tool in tools or ()]
         return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
@@ -92,7 +108,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
-        kwargs.pop(REFERENCES, None)  # they are nobody's business but the decoder's, so in no trace
+        kwargs.pop(REFERENCES, None)  # references must not get into traces
         return super()._get_invocation_params(stop=stop, **kwargs)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
@@ -106,8 +122,8 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        bare, given = gathered(messages, kwargs)
-        return super()._generate_with_cache(bare, stop, run_manager, **given)
+        plain, given = collect(messages, kwargs)
+        return super()._generate_with_cache(plain, stop, run_manager, **given)
 
     async def _agenerate_with_cache(
         self,
@@ -116,8 +132,8 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        bare, given = gathered(messages, kwargs)
-        return await super()._agenerate_with_cache(bare, stop, run_manager, **given)
+        plain, given = collect(messages, kwargs)
+        return await super()._agenerate_with_cache(plain, stop, run_manager, **given)
 
     def _generate(
         self,
@@ -127,7 +143,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._call(messages, stop, kwargs)
-        return _result(message(call, call.read()))
+        return _result(message(call, call.complete()))
 
     async def _agenerate(
         self,
@@ -137,7 +153,7 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._call(messages, stop, kwargs)
-        async with AsyncReading(call.begin) as reading:
+        async with AsyncStreamReader(call.stream) as reading:
             async for _ in reading:
                 pass
         return _result(message(call, reading.completion))
@@ -150,12 +166,12 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         call = self._call(messages, stop, kwargs)
-        said = Showing(call)
-        with call.begin() as stream:
+        visible = VisibleText(call)
+        with call.stream() as stream:
             for piece in stream:
-                if text := said.push(piece):
+                if text := visible.push(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=text))
-        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, said.shown))
+        yield ChatGenerationChunk(message=last_chunk(call, stream.completion, visible.shown))
 
     async def _astream(
         self,
@@ -165,27 +181,29 @@ class ChatAntiphon(LocalModel, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         call = self._call(messages, stop, kwargs)
-        said = Showing(call)
-        async with AsyncReading(call.begin) as reading:
+        visible = VisibleText(call)
+        async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
-                if text := said.push(piece):
+                if text := visible.push(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=text))
-        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, said.shown))
+        yield ChatGenerationChunk(message=last_chunk(call, reading.completion, visible.shown))
 
-    def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> Call:
+    def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
         hints = ("stream", "ls_structured_output_format")
         given = {name: value for name, value in given.items() if name not in hints}
         passages = references_of(messages, given.pop(REFERENCES, None))
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         model = given.pop("model", self.model)
-        language_model = self.named(model)
+        language_model = self.language_model_named(model)
         self.check_prompt(str(each.text) for each in messages)
         offer = prepare_tools(language_model.tokenizer, chat_messages(messages), wanted, choice)
         parameters, timeout = self.parameters(stop, given)
         if offer.schema is not None:
             parameters["json_schema"] = offer.schema
         prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
-        return Call(language_model, model, prompt, passages, parameters, timeout, offer.names, offer.assistant_prefix)
+        return ModelCall(
+            language_model, model, prompt, passages, parameters, timeout, offer.names, offer.assistant_prefix
+        )
 
 
 def _result(answer: AIMessage) -> ChatResult:

@@ -1,4 +1,4 @@
-"""Passages and LangChain's documents, each made from the other. Knows nothing of models."""
+"""Converts between passages and LangChain's documents."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from antiphon.integrations.coercion import coerce_passages
 from antiphon.retrieval import Passage
 
 SOURCE, START, SCORE = "source", "start_index", "relevance_score"
-"""Where a document's metadata say what a passage knows of itself, as LangChain's own splitters and rerankers do."""
+"""Metadata keys for a passage's source, start and score, as LangChain's own splitters and rerankers use them."""
 
 
 def document_of(passage: Passage) -> Document:
-    """The passage as LangChain has it: the same text and id, everything else in its metadata."""
+    """Return the passage as a document with the same text and id and all other fields in its metadata."""
     metadata: dict[str, Any] = {**passage.metadata, SOURCE: passage.source, START: passage.start}
     if passage.score is not None:
         metadata[SCORE] = passage.score
@@ -23,7 +23,7 @@ def document_of(passage: Passage) -> Document:
 
 
 def passage_of(given: object) -> Passage | None:
-    """The passage that a text, a document, or a document saved as a plain mapping is; None for anything else."""
+    """Convert a text, a document, or a document saved as a mapping to a passage; return None for anything else."""
     if isinstance(given, Passage):
         return given
     if isinstance(given, str):
@@ -36,10 +36,14 @@ def passage_of(given: object) -> Passage | None:
 
 
 def passages_of(given: object, name: str = "references") -> list[Passage]:
-    """The passages that a caller handed over: a list of texts, documents, or documents saved as plain mappings.
+    """Convert a list of texts, documents, or documents saved as mappings to passages.
+
+    Args:
+        given: the caller's argument.
+        name: the argument's name, for error messages.
 
     Raises:
-        TypeError: it is no list, or something in it is none of these.
+        TypeError: ``given`` is not a list, or an item is of another type.
     """
     return coerce_passages(given, passage_of, alone=(Document, Mapping), kinds="texts or documents", name=name)
 

@@ -1,4 +1,4 @@
-"""A text-in, text-out model of LangChain that is an Antiphon language model."""
+"""An Antiphon language model as a LangChain LLM."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion
-from antiphon.integrations.call import Call
-from antiphon.integrations.langchain.answers import CITATIONS, citations, metadata, usage
+from antiphon.integrations.hidden_references import REFERENCES, HiddenReferences
+from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.cache_keys import KeyedCache
-from antiphon.integrations.langchain.local import LocalModel
+from antiphon.integrations.langchain.outputs import CITATIONS, citations, metadata, usage
 from antiphon.integrations.langchain.references import references_of
-from antiphon.integrations.opaque_references import REFERENCES, OpaqueReferences
-from antiphon.integrations.reading import AsyncReading
+from antiphon.integrations.model_call import ModelCall
+from antiphon.integrations.stream_readers import AsyncStreamReader
 from antiphon.pipelines import passage_references
 
 TRACED = ("callbacks", "tags", "metadata", "run_name", "run_id")
-"""What `generate` is told for traces alone."""
+"""Arguments of `generate` that concern traces only."""
 
 
-class AntiphonLLM(LocalModel, BaseLLM):
-    """A local model that continues texts, drafted from the prompt and from ``references=[...]`` of a call.
+class AntiphonLLM(AntiphonBaseModel, BaseLLM):
+    """A local model that continues text, with drafts from the prompt and from ``references=[...]`` of a call.
 
-    Several prompts of one ``generate`` or ``batch`` share their forwards, ``batch_size`` at a time. `ChatAntiphon` is
-    the one for models with a chat template; the parameters of a call are the same.
+    Several prompts of one ``generate`` or ``batch`` share forward passes, ``batch_size`` at a time. For models with a
+    chat template use `ChatAntiphon`, which takes the same parameters.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,7 +48,7 @@ class AntiphonLLM(LocalModel, BaseLLM):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> Iterator[str]:
-        """The text piece by piece; its references are out of every trace's sight."""
+        """Yield the text piece by piece; references do not get into traces. See `BaseLLM.stream`."""
         return super().stream(input, config, stop=stop, **_hidden(kwargs))
 
     def astream(
@@ -59,27 +59,27 @@ class AntiphonLLM(LocalModel, BaseLLM):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[str]:
-        """The same from an event loop; ending the iteration ends the generation."""
+        """Yield the text piece by piece from an event loop; ending the iteration ends the generation."""
         return super().astream(input, config, stop=stop, **_hidden(kwargs))
 
     def generate(self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any) -> LLMResult:
-        """The texts of several prompts; a cache tells calls apart by all that they were given."""
+        """Generate for several prompts; the cache key includes all arguments. See `BaseLLM.generate`."""
         return BaseLLM.generate(self._cached_by(kwargs), prompts, stop, *given, **kwargs)
 
     async def agenerate(
         self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any
     ) -> LLMResult:
-        """The same from an event loop."""
+        """Generate for several prompts from an event loop. See `BaseLLM.agenerate`."""
         return await BaseLLM.agenerate(self._cached_by(kwargs), prompts, stop, *given, **kwargs)
 
     def _cached_by(self, given: dict[str, Any]) -> AntiphonLLM:
-        """The same model, whose cache goes by what this call was given; LangChain's own key is prompt and stop."""
+        """Return the model with a cache whose key includes this call's arguments; LangChain's key is prompt and stop."""
         cache = get_llm_cache() if self.cache is None or self.cache is True else self.cache
-        told = {name: value for name, value in given.items() if name not in (*TRACED, REFERENCES)}
+        parameters = {name: value for name, value in given.items() if name not in (*TRACED, REFERENCES)}
         passages = references_of((), given.get(REFERENCES))
-        if not isinstance(cache, BaseCache) or not (told or passages):
+        if not isinstance(cache, BaseCache) or not (parameters or passages):
             return self
-        return self.model_copy(update={"cache": KeyedCache(cache, told, passages)})
+        return self.model_copy(update={"cache": KeyedCache(cache, parameters, passages)})
 
     def _generate(
         self,
@@ -91,7 +91,7 @@ class AntiphonLLM(LocalModel, BaseLLM):
         calls = [self._call(prompt, stop, kwargs) for prompt in prompts]
         first = calls[0]
         if len(calls) == 1 or first.timeout is not None:
-            return self._result(calls, [call.read() for call in calls])
+            return self._result(calls, [call.complete() for call in calls])
         references = [passage_references(first.passages)] * len(calls)
         completions = first.language_model.generate_batch(
             prompts, references=references, batch_size=self.batch_size, **first.parameters
@@ -116,7 +116,7 @@ class AntiphonLLM(LocalModel, BaseLLM):
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
         call = self._call(prompt, stop, kwargs)
-        with call.begin() as stream:
+        with call.stream() as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
@@ -132,7 +132,7 @@ class AntiphonLLM(LocalModel, BaseLLM):
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
         call = self._call(prompt, stop, kwargs)
-        async with AsyncReading(call.begin) as reading:
+        async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
@@ -140,25 +140,32 @@ class AntiphonLLM(LocalModel, BaseLLM):
                 yield chunk
         yield GenerationChunk(text="", generation_info=self._facts(call, reading.completion))
 
-    def _call(self, prompt: str, stop: list[str] | None, given: dict[str, Any]) -> Call:
+    def _call(self, prompt: str, stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
         model = given.get("model", self.model)
         parameters, timeout = self.parameters(stop, {k: v for k, v in given.items() if k not in (REFERENCES, "model")})
-        return Call(self.named(model), model, prompt, references_of((), given.get(REFERENCES)), parameters, timeout)
+        return ModelCall(
+            self.language_model_named(model),
+            model,
+            prompt,
+            references_of((), given.get(REFERENCES)),
+            parameters,
+            timeout,
+        )
 
-    async def _aread(self, call: Call) -> Completion:
-        async with AsyncReading(call.begin) as reading:
+    async def _aread(self, call: ModelCall) -> Completion:
+        async with AsyncStreamReader(call.stream) as reading:
             async for _ in reading:
                 pass
         return reading.completion
 
-    def _result(self, calls: list[Call], completions: list[Completion]) -> LLMResult:
+    def _result(self, calls: list[ModelCall], completions: list[Completion]) -> LLMResult:
         generations = [
             [Generation(text=completion.text, generation_info=self._facts(call, completion))]
             for call, completion in zip(calls, completions, strict=True)
         ]
         return LLMResult(generations=generations, llm_output={"model_name": calls[0].model})
 
-    def _facts(self, call: Call, completion: Completion) -> dict[str, Any]:
+    def _facts(self, call: ModelCall, completion: Completion) -> dict[str, Any]:
         found = citations(call, completion.text)
         facts = {**metadata(call, completion), "usage": usage(completion)}
         return {**facts, CITATIONS: found} if found else facts
@@ -166,4 +173,4 @@ class AntiphonLLM(LocalModel, BaseLLM):
 
 def _hidden(given: dict[str, Any]) -> dict[str, Any]:
     references = given.get(REFERENCES)
-    return given if references is None else {**given, REFERENCES: OpaqueReferences(references_of((), references))}
+    return given if references is None else {**given, REFERENCES: HiddenReferences(references_of((), references))}

@@ -1,7 +1,7 @@
-"""The references of one call: where they come in, and how they stay out of traces.
+"""Collects the references of one call and keeps them out of traces.
 
-A reference is what this call's caller handed over, or what a tool returned into this call's own messages. Nothing is
-remembered from one call to the next, so nobody is ever offered what another was given.
+References come from the caller, or from tool results in the call's messages. Nothing is kept from one call to the next,
+so a call can never use another call's references.
 """
 
 from __future__ import annotations
@@ -11,65 +11,77 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
+from antiphon.integrations.hidden_references import REFERENCES, HiddenReferences
 from antiphon.integrations.langchain.documents import passage_of, passages_of
-from antiphon.integrations.opaque_references import REFERENCES, OpaqueReferences
 from antiphon.retrieval import Passage
 
 
 def references_of(messages: Sequence[BaseMessage], given: object = None) -> tuple[Passage, ...]:
-    """What the answer may quote: what the call was given, then what its messages carry.
+    """Return the references of a call: those of its argument, then those of its messages.
 
-    Messages carry references in ``additional_kwargs["references"]``, and a tool's in its ``artifact``: the documents
-    there, or the plain mappings that a checkpointer makes of them; other artifacts are none.
+    Messages carry references in ``additional_kwargs["references"]``; tool messages carry them in ``artifact``, as
+    documents or as the mappings that a checkpointer stores. Other artifacts are ignored.
+
+    Args:
+        messages: the messages of the call.
+        given: the argument ``references`` of the call.
 
     Raises:
-        TypeError: what was given as references is neither texts nor documents.
+        TypeError: references are neither texts nor documents.
     """
-    found = _handed(given)
+    found = _passages(given)
     for message in messages:
-        found += _handed(message.additional_kwargs.get(REFERENCES)) + _returned(message)
+        found += _passages(message.additional_kwargs.get(REFERENCES)) + _tool_documents(message)
     return tuple(found)
 
 
 def hidden(message: BaseMessage) -> BaseMessage:
-    """The same message with its references out of sight; where it carries none, the message itself."""
-    handed, returned = _handed(message.additional_kwargs.get(REFERENCES)), _returned(message)
+    """Return a copy of the message whose references are hidden, or the message itself if it carries none."""
+    attached, documents = _passages(message.additional_kwargs.get(REFERENCES)), _tool_documents(message)
     changed: dict[str, Any] = {}
-    if handed:
-        changed["additional_kwargs"] = {**message.additional_kwargs, REFERENCES: OpaqueReferences(handed)}
-    if returned:
-        changed["artifact"] = OpaqueReferences(returned)
+    if attached:
+        changed["additional_kwargs"] = {**message.additional_kwargs, REFERENCES: HiddenReferences(attached)}
+    if documents:
+        changed["artifact"] = HiddenReferences(documents)
     return message.model_copy(update=changed) if changed else message
 
 
-def gathered(messages: Sequence[BaseMessage], given: Mapping[str, Any]) -> tuple[list[BaseMessage], dict[str, Any]]:
-    """The messages without their references, and the arguments of the call with all references in one place."""
+def collect(messages: Sequence[BaseMessage], given: Mapping[str, Any]) -> tuple[list[BaseMessage], dict[str, Any]]:
+    """Move the references of messages into the arguments of the call.
+
+    Args:
+        messages: the messages of the call.
+        given: the arguments of the call.
+
+    Returns:
+        The messages without references, and the arguments with all references in one hidden object.
+    """
     found = references_of(messages, given.get(REFERENCES))
     if not found:
         return list(messages), {name: value for name, value in given.items() if name != REFERENCES}
-    return [_bare(message) for message in messages], {**given, REFERENCES: OpaqueReferences(found)}
+    return [_without_references(message) for message in messages], {**given, REFERENCES: HiddenReferences(found)}
 
 
-def _bare(message: BaseMessage) -> BaseMessage:
+def _without_references(message: BaseMessage) -> BaseMessage:
     changed: dict[str, Any] = {}
     if REFERENCES in message.additional_kwargs:
         kept = {name: value for name, value in message.additional_kwargs.items() if name != REFERENCES}
         changed["additional_kwargs"] = kept
-    if _returned(message):
+    if _tool_documents(message):
         changed["artifact"] = None
     return message.model_copy(update=changed) if changed else message
 
 
-def _handed(given: object) -> list[Passage]:
+def _passages(given: object) -> list[Passage]:
     if given is None:
         return []
-    return list(given.passages) if isinstance(given, OpaqueReferences) else passages_of(given)
+    return list(given.passages) if isinstance(given, HiddenReferences) else passages_of(given)
 
 
-def _returned(message: BaseMessage) -> list[Passage]:
-    """The documents that a tool returned beside its text; a text alone is another tool's own business."""
+def _tool_documents(message: BaseMessage) -> list[Passage]:
+    """Return the documents in a tool message's artifact; a plain text there is not a reference."""
     artifact = message.artifact if isinstance(message, ToolMessage) else None
-    if isinstance(artifact, OpaqueReferences):
+    if isinstance(artifact, HiddenReferences):
         return list(artifact.passages)
     items = artifact if isinstance(artifact, list | tuple) else [artifact]
     return [passage for item in items if not isinstance(item, str) and (passage := passage_of(item))]

@@ -1,4 +1,4 @@
-"""A document compressor of LangChain that is one of Antiphon's rerankers."""
+"""A reranker as a LangChain document compressor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from langchain_core.documents.compressor import BaseDocumentCompressor
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.langchain.documents import SCORE, passages_of
-from antiphon.integrations.pickled import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, shared
 from antiphon.retrieval import Reranker
 
 
 class AntiphonReranker(BaseDocumentCompressor):
-    """Puts documents into a better order and keeps the ``top_n`` best, all without it.
+    """Reranks documents and keeps the best; returns copies with the score in their metadata (``relevance_score``).
 
-    What comes back are copies, with their score in the metadata (``relevance_score``).
+    Attributes:
+        reranker: the reranker.
+        top_n: number of documents to keep; None keeps all.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -37,7 +39,7 @@ class AntiphonReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents, best first."""
+        """Return the best documents, best first. See `BaseDocumentCompressor.compress_documents`."""
         passages = passages_of(documents, "documents")
         places = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
         ranked = self.reranker.rerank(query, places)[: self.top_n]

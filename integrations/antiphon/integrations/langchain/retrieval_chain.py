@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation as one Runnable of LangChain: a question in, context, answer and citations out."""
+"""Retrieval-augmented generation as one LangChain Runnable from a question to context, answer and citations."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from langchain_core.runnables import (
 )
 
 from antiphon.accel.text.parameters import Settings
-from antiphon.integrations.langchain.answers import CITATIONS
 from antiphon.integrations.langchain.documents import passages_of
+from antiphon.integrations.langchain.outputs import CITATIONS
 from antiphon.pipelines.prompt import PromptFormat, prompt_format
-from antiphon.pipelines.rag import selected_passages_first, fit_passages
+from antiphon.pipelines.rag import fit_passages, selected_passages_first
 
 Question = str | Mapping[str, Any]
-"""A question, or a mapping that has it under "question" (and whatever else a prompt template takes)."""
+"""A question, or a mapping with the key "question" and other variables of the prompt template."""
 
 
 class QuotingChat(Protocol):
-    """A chat model of LangChain that takes references, and what the prompt is fitted to."""
+    """A LangChain chat model that accepts references, with the limits that the prompt has to fit."""
 
     language_model: Any
     max_tokens: int | None
@@ -46,11 +46,15 @@ def retrieval_chain(
     retriever: Runnable[str, list[Document]],
     prompt: BasePromptTemplate[Any] | None = None,
 ) -> Runnable[Question, dict[str, Any]]:
-    """A question to "question", "context" (the documents), "answer" (a message) and "citations" (of the answer).
+    """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
-    ``prompt`` is a template of "context" and "question"; without it the prompt is the one that the model was made for,
-    of as many documents as fit its context window. A reader is asked about each document by itself; the one with
-    the line that answers best then comes first, and answers alone, or with the one of a line that is nearly as good.
+    With an extractive model, the documents whose lines answer best come first, and only they are in its prompt.
+
+    Args:
+        chat: the chat model.
+        retriever: returns documents for a question.
+        prompt: template of "context" and "question". None uses the model's own prompt format, with as many documents as
+            fit its context window.
     """
     found: RunnableSerializable[Any, Any] = RunnableParallel(
         question=RunnableLambda(_question),
@@ -70,15 +74,17 @@ def _question(given: Question) -> str:
         return given
     if isinstance(given, Mapping) and isinstance(question := given.get("question"), str):
         return question
-    raise TypeError(f"The input is {given!r}; give a question as a text, or a mapping with 'question'.")
+    raise TypeError(f"The input is {given!r}; pass a question as text, or a mapping with 'question'.")
 
 
 def _chosen_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], int, Mapping[str, Any]]:
-    """The documents, first those that answer, where the model is a reader; how many, and what options it needs."""
+    """Return the documents with the selected ones first, the number of selected ones, and their generation options."""
     documents = found["context"]
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
-    ordered, count, options = selected_passages_first(chat.language_model, found["question"], numbered, max_new_tokens=_room(chat))
+    ordered, count, options = selected_passages_first(
+        chat.language_model, found["question"], numbered, max_new_tokens=_room(chat)
+    )
     return [documents[int(passage.id)] for passage in ordered], count, options
 
 
@@ -87,7 +93,7 @@ def _room(chat: QuotingChat) -> int:
 
 
 def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
-    """Who answers this question: LangChain runs what is returned, and streams it."""
+    """Return the Runnable that answers this question; LangChain runs and streams it."""
     question, documents = found["question"], found["context"]
     if not documents:
         raise ValueError(f"The search found no document for {question!r}; an answer needs at least one.")

@@ -1,4 +1,4 @@
-"""A retriever of LangChain that is Antiphon's."""
+"""Antiphon's retriever as a LangChain retriever."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from antiphon.integrations.langchain.documents import document_of
-from antiphon.integrations.pickled import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, shared
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 
 
 class AntiphonRetriever(BaseRetriever):
-    """Finds the ``k`` best passages of an index: embedded, searched and reranked.
+    """Searches an index: embed, search, rerank.
 
-    ``where`` allows only passages with these metadata, or of this ``source``; a call may ask for another ``k`` or
-    ``where``: ``retriever.invoke(question, where={"source": "keys.md"})``.
+    A document's metadata contain its location (``source``, ``start_index``) and its score (``relevance_score``). A call
+    may override ``k`` and ``where``: ``retriever.invoke(question, where={"source": "keys.md"})``.
 
-    A document's metadata say where its text stands (``source``, ``start_index``) and how well it fits
-    (``relevance_score``).
+    Attributes:
+        retriever: the retriever that searches.
+        k: number of documents.
+        where: required metadata values; ``source`` is the document's name.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -36,7 +38,14 @@ class AntiphonRetriever(BaseRetriever):
     def open(
         cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
     ) -> AntiphonRetriever:
-        """The retriever of an index in a folder; ``settings`` and errors are those of `Retriever.open`."""
+        """Open the index in a folder.
+
+        Args:
+            folder: the index folder.
+            k: number of documents.
+            where: required metadata values.
+            **settings: arguments of `Retriever.open`, whose errors it raises.
+        """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
 
     def __getstate__(self) -> dict[Any, Any]:
@@ -55,6 +64,6 @@ class AntiphonRetriever(BaseRetriever):
         where: dict[str, str] | None = None,
     ) -> list[Document]:
         wanted = self.where if where is None else where
-        narrowed: dict[str, Any] = {"where": wanted} if wanted else {}  # a searcher of one's own may know no filter
+        narrowed: dict[str, Any] = {"where": wanted} if wanted else {}  # a custom searcher may not support filters
         found = self.retriever.search(query, self.k if k is None else k, **narrowed)
         return [document_of(passage) for passage in found]

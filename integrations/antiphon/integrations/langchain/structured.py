@@ -1,4 +1,4 @@
-"""Answers in a form, as JSON in plain text that is decoded under its schema."""
+"""Structured output as JSON text that is decoded under a schema."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 
 
 def as_json(
-    model: BaseChatModel, schema: dict[str, Any] | type, *, include_raw: bool = False, told: bool = False
+    model: BaseChatModel, schema: dict[str, Any] | type, *, include_raw: bool = False, describe_schema: bool = False
 ) -> Runnable[LanguageModelInput, Any]:
-    """The model with its answer read as JSON: an object of the pydantic class ``schema``, for all others a dict.
+    """Return the model with its answer parsed as JSON.
 
-    With ``told`` the prompt says which JSON is wanted. With ``include_raw`` a dict of "raw", "parsed" and
-    "parsing_error", which never raises.
+    Args:
+        model: the chat model.
+        schema: a pydantic class, whose objects are returned; for other schemas a dict is returned.
+        include_raw: return "raw", "parsed" and "parsing_error" instead, and never raise.
+        describe_schema: append the schema to the last message.
     """
     parser = _parser(schema)
-    form = {"kwargs": {"method": "json_schema" if told else "json_mode"}, "schema": schema}
+    form = {"kwargs": {"method": "json_schema" if describe_schema else "json_mode"}, "schema": schema}
     wanted = convert_to_json_schema(schema)
     asked: Runnable[LanguageModelInput, Any] = model.bind(json_schema=wanted, ls_structured_output_format=form)
-    if told:
-        asked = RunnableLambda(partial(_told, wanted)) | asked
+    if describe_schema:
+        asked = RunnableLambda(partial(_with_schema, wanted)) | asked
     if not include_raw:
         return asked | parser
     parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
@@ -37,8 +40,8 @@ def as_json(
     return RunnableMap(raw=asked) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
-def _told(schema: dict[str, Any], given: LanguageModelInput) -> list[BaseMessage]:
-    """The messages, whose last one says which JSON is wanted."""
+def _with_schema(schema: dict[str, Any], given: LanguageModelInput) -> list[BaseMessage]:
+    """Append the schema to the last message."""
     text = f"Answer in JSON that follows this schema:\n{json.dumps(schema, ensure_ascii=False)}"
     messages = as_messages(given)
     if messages and isinstance(messages[-1], HumanMessage) and isinstance(messages[-1].content, str):
@@ -48,7 +51,7 @@ def _told(schema: dict[str, Any], given: LanguageModelInput) -> list[BaseMessage
 
 
 def as_messages(given: LanguageModelInput) -> list[BaseMessage]:
-    """Whatever a chat model takes, as messages."""
+    """Convert any input of a chat model to messages."""
     if isinstance(given, PromptValue):
         return list(given.to_messages())
     return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)

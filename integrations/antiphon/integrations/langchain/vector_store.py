@@ -1,4 +1,4 @@
-"""A vector store of LangChain over Antiphon's vector indexes, and its way to an index folder and back."""
+"""A LangChain vector store in memory that can be saved as an index folder and opened from one."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from antiphon.integrations.langchain.documents import document_of, passages_of
 from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
-from antiphon.integrations.table import Found, Table
+from antiphon.integrations.vector_table import VectorHit, VectorTable
 from antiphon.retrieval import Embedder, Retriever, index_passages, read_index
 
 Filter = Mapping[str, Any] | Callable[[Document], bool]
-"""Which documents may be found: those whose metadata have these values, or those of which a function says so."""
+"""Required metadata values, or a predicate of documents."""
 
 
 class AntiphonVectorStore(VectorStore):
-    """Documents in memory, found by the cosine of their vectors: exactly, and with a filter among the rest.
+    """Documents in memory with exact cosine search and filters; thread-safe.
 
-    Scores are cosines, higher is better. A document that is added under an id that is there replaces it. `save` makes
-    an index folder that everything else of Antiphon opens, `open` reads one. Safe under threads.
+    Scores are cosines, higher is better. Adding a document with an existing id replaces it. `save` writes an index
+    folder that the rest of Antiphon can open, and `open` reads one.
+
+    Args:
+        embedding: embeds documents and queries.
     """
 
     def __init__(self, embedding: Embeddings) -> None:
         self._embedding = embedding
-        self._table: Table[Document] = Table()
+        self._table: VectorTable[Document] = VectorTable()
 
     @classmethod
     def from_texts(
@@ -43,27 +46,40 @@ class AntiphonVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> AntiphonVectorStore:
-        """A store of these texts."""
+        """Create a store of texts.
+
+        Args:
+            texts: the documents' texts.
+            embedding: embeds documents and queries.
+            metadatas: one per text.
+            ids: one per text; new ones by default.
+            **kwargs: further constructor arguments.
+        """
         store = cls(embedding, **kwargs)
         store.add_texts(texts, metadatas, ids=ids)
         return store
 
     @classmethod
     def open(cls, folder: str | Path, *, embedder: Embedder | None = None) -> AntiphonVectorStore:
-        """The passages of an index folder; ``embedder`` and errors are those of `Retriever.open`."""
+        """Open the passages of an index folder.
+
+        Args:
+            folder: the index folder.
+            embedder: embeds queries; by default the one that the index names. Errors are those of `Retriever.open`.
+        """
         store = cls(AntiphonEmbeddings(Retriever.open(folder, reranker=None, embedder=embedder).embedder))
         saved = read_index(folder)
         documents = [document_of(passage) for passage in saved.passages]
-        vectors = np.asarray(saved.vectors, dtype=np.float32)  # large indexes keep half of the precision
+        vectors = np.asarray(saved.vectors, dtype=np.float32)  # large indexes store half precision
         store._table.put([str(document.id) for document in documents], documents, vectors)
         return store
 
     def save(self, folder: str | Path) -> None:
-        """Write an index folder, all of it or nothing; what lay there is replaced, and unchanged texts are reused.
+        """Write an index folder atomically; an existing index is replaced, and unchanged texts are not embedded again.
 
         Raises:
-            TypeError: the embeddings are not `AntiphonEmbeddings`, so that an index could not name them.
-            ValueError: there is no document, or the folder holds other things than an index.
+            TypeError: the embeddings are not `AntiphonEmbeddings`, so the index could not name them.
+            ValueError: the store is empty, or the folder contains something else than an index.
         """
         if not isinstance(self._embedding, AntiphonEmbeddings):
             kind = type(self._embedding).__name__
@@ -73,7 +89,7 @@ class AntiphonVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings:
-        """What makes the vectors."""
+        """The embeddings of documents and queries."""
         return self._embedding
 
     def __len__(self) -> int:
@@ -87,14 +103,23 @@ class AntiphonVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """Add texts, or replace those whose ids are there; returns the ids, new ones where none are given.
+        """Add texts, replacing documents with the same ids.
+
+        Args:
+            texts: the documents' texts.
+            metadatas: one per text.
+            ids: one per text; new ones by default.
+            **kwargs: none are known.
+
+        Returns:
+            The ids.
 
         Raises:
-            ValueError: there are not as many metadatas or ids as texts.
-            TypeError: there is no option of a name.
+            ValueError: the number of metadatas or ids differs from that of texts.
+            TypeError: an option is unknown.
         """
         if kwargs:
-            raise TypeError(f"There is no option {min(kwargs)!r}; add_texts takes metadatas and ids.")
+            raise TypeError(f"Unknown option {min(kwargs)!r}; add_texts takes metadatas and ids.")
         texts = list(texts)
         for name, given in (("metadatas", metadatas), ("ids", ids)):
             if given is not None and len(given) != len(texts):
@@ -109,32 +134,32 @@ class AntiphonVectorStore(VectorStore):
         return owned
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
-        """Remove the documents of these ids, all without any; ids that are not there do no harm."""
+        """Remove the documents with these ids, or all if ``ids`` is None; unknown ids are ignored."""
         self._table.remove([identifier for identifier, _ in self._table.items()] if ids is None else ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """The documents of these ids that are there."""
+        """Return the documents with these ids; unknown ids are ignored."""
         return [_copy(document) for document in self._table.get(ids)]
 
     def similarity_search(
         self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any
     ) -> list[Document]:
-        """The ``k`` nearest documents, best first."""
+        """Return the ``k`` nearest documents, best first. See `VectorStore.similarity_search`."""
         return [document for document, _ in self.similarity_search_with_score(query, k, filter=filter, **kwargs)]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """The ``k`` nearest documents and their cosines, best first."""
+        """Return the ``k`` nearest documents and their cosines, best first."""
         found = self._nearest(self._embedding.embed_query(query), k, filter)
-        return [(_copy(hit.thing), hit.score) for hit in found]
+        return [(_copy(hit.item), hit.score) for hit in found]
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, *, filter: Filter | None = None, **kwargs: Any
     ) -> list[Document]:
-        """The ``k`` documents nearest to a vector, best first."""
-        return [_copy(hit.thing) for hit in self._nearest(embedding, k, filter)]
+        """Return the ``k`` documents nearest to a vector, best first."""
+        return [_copy(hit.item) for hit in self._nearest(embedding, k, filter)]
 
     def max_marginal_relevance_search(
         self,
@@ -146,26 +171,26 @@ class AntiphonVectorStore(VectorStore):
         filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """``k`` of the ``fetch_k`` nearest documents, near to the query and unlike each other."""
+        """Return ``k`` of the ``fetch_k`` nearest documents by maximal marginal relevance. See `VectorStore`."""
         vector = self._embedding.embed_query(query)
         found = self._nearest(vector, fetch_k, filter)
         if not found:
             return []
         near = [hit.vector.tolist() for hit in found]
         chosen = maximal_marginal_relevance(np.array(vector, np.float32), near, lambda_mult, k)
-        return [_copy(found[place].thing) for place in chosen]
+        return [_copy(found[place].item) for place in chosen]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda cosine: min(max(cosine, 0.0), 1.0)
 
-    def _nearest(self, vector: Sequence[float], k: int, wanted: Filter | None) -> list[Found[Document]]:
+    def _nearest(self, vector: Sequence[float], k: int, wanted: Filter | None) -> list[VectorHit[Document]]:
         if wanted is None:
             return self._table.nearest(vector, k)
         return self._table.nearest(vector, k, lambda _, document: _is_wanted(document, wanted))
 
 
 def _copy(document: Document) -> Document:
-    """A document for its finder to do with as he likes; the store's own stays as it is."""
+    """Copy a document, so that the caller may change it."""
     return document.model_copy(deep=True)
 
 

@@ -1,6 +1,6 @@
-"""LlamaIndex's words for what Antiphon does: LLM, embedding, vector store, retriever and reranker.
+"""LlamaIndex classes: LLM, embedding, vector store, retriever, reranker and query engine.
 
-Names are imported when they are first used. Needs the extra ``llama-index``, which is llama-index-core alone.
+Names are imported on first use. Needs the extra ``llama-index``, which installs llama-index-core only.
 """
 
 from __future__ import annotations

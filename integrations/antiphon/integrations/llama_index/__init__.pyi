@@ -1,9 +1,9 @@
-from .citing import citations_of as citations_of
-from .citing import with_citations as with_citations
+from .cited_engines import citations_of as citations_of
+from .cited_engines import with_citations as with_citations
 from .embedding import AntiphonEmbedding as AntiphonEmbedding
 from .llm import AntiphonLLM as AntiphonLLM
-from .passage_index import VectorStorePassages as VectorStorePassages
 from .query_engine import AntiphonQueryEngine as AntiphonQueryEngine
 from .reranker import AntiphonRerank as AntiphonRerank
 from .retriever import AntiphonRetriever as AntiphonRetriever
 from .vector_store import AntiphonVectorStore as AntiphonVectorStore
+from .vector_store_index import VectorStorePassages as VectorStorePassages

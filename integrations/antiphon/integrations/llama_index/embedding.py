@@ -1,4 +1,4 @@
-"""An embedding of LlamaIndex that is one of Antiphon's embedders."""
+"""An embedder as a LlamaIndex embedding."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any, Self
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import BaseModel, PrivateAttr
 
-from antiphon.integrations.pickled import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, shared
 from antiphon.retrieval import Embedder, load_embedder
 
 
 class AntiphonEmbedding(BaseEmbedding):
-    """Vectors of length 1 from an embedder, or from the one of a name: "auto", "minilm", "bge-m3" or a model's name.
+    """Unit vectors from an embedder.
+
+    Args:
+        embedder: an embedder, or "auto", "minilm", "bge-m3" or a model's name.
+        device: torch device of a named embedder; None selects it automatically.
+        **kwargs: fields of `BaseEmbedding`.
 
     Raises:
-        ValueError: no embedder has that name, or its files cannot be had.
-        ImportError: the package that holds it is not installed; says the command.
+        ValueError: no embedder has that name, or its files are not available.
+        ImportError: the package of the embedder is not installed.
     """
 
     _embedder: Embedder = PrivateAttr()
@@ -29,7 +34,7 @@ class AntiphonEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex saves it under."""
+        """The name under which LlamaIndex saves it."""
         return "AntiphonEmbedding"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -37,14 +42,14 @@ class AntiphonEmbedding(BaseEmbedding):
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        BaseModel.__setstate__(self, state)  # LlamaIndex's own would resolve an embedder again
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load an embedder again
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return BaseModel.__deepcopy__(self, shared(self._embedder, memo))
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder that makes the vectors."""
+        """The embedder."""
         return self._embedder
 
     def _get_query_embedding(self, query: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""An LLM of LlamaIndex that is an Antiphon language model."""
+"""An Antiphon language model as a LlamaIndex LLM."""
 
 from __future__ import annotations
 
@@ -25,43 +25,42 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 from pydantic import ConfigDict
 
 from antiphon.accel import Completion, Conversation
-from antiphon.accel.text.forced_tool_calls import prepare_tools
 from antiphon.accel.text.messages import PromptInput
 from antiphon.accel.text.parameters import Settings
-from antiphon.accel.text.tool_calls import FREE, NONE, supports_tools
-from antiphon.integrations.call import Call, Showing
-from antiphon.integrations.fields import GenerationFields
-from antiphon.integrations.llama_index.answers import (
+from antiphon.accel.text.tool_choice import NONE, OPTIONAL, prepare_tools, supports_tools
+from antiphon.integrations.generation_fields import GenerationFields
+from antiphon.integrations.hidden_references import REFERENCES
+from antiphon.integrations.llama_index.chat_messages import arguments_of, chat_messages
+from antiphon.integrations.llama_index.outputs import (
     INVALID,
     chat_piece,
     chat_response,
     completion_piece,
     completion_response,
 )
-from antiphon.integrations.llama_index.messages import arguments_of, chat_messages
-from antiphon.integrations.llama_index.prompt import prompt_template
-from antiphon.integrations.llama_index.references import bare, hidden, of_template
-from antiphon.integrations.llama_index.structured import Model, asked, partial_object, told
-from antiphon.integrations.opaque_references import REFERENCES
-from antiphon.integrations.reading import AsyncReading
+from antiphon.integrations.llama_index.prompt_template import prompt_template
+from antiphon.integrations.llama_index.references import hidden, template_references, without_references
+from antiphon.integrations.llama_index.structured import Model, call_arguments, partial_object, with_schema
+from antiphon.integrations.model_call import ModelCall, VisibleText
+from antiphon.integrations.stream_readers import AsyncStreamReader
 
 Piece = tuple[str, str, Completion | None]
-"""Of an answer that grows: the text so far, what is new of it, and at the end the completion."""
+"""A streamed answer: the text so far, its new part, and at the end the completion."""
 
 
-class _Answering(GenerationFields, FunctionCallingLLM):
-    """Everything that an LLM of LlamaIndex can be asked; references come as `OpaqueReferences` alone."""
+class _LLMMethods(GenerationFields, FunctionCallingLLM):
+    """The methods of a LlamaIndex LLM; references arrive as `HiddenReferences` only."""
 
     model_config = ConfigDict(extra="forbid")
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex saves it under."""
+        """The name under which LlamaIndex saves it."""
         return "AntiphonLLM"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What LlamaIndex goes by: the window, and whether the model takes messages and calls tools."""
+        """Context window, answer length, and whether the model takes messages and calls tools."""
         window = self.language_model.context_window
         known: dict[str, Any] = {} if window is None else {"context_window": window}
         return LLMMetadata(
@@ -73,13 +72,13 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         )
 
     def prompt_template(self) -> ChatPromptTemplate:
-        """The prompt that the model was made for, as the ``text_qa_template`` of a synthesizer."""
+        """Return the model's own prompt format as the ``text_qa_template`` of a synthesizer."""
         return prompt_template(self.language_model)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         call = self._call(self._conversation(messages, kwargs), kwargs)
-        return chat_response(call, call.read())
+        return chat_response(call, call.complete())
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
@@ -109,7 +108,7 @@ class _Answering(GenerationFields, FunctionCallingLLM):
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         call = self._call(self._text(prompt, formatted), kwargs)
-        return completion_response(call, call.read())
+        return completion_response(call, call.complete())
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
@@ -143,11 +142,11 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         llm_kwargs: dict[str, Any] | None = None,
         **prompt_args: Any,
     ) -> Model:
-        """An object of this class, always: the answer is decoded under its JSON schema."""
+        """Return an object of a pydantic class; the answer is decoded under its JSON schema. See `LLM.structured_predict`."""
         schema = output_cls.model_json_schema()
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            answer = self.chat(told(messages, schema), **asked(llm_kwargs, schema))
+            answer = self.chat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
         return output_cls.model_validate_json(answer.message.content or "")
 
     async def astructured_predict(
@@ -157,11 +156,11 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         llm_kwargs: dict[str, Any] | None = None,
         **prompt_args: Any,
     ) -> Model:
-        """The same from an event loop."""
+        """Return an object of a pydantic class from an event loop. See `LLM.astructured_predict`."""
         schema = output_cls.model_json_schema()
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            answer = await self.achat(told(messages, schema), **asked(llm_kwargs, schema))
+            answer = await self.achat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
         return output_cls.model_validate_json(answer.message.content or "")
 
     def _structured_stream_call(
@@ -172,9 +171,9 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         **prompt_args: Any,
     ) -> Generator[Any, None, None]:
         schema, text = output_cls.model_json_schema(), ""
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            pieces = self.stream_chat(told(messages, schema), **asked(llm_kwargs, schema))
+            pieces = self.stream_chat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
         for piece in pieces:
             text = piece.message.content or ""
             if (known := partial_object(text, output_cls)) is not None:
@@ -189,9 +188,9 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         **prompt_args: Any,
     ) -> AsyncGenerator[Any, None]:
         schema = output_cls.model_json_schema()
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
-            pieces = await self.astream_chat(told(messages, schema), **asked(llm_kwargs, schema))
+            pieces = await self.astream_chat(with_schema(messages, schema), **call_arguments(llm_kwargs, schema))
 
         async def objects() -> AsyncGenerator[Any, None]:
             text = ""
@@ -206,16 +205,21 @@ class _Answering(GenerationFields, FunctionCallingLLM):
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
-        """The tools that an answer calls.
+        """Return the tool calls of an answer.
+
+        Args:
+            response: the answer.
+            error_on_no_tool_call: raise an error if there are none.
+            **kwargs: ignored.
 
         Raises:
-            ValueError: it calls none, where one was expected.
+            ValueError: there is no readable tool call.
         """
         blocks = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if error_on_no_tool_call and not blocks:
             broken = [each["text"] for each in response.message.additional_kwargs.get(INVALID, ())]
-            said = f"that can be read: {broken[0]!r}" if broken else f": {response.message.content!r}"
-            raise ValueError(f"The answer calls no tool{' ' if broken else ''}{said}.")
+            shown = f"that can be read: {broken[0]!r}" if broken else f": {response.message.content!r}"
+            raise ValueError(f"The answer calls no tool{' ' if broken else ''}{shown}.")
         return [
             ToolSelection(tool_id=each.tool_call_id or "", tool_name=each.tool_name, tool_kwargs=arguments_of(each))
             for each in blocks
@@ -235,11 +239,11 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         messages = [*(chat_history or []), *([] if asked is None else [asked])]
         offered = [tool.metadata.to_openai_tool() for tool in tools]
         given = kwargs.pop("tool_choice", None)
-        choice = "any" if tool_required and given in (*FREE, NONE) else given
+        choice = "any" if tool_required and given in (*OPTIONAL, NONE) else given
         return {"messages": messages, "tools": offered, "tool_choice": choice, **kwargs}
 
     def _conversation(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> PromptInput:
-        """The prompt of messages: by the chat template, or where there is none as one text."""
+        """Build the prompt of messages with the chat template, or as one text if there is none."""
         self.check_prompt(message.content or "" for message in messages)
         wanted, choice = given.pop("tools", None) or (), given.pop("tool_choice", None)
         if not self._takes_messages:
@@ -251,41 +255,41 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         return Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
 
     def _text(self, prompt: str, formatted: bool) -> PromptInput:
-        """The prompt of a text: a model for chats is asked it by a user, unless it is written out already."""
+        """Build the prompt of a text: a user message for chat models, unless it is formatted already."""
         self.check_prompt([prompt])
         if self._takes_messages and not formatted:
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
-    def _call(self, prompt: PromptInput, given: dict[str, Any]) -> Call:
+    def _call(self, prompt: PromptInput, given: dict[str, Any]) -> ModelCall:
         passages = getattr(given.get(REFERENCES), "passages", ())
         stop = given.get("stop")
         kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools")}
         parameters, timeout = self.parameters(stop, kept)
         opening = prompt.assistant_prefix if isinstance(prompt, Conversation) else ""
         tools = given.get("tools", frozenset())
-        return Call(self.language_model, self.model, prompt, passages, parameters, timeout, tools, opening)
+        return ModelCall(self.language_model, self.model, prompt, passages, parameters, timeout, tools, opening)
 
-    def _pieces(self, call: Call) -> Iterator[Piece]:
-        said = Showing(call)
-        with call.begin() as stream:
+    def _pieces(self, call: ModelCall) -> Iterator[Piece]:
+        visible = VisibleText(call)
+        with call.stream() as stream:
             for piece in stream:
-                if new := said.push(piece):
-                    yield said.shown, new, None
-        content = call.said(stream.completion).content
-        yield content, content[len(said.shown) :], stream.completion
+                if new := visible.push(piece):
+                    yield visible.shown, new, None
+        content = call.parse_output(stream.completion).content
+        yield content, content[len(visible.shown) :], stream.completion
 
-    async def _apieces(self, call: Call) -> AsyncIterator[Piece]:
-        said = Showing(call)
-        async with AsyncReading(call.begin) as reading:
+    async def _apieces(self, call: ModelCall) -> AsyncIterator[Piece]:
+        visible = VisibleText(call)
+        async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
-                if new := said.push(piece):
-                    yield said.shown, new, None
-        content = call.said(reading.completion).content
-        yield content, content[len(said.shown) :], reading.completion
+                if new := visible.push(piece):
+                    yield visible.shown, new, None
+        content = call.parse_output(reading.completion).content
+        yield content, content[len(visible.shown) :], reading.completion
 
-    async def _aread(self, call: Call) -> Completion:
-        async with AsyncReading(call.begin) as reading:
+    async def _aread(self, call: ModelCall) -> Completion:
+        async with AsyncStreamReader(call.stream) as reading:
             async for _ in reading:
                 pass
         return reading.completion
@@ -295,20 +299,20 @@ class _Answering(GenerationFields, FunctionCallingLLM):
         return self.language_model.takes_messages
 
 
-class _Hiding:
-    """References out of sight before LlamaIndex tells its event handlers of a call."""
+class _HidingReferences:
+    """Hides references before LlamaIndex passes the arguments of a call to its event handlers."""
 
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return super().chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return super().chat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        return super().stream_chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return super().stream_chat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return await super().achat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return await super().achat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        return await super().astream_chat(bare(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return await super().astream_chat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         return super().complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
@@ -323,30 +327,31 @@ class _Hiding:
         return await super().astream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
 
     def predict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             return super().predict(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
     def stream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenGen:
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             return super().stream(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
     async def apredict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             return await super().apredict(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
     async def astream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenAsyncGen:
-        with of_template(prompt_args) as arguments:
+        with template_references(prompt_args) as arguments:
             return await super().astream(prompt, **arguments)  # type: ignore[misc, no-any-return]
 
 
-class AntiphonLLM(_Hiding, _Answering):
-    """A local LLM whose answers are drafted from what they may quote: the same words, in fewer forwards.
+class AntiphonLLM(_HidingReferences, _LLMMethods):
+    """A local LLM with lossless speculative decoding from the prompt and from references.
 
-    The prompt itself is always a source of drafts. Others are given in a call, ``references=[...]`` with texts or
-    nodes, ride on a message (``additional_kwargs["references"]``), or come as an argument of a prompt's template
-    (``synthesize(question, nodes, references=nodes)``). A chat's answer says where it repeats these verbatim, in
-    citation blocks; ``raw`` has usage, finish reason and the summary of steps.
+    The prompt is always a source of drafts. References come from the call (``references=[...]`` with texts or nodes),
+    from messages (``additional_kwargs["references"]``), and from the arguments of a prompt template
+    (``synthesize(question, nodes, references=nodes)``). A chat answer cites the references that it was copied from in
+    citation blocks; ``raw`` contains usage, finish reason and step statistics.
 
-    Per call it takes ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``,
-    ``repetition_penalty``, ``seed``, ``drafter``, ``num_draft_tokens`` and ``timeout``; a parameter of another name is an error.
+    A call accepts ``stop``, ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``,
+    ``seed``, ``drafter``, ``num_draft_tokens`` and ``timeout``. Unknown parameters raise a `TypeError`. Fields: see
+    `GenerationFields`.
     """

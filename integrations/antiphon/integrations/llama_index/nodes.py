@@ -1,4 +1,4 @@
-"""Passages and LlamaIndex's nodes, each made from the other. Knows nothing of models."""
+"""Converts between passages and LlamaIndex's nodes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from antiphon.integrations.coercion import coerce_passages
 from antiphon.retrieval import Passage
 
 SOURCE = "source"
-"""The key of a node's metadata that holds a passage's source; its place stands in the node itself."""
+"""The metadata key of a passage's source; its offsets are fields of the node."""
 
 
 def node_of(passage: Passage) -> NodeWithScore:
-    """The passage as LlamaIndex has it: the same text and id, its source in the metadata, and its score."""
+    """Return the passage as a node with the same text, id and score, and its source in the metadata."""
     node = TextNode(
         id_=passage.id,
         text=passage.text,
@@ -24,7 +24,7 @@ def node_of(passage: Passage) -> NodeWithScore:
 
 
 def passage_of(given: object) -> Passage | None:
-    """The passage that a text, or a node with or without a score, is; None for anything else."""
+    """Convert a text, or a node with or without a score, to a passage; return None for anything else."""
     if isinstance(given, Passage):
         return given
     if isinstance(given, str):
@@ -35,10 +35,14 @@ def passage_of(given: object) -> Passage | None:
 
 
 def passages_of(given: object, name: str = "references") -> list[Passage]:
-    """The passages that a caller handed over: a list of texts or nodes.
+    """Convert a list of texts or nodes to passages.
+
+    Args:
+        given: the caller's argument.
+        name: the argument's name, for error messages.
 
     Raises:
-        TypeError: it is no list, or something in it is neither.
+        TypeError: ``given`` is not a list, or an item is of another type.
     """
     return coerce_passages(given, passage_of, alone=(BaseNode, NodeWithScore), kinds="texts or nodes", name=name)
 

@@ -1,4 +1,4 @@
-"""Antiphon's own pipeline as a query engine of LlamaIndex: what it finds, asks and answers is what `Rag` does."""
+"""`Rag` as a LlamaIndex query engine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from antiphon.integrations.llama_index.citing import CitedResponse, CitedStreamingResponse
+from antiphon.integrations.llama_index.cited_engines import CitedResponse, CitedStreamingResponse
 from antiphon.integrations.llama_index.nodes import node_of
 from antiphon.pipelines import Rag
 
 
 class AntiphonQueryEngine(BaseQueryEngine):
-    """Answers as ``rag`` does, with the same passages, prompt and words; its responses have ``citations``.
+    """Answers with the same passages, prompt and text as `Rag`; its responses have ``citations``.
 
-    A reader is asked about each passage by itself, which no synthesizer of LlamaIndex does. ``generation`` are the
-    options of `Rag.ask`. With ``streaming`` the response grows while it is read.
+    Use it for extractive models: no LlamaIndex synthesizer selects passages as `Rag` does.
+
+    Args:
+        rag: the pipeline that answers.
+        streaming: return streaming responses.
+        callback_manager: see `BaseQueryEngine`.
+        **generation: options of `Rag.ask`.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class AntiphonQueryEngine(BaseQueryEngine):
         super().__init__(callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """The nodes that an answer is made from, in the order of the search."""
+        """Return the nodes that the answer is based on, best first."""
         return [node_of(passage) for passage in self.rag.retrieve(query_bundle.query_str)]
 
     def _get_prompt_modules(self) -> PromptMixinType:

@@ -1,7 +1,7 @@
-"""The references of one call of LlamaIndex: where they come in, and how they stay out of events and traces.
+"""Collects the references of one call and keeps them out of events and traces.
 
-They are handed over with a call, with its messages, or with the arguments of a prompt's template, and belong to this
-call alone: nothing is remembered, so nobody is ever offered what another was given.
+References come from the call, its messages, or the arguments of a prompt template. Nothing is kept from one call to the
+next, so a call can never use another call's references.
 """
 
 from __future__ import annotations
@@ -13,48 +13,52 @@ from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage
 
+from antiphon.integrations.hidden_references import REFERENCES, HiddenReferences
 from antiphon.integrations.llama_index.nodes import passages_of
-from antiphon.integrations.opaque_references import REFERENCES, OpaqueReferences
 from antiphon.retrieval import Passage
 
-# Set while a prompt of LlamaIndex is on its way from `predict` to `chat` in one and the same frame, never longer.
-_OF_TEMPLATE: ContextVar[tuple[Passage, ...]] = ContextVar("references of a template", default=())
+# Set only while LlamaIndex's `predict` calls `chat`.
+_TEMPLATE_REFERENCES: ContextVar[tuple[Passage, ...]] = ContextVar("references of a template", default=())
 
 
 def hidden(given: Mapping[str, Any], messages: Sequence[ChatMessage] = ()) -> dict[str, Any]:
-    """The arguments of a call with all of its references in one place and out of sight.
+    """Return the arguments of a call with all of its references in one hidden object.
+
+    Args:
+        given: the arguments of the call.
+        messages: its messages, which may carry references.
 
     Raises:
-        TypeError: what was given as references is neither texts nor nodes.
+        TypeError: references are neither texts nor nodes.
     """
-    found = [*_handed(given.get(REFERENCES)), *_OF_TEMPLATE.get()]
+    found = [*_passages(given.get(REFERENCES)), *_TEMPLATE_REFERENCES.get()]
     for message in messages:
-        found += _handed(message.additional_kwargs.get(REFERENCES))
+        found += _passages(message.additional_kwargs.get(REFERENCES))
     kept = {name: value for name, value in given.items() if name != REFERENCES}
-    return {**kept, REFERENCES: OpaqueReferences(found)} if found else kept
+    return {**kept, REFERENCES: HiddenReferences(found)} if found else kept
 
 
-def bare(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The messages without the references that they carry."""
-    return [_bare(message) if REFERENCES in message.additional_kwargs else message for message in messages]
+def without_references(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return the messages without the references that they carry."""
+    return [_without(message) if REFERENCES in message.additional_kwargs else message for message in messages]
 
 
 @contextmanager
-def of_template(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The arguments of a template without its references, which the call in this block is given."""
-    token = _OF_TEMPLATE.set(tuple(_handed(arguments.get(REFERENCES))))
+def template_references(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a template's arguments without references; calls inside the block use those references."""
+    token = _TEMPLATE_REFERENCES.set(tuple(_passages(arguments.get(REFERENCES))))
     try:
         yield {name: value for name, value in arguments.items() if name != REFERENCES}
     finally:
-        _OF_TEMPLATE.reset(token)
+        _TEMPLATE_REFERENCES.reset(token)
 
 
-def _bare(message: ChatMessage) -> ChatMessage:
+def _without(message: ChatMessage) -> ChatMessage:
     kept = {name: value for name, value in message.additional_kwargs.items() if name != REFERENCES}
     return message.model_copy(update={"additional_kwargs": kept})
 
 
-def _handed(given: object) -> list[Passage]:
+def _passages(given: object) -> list[Passage]:
     if given is None:
         return []
-    return list(given.passages) if isinstance(given, OpaqueReferences) else passages_of(given)
+    return list(given.passages) if isinstance(given, HiddenReferences) else passages_of(given)

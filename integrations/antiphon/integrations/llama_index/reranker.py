@@ -1,4 +1,4 @@
-"""A node postprocessor of LlamaIndex that is one of Antiphon's rerankers."""
+"""A reranker as a LlamaIndex node postprocessor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.llama_index.nodes import passages_of
-from antiphon.integrations.pickled import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, shared
 from antiphon.retrieval import Reranker
 
 _dispatcher = get_dispatcher(__name__)
 
 
 class AntiphonRerank(BaseNodePostprocessor):
-    """Puts nodes into a better order and keeps the ``top_n`` best, all without it; the scores that came stay theirs."""
+    """Reranks nodes and keeps the best; the nodes that were passed in keep their scores.
+
+    Attributes:
+        reranker: the reranker.
+        top_n: number of nodes to keep; None keeps all.
+    """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -28,7 +33,7 @@ class AntiphonRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex saves it under."""
+        """The name under which LlamaIndex saves it."""
         return "AntiphonRerank"
 
     def __getstate__(self) -> dict[Any, Any]:
@@ -42,7 +47,7 @@ class AntiphonRerank(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         if query_bundle is None:
-            raise ValueError("There is no query; nodes are reranked for one: pass query_str= or query_bundle=.")
+            raise ValueError("Reranking needs a query; pass query_str= or query_bundle=.")
         _dispatcher.event(
             ReRankStartEvent(
                 query=query_bundle, nodes=nodes, top_n=self.top_n or len(nodes), model_name=self.reranker.name

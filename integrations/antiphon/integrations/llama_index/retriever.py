@@ -1,4 +1,4 @@
-"""A retriever of LlamaIndex that is Antiphon's."""
+"""Antiphon's retriever as a LlamaIndex retriever."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from antiphon.integrations.llama_index.nodes import node_of
-from antiphon.integrations.pickled import check_picklable
+from antiphon.integrations.pickling import check_picklable
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 
 
 class AntiphonRetriever(BaseRetriever):
-    """Finds the ``k`` best passages of an index: embedded, searched and reranked; nodes with their scores.
+    """Searches an index (embed, search, rerank) and returns nodes with scores.
 
-    ``where`` allows only passages with these metadata, or of this ``source``.
+    Args:
+        retriever: the retriever that searches.
+        k: number of nodes.
+        where: required metadata values; ``source`` is the document's name.
+        **kwargs: arguments of `BaseRetriever`.
     """
 
     def __init__(self, retriever: Searcher, *, k: int = 5, where: dict[str, str] | None = None, **kwargs: Any) -> None:
@@ -32,7 +36,14 @@ class AntiphonRetriever(BaseRetriever):
     def open(
         cls, folder: str | Path, *, k: int = 5, where: dict[str, str] | None = None, **settings: Any
     ) -> AntiphonRetriever:
-        """The retriever of an index in a folder; ``settings`` and errors are those of `Retriever.open`."""
+        """Open the index in a folder.
+
+        Args:
+            folder: the index folder.
+            k: number of nodes.
+            where: required metadata values.
+            **settings: arguments of `Retriever.open`, whose errors it raises.
+        """
         return cls(Retriever.open(folder, **settings), k=k, where=where)
 
     def __getstate__(self) -> dict[str, Any]:

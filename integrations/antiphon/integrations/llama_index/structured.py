@@ -1,4 +1,4 @@
-"""Objects of a pydantic class as LlamaIndex asks an LLM for them: what is asked, and what of an answer is there."""
+"""Structured output for LlamaIndex: the schema in the prompt, and objects from partial answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from pydantic_core import from_json
 Model = TypeVar("Model", bound=BaseModel)
 
 OF_TOOLS = ("tool_required", "tool_choice", "allow_parallel_tool_calls")
-"""What a program of LlamaIndex says of tools, where an answer in a schema needs none."""
+"""Arguments about tools that LlamaIndex programs pass, and that decoding under a schema does not need."""
 
 
-def told(messages: Sequence[ChatMessage], schema: Mapping[str, Any]) -> list[ChatMessage]:
-    """The messages, whose last turn of a user says which JSON is wanted."""
+def with_schema(messages: Sequence[ChatMessage], schema: Mapping[str, Any]) -> list[ChatMessage]:
+    """Append the schema to the last user message.
+
+    Args:
+        messages: the conversation.
+        schema: the JSON schema of the answer.
+    """
     text = f"Answer in JSON that follows this schema:\n{json.dumps(schema, ensure_ascii=False)}"
     if messages and messages[-1].role == MessageRole.USER:
         last = messages[-1].model_copy(deep=True)
@@ -27,14 +32,24 @@ def told(messages: Sequence[ChatMessage], schema: Mapping[str, Any]) -> list[Cha
     return [*messages, ChatMessage(text)]
 
 
-def asked(llm_kwargs: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the call: its own, and the schema."""
+def call_arguments(llm_kwargs: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the call with the schema.
+
+    Args:
+        llm_kwargs: the program's arguments.
+        schema: the JSON schema of the answer.
+    """
     kept = {name: value for name, value in (llm_kwargs or {}).items() if name not in OF_TOOLS}
     return {**kept, "json_schema": schema}
 
 
 def partial_object(text: str, output_cls: type[Model]) -> BaseModel | None:
-    """What a text that is still growing says of the object; None as long as it says nothing."""
+    """Parse the object from a partial answer; return None if nothing can be parsed yet.
+
+    Args:
+        text: the answer so far.
+        output_cls: the pydantic class.
+    """
     try:
         known = from_json(text, allow_partial=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A vector store of LlamaIndex over Antiphon's vector indexes."""
+"""A LlamaIndex vector store in memory."""
 
 from __future__ import annotations
 
@@ -21,37 +21,46 @@ from llama_index.core.vector_stores.types import (
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 from pydantic import BaseModel, PrivateAttr
 
-from antiphon.integrations.llama_index.persisted import load, save
-from antiphon.integrations.table import Table
+from antiphon.integrations.llama_index.persistence import load, save
+from antiphon.integrations.vector_table import VectorTable
 
 
 class AntiphonVectorStore(BasePydanticVectorStore):
-    """Nodes in memory, found by the cosine of their vectors: exactly, and with filters among what is wanted.
+    """Nodes in memory with exact cosine search; thread-safe.
 
-    Filters are LlamaIndex's own, all operators and conditions; ``doc_ids`` and ``node_ids`` narrow a query too. A node
-    that is added under an id that is there replaces it. Safe under threads.
+    It supports all of LlamaIndex's filter operators and conditions, ``doc_ids`` and ``node_ids``. Adding a node with an
+    existing id replaces it.
     """
 
     stores_text: bool = True
-    _table: Table[BaseNode] = PrivateAttr(default_factory=Table)
+    _table: VectorTable[BaseNode] = PrivateAttr(default_factory=VectorTable)
 
     @classmethod
     def from_persist_dir(
         cls, persist_dir: str = DEFAULT_PERSIST_DIR, namespace: str = DEFAULT_VECTOR_STORE, fs: Any = None
     ) -> Self:
-        """The store that a storage context persisted into a folder; errors are those of `from_persist_path`.
+        """Load the store that a storage context persisted in a folder.
 
-        Hand it to ``StorageContext.from_defaults(persist_dir=..., vector_store=...)``.
+        Pass it to ``StorageContext.from_defaults(persist_dir=..., vector_store=...)``.
+
+        Args:
+            persist_dir: the folder.
+            namespace: the store's name in the folder.
+            fs: an fsspec file system; None is the local one. Errors are those of `from_persist_path`.
         """
         return cls.from_persist_path(str(Path(persist_dir) / f"{namespace}{NAMESPACE_SEP}{DEFAULT_PERSIST_FNAME}"), fs)
 
     @classmethod
     def from_persist_path(cls, persist_path: str, fs: Any = None) -> Self:
-        """The store of a file; ``fs`` is a file system of fsspec.
+        """Load the store of a file.
+
+        Args:
+            persist_path: the file.
+            fs: an fsspec file system; None is the local one.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it holds something else, or not all of it.
+            FileNotFoundError: the file does not exist.
+            ValueError: the file is damaged or of another kind.
         """
         nodes, vectors = load(persist_path, fs)
         store = cls()
@@ -60,24 +69,24 @@ class AntiphonVectorStore(BasePydanticVectorStore):
         return store
 
     def persist(self, persist_path: str, fs: Any = None) -> None:
-        """Write the store into a file, all of it or nothing; what lay there is replaced."""
+        """Write the store to a file atomically, replacing it. See `from_persist_path`."""
         save(self._table.rows(), persist_path, fs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        BaseModel.__setstate__(self, state)  # LlamaIndex's own would make an empty store
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own method would create an empty store
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex saves it under."""
+        """The name under which LlamaIndex saves it."""
         return "AntiphonVectorStore"
 
     @property
-    def client(self) -> Table[BaseNode]:
+    def client(self) -> VectorTable[BaseNode]:
         """The table of nodes and vectors."""
         return self._table
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes with their embeddings; returns their ids.
+        """Add nodes with their embeddings, and return their ids.
 
         Raises:
             ValueError: a node has no embedding.
@@ -89,16 +98,21 @@ class AntiphonVectorStore(BasePydanticVectorStore):
         return ids
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Remove the nodes of a document."""
+        """Remove the nodes of a document. See `BasePydanticVectorStore.delete`."""
         self._table.remove(each for each, node in self._table.items() if node.ref_doc_id == ref_doc_id)
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """Remove the nodes of these ids, as far as the filters want them.
+        """Remove the nodes with these ids that pass the filters.
+
+        Args:
+            node_ids: ids; None accepts all.
+            filters: LlamaIndex filters; None accepts all.
+            **delete_kwargs: ignored.
 
         Raises:
-            ValueError: neither is given: `clear` removes everything.
+            ValueError: neither is given; `clear` removes everything.
         """
         if node_ids is None and filters is None:
             raise ValueError("Neither node_ids nor filters are given; to remove every node, call clear().")
@@ -106,7 +120,7 @@ class AntiphonVectorStore(BasePydanticVectorStore):
         self._table.remove(each for each, node in self._table.items() if wanted(each, node))
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """The nodes of these ids, as far as the filters want them."""
+        """Return the nodes with these ids that pass the filters; None accepts all."""
         wanted = _wanted(node_ids, None, filters)
         return [_copy(node) for each, node in self._table.items() if wanted(each, node)]
 
@@ -115,23 +129,21 @@ class AntiphonVectorStore(BasePydanticVectorStore):
         self._table.remove(each for each, _ in self._table.items())
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The nearest nodes, with their cosines, best first.
+        """Return the nearest nodes with their cosines, best first.
 
         Raises:
-            ValueError: the query has no vector, or is of another kind than a search for the nearest.
+            ValueError: the query has no vector, or another mode than "default".
         """
         if query.mode != VectorStoreQueryMode.DEFAULT:
-            raise ValueError(
-                f"The mode of the query is {query.mode.value!r}; this store searches the nearest: 'default'."
-            )
+            raise ValueError(f"The query mode is {query.mode.value!r}; this store supports 'default' only.")
         if query.query_embedding is None:
-            raise ValueError("The query has no vector; give an index an embed_model, such as AntiphonEmbedding.")
-        # An index over a store that holds its texts asks with no node_ids at all, meaning any.
+            raise ValueError("The query has no vector; give the index an embed_model, such as AntiphonEmbedding.")
+        # An index over a store that stores texts passes an empty list of node ids, which means any node.
         node_ids, doc_ids = query.node_ids or None, query.doc_ids or None
         wanted = _wanted(node_ids, doc_ids, query.filters) if node_ids or doc_ids or query.filters else None
         found = self._table.nearest(query.query_embedding, query.similarity_top_k, wanted)
         return VectorStoreQueryResult(
-            nodes=[_copy(hit.thing) for hit in found],
+            nodes=[_copy(hit.item) for hit in found],
             similarities=[hit.score for hit in found],
             ids=[hit.id for hit in found],
         )
@@ -154,5 +166,5 @@ def _wanted(
 
 
 def _copy(node: BaseNode) -> BaseNode:
-    """A node for its finder to do with as he likes; the store's own stays as it is."""
+    """Copy a node, so that the caller may change it."""
     return node.model_copy(deep=True)

@@ -1,7 +1,8 @@
-"""Citations of any chain, by a callback: what its retrievers found is gathered in the call, and its answers are cited.
+"""A callback handler that cites the answers of any chain.
 
-A passage is cited where it stands in the very prompt that was answered, and was found in the same call, or rides on a
-message of that prompt. So in a run that serves many, nobody is told of what another was given.
+It collects the documents that retrievers return during a call. A passage is cited only if the prompt of the answer
+contains it and it was retrieved in the same call or attached to a message of that prompt, so that concurrent calls
+cannot see each other's documents.
 """
 
 from __future__ import annotations
@@ -18,84 +19,84 @@ from langchain_core.messages import BaseMessage
 from langchain_core.messages.content import Citation
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from antiphon.integrations.langchain.answers import annotated
 from antiphon.integrations.langchain.documents import document_of, passage_of
+from antiphon.integrations.langchain.outputs import annotated
 from antiphon.integrations.langchain.references import references_of
-from antiphon.integrations.prompt_passages import PromptPassages
+from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
 
 
 @dataclass(frozen=True, slots=True)
 class CitedAnswer:
-    """What a model said in a call, the documents that stood in its prompt, and where it repeats them verbatim."""
+    """A model's answer, the documents in its prompt, and the spans that it copied from them."""
 
     text: str
     documents: tuple[Document, ...]
     citations: tuple[Citation, ...]
 
 
-class Citing(BaseCallbackHandler):
-    """Cites the answers of one call of a chain, an agent or a graph, whichever retrievers and models it is made of.
+class CitationHandler(BaseCallbackHandler):
+    """Cites the answers of one call of a chain, an agent or a graph.
 
-    Give each call its own, ``chain.invoke(question, config={"callbacks": [citing]})``, and ask it afterwards, once a
-    stream has ended. Documents count that a retriever returned in this call, or that a message carries (a tool's
-    artifact), and that stand whole in the prompt of the answer.
+    Create one for each call, pass it with ``chain.invoke(question, config={"callbacks": [handler]})``, and read its
+    citations after the call or after the end of the stream. It cites documents that a retriever returned in this call
+    or that a message carries as a tool's artifact, if the prompt of the answer contains their whole text.
     """
 
-    run_inline = True  # in an event loop too, documents are here before the answer is
+    run_inline = True  # in an event loop too, retriever events arrive before the answer
     raise_error = True
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._parents: dict[UUID, UUID | None] = {}
         self._found: dict[UUID, list[Passage]] = {}
-        self._asked: dict[UUID, tuple[str, tuple[Passage, ...]]] = {}
+        self._prompts: dict[UUID, tuple[str, tuple[Passage, ...]]] = {}
         self._answers: list[CitedAnswer] = []
 
     @property
     def answers(self) -> tuple[CitedAnswer, ...]:
-        """Everything that models said in this call, in the order in which they ended.
+        """All answers of models in this call, in the order in which they ended.
 
         Raises:
-            ValueError: it was given to more calls than one.
+            ValueError: the handler was used for more than one call.
         """
         with self._lock:
             calls = sum(parent is None for parent in self._parents.values())
             if calls > 1:
-                raise ValueError(f"This handler has seen {calls} calls; give each call a Citing() of its own.")
+                raise ValueError(f"This handler has seen {calls} calls; create a CitationHandler() for each call.")
             return tuple(self._answers)
 
     @property
     def answer(self) -> CitedAnswer:
-        """The last thing that a model said in words.
+        """The last answer with text.
 
         Raises:
-            ValueError: no model has said anything yet, or the handler was given to more calls than one.
+            ValueError: no model has answered yet, or the handler was used for more than one call.
         """
-        said = [answer for answer in self.answers if answer.text]
-        if not said:
-            raise ValueError("No model has answered yet; run the chain with this handler, a stream to its end, first.")
-        return said[-1]
+        with_text = [answer for answer in self.answers if answer.text]
+        if not with_text:
+            raise ValueError("No model has answered yet; first run the chain with this handler, a stream to its end.")
+        return with_text[-1]
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """Those of the last answer; errors as `answer`."""
+        """The citations of the last answer; raises as `answer` does."""
         return self.answer.citations
 
     def on_chain_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """A part of the call begins."""
-        self._note(run_id, parent_run_id)
+        """Record the parent of a run."""
+        self._record_parent(run_id, parent_run_id)
 
     def on_tool_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """A part of the call begins."""
-        self._note(run_id, parent_run_id)
+        """Record the parent of a run."""
+        self._record_parent(run_id, parent_run_id)
 
     def on_retriever_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """A part of the call begins."""
-        self._note(run_id, parent_run_id)
+        """Record the parent of a run."""
+        self._record_parent(run_id, parent_run_id)
 
     def on_retriever_end(self, documents: Sequence[Document], *, run_id: UUID, **kwargs: Any) -> None:
-        """Documents were found."""
+        """Record the documents that a retriever returned."""
         passages = [passage for document in documents if (passage := passage_of(document)) is not None]
         with self._lock:
             self._found[run_id] = passages
@@ -109,9 +110,9 @@ class Citing(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """A chat model is asked."""
+        """Record the prompt of a chat model."""
         turns = [turn for each in messages for turn in each]
-        self._ask(run_id, parent_run_id, "\n".join(str(turn.text) for turn in turns), references_of(turns))
+        self._record_prompt(run_id, parent_run_id, "\n".join(str(turn.text) for turn in turns), references_of(turns))
 
     def on_llm_start(
         self,
@@ -122,36 +123,38 @@ class Citing(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """A text-in, text-out model is asked."""
-        self._ask(run_id, parent_run_id, "\n".join(prompts), ())
+        """Record the prompt of an LLM."""
+        self._record_prompt(run_id, parent_run_id, "\n".join(prompts), ())
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        """A model has answered."""
+        """Record an answer and its citations."""
         with self._lock:
-            prompt, carried = self._asked.pop(run_id, ("", ()))
-            near = list(self._nearest_first(run_id))
+            prompt, carried = self._prompts.pop(run_id, ("", ()))
+            near = list(self._results_nearest_first(run_id))
         for generation in (each for batch in response.generations for each in batch[:1]):
             text = str(generation.message.text) if isinstance(generation, ChatGeneration) else generation.text
-            passages = carried or _standing(prompt, near)
+            passages = carried or _cited_passages(prompt, near)
             cited = CitedAnswer(text, tuple(map(document_of, passages)), tuple(annotated(text, passages)))
             with self._lock:
                 self._answers.append(cited)
 
-    def _note(self, run_id: UUID, parent_run_id: UUID | None) -> None:
+    def _record_parent(self, run_id: UUID, parent_run_id: UUID | None) -> None:
         with self._lock:
             self._parents[run_id] = parent_run_id if parent_run_id in self._parents else None
 
-    def _ask(self, run_id: UUID, parent_run_id: UUID | None, prompt: str, carried: tuple[Passage, ...]) -> None:
-        self._note(run_id, parent_run_id)
+    def _record_prompt(
+        self, run_id: UUID, parent_run_id: UUID | None, prompt: str, carried: tuple[Passage, ...]
+    ) -> None:
+        self._record_parent(run_id, parent_run_id)
         with self._lock:
-            self._asked[run_id] = prompt, carried
+            self._prompts[run_id] = prompt, carried
 
-    def _nearest_first(self, run_id: UUID) -> Iterator[list[list[Passage]]]:
-        """What each retriever found below each run that holds this one, the nearest first."""
-        for above in self._above(run_id):
-            yield [found for run, found in self._found.items() if above in self._above(run)]
+    def _results_nearest_first(self, run_id: UUID) -> Iterator[list[list[Passage]]]:
+        """Yield, for each ancestor of a run, nearest first, what each retriever below that ancestor found."""
+        for above in self._ancestors(run_id):
+            yield [found for run, found in self._found.items() if above in self._ancestors(run)]
 
-    def _above(self, run_id: UUID) -> list[UUID]:
+    def _ancestors(self, run_id: UUID) -> list[UUID]:
         above, run = [], self._parents.get(run_id)
         while run is not None:
             above.append(run)
@@ -159,17 +162,17 @@ class Citing(BaseCallbackHandler):
         return above
 
 
-def _standing(prompt: str, near: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
-    """The nearest that stand in the prompt; of words that were found in different documents nobody knows the source."""
-    standing = PromptPassages(prompt)
+def _cited_passages(prompt: str, near: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
+    """Return the passages of the nearest retrievers that the prompt contains, without texts of ambiguous source."""
+    in_prompt = PassagesInPrompt(prompt)
     for found in near:
-        if standing.of([passage for passages in found for passage in passages]):
-            return standing.of(unambiguous(found))
+        if in_prompt.select([passage for passages in found for passage in passages]):
+            return in_prompt.select(unambiguous(found))
     return ()
 
 
 def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
-    """What several searches found, without texts that one of them found in other documents than another."""
+    """Return the results of several searches, without texts that different searches found in different documents."""
     places: dict[str, set[frozenset[tuple[str, str, int]]]] = {}
     for passages in found:
         own: dict[str, set[tuple[str, str, int]]] = {}

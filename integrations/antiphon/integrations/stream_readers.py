@@ -1,4 +1,4 @@
-"""A stream of text read from an event loop, or against the clock. Knows no framework."""
+"""Reading a text stream from an event loop, and with a time limit. Independent of frameworks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from antiphon.accel import Completion
-from antiphon.accel.text.completion import Pieces
+from antiphon.accel.text.completion import TextStream
 
 Result = TypeVar("Result")
 
-# Forwards take turns anyway; threads of their own keep them out of the way of whatever else a loop sends to threads.
+# Separate threads, so that generation does not occupy the event loop's default executor.
 _THREADS = ThreadPoolExecutor(thread_name_prefix="antiphon")
 
 
-class Timed(Pieces):
-    """A stream that has so many seconds: the piece that is asked for after them is an error instead."""
+class TimedStream(TextStream):
+    """A stream with a time limit: the next piece after the limit raises `TimeoutError`.
 
-    def __init__(self, stream: Pieces, seconds: float) -> None:
+    Args:
+        stream: the stream to read.
+        seconds: time limit from now on.
+
+    Raises:
+        ValueError: ``seconds`` is not positive.
+    """
+
+    def __init__(self, stream: TextStream, seconds: float) -> None:
         if seconds <= 0:
             raise ValueError(f"timeout is {seconds}; it must be above 0 seconds.")
         self._stream = stream
@@ -30,7 +38,7 @@ class Timed(Pieces):
     def __next__(self) -> str:
         if monotonic() > self._end:
             raise TimeoutError(
-                f"The text was not finished within {self._seconds} seconds; allow more, or ask for less."
+                f"The text was not finished within {self._seconds} seconds; raise timeout, or lower max_tokens."
             )
         return next(self._stream)
 
@@ -40,22 +48,25 @@ class Timed(Pieces):
 
     @property
     def completion(self) -> Completion:
-        """What was said, once the stream has ended or is closed."""
+        """The completion, once the stream has ended or is closed."""
         return self._stream.completion
 
 
-class AsyncReading:
-    """A stream read from an event loop, which goes on with other work while the model runs in a thread.
+class AsyncStreamReader:
+    """Reads a stream from an event loop while the model runs in a thread.
 
-    Each forward is run when its piece is awaited, so nothing runs ahead of the reader; and leaving the ``async with``,
-    by a cancellation too, ends the generation: at most the forward under way is finished.
+    A forward pass runs when its piece is awaited, so generation never runs ahead of the reader. Leaving the
+    ``async with``, also by cancellation, ends the generation after the current forward pass.
+
+    Args:
+        begin: starts the stream; called in the thread.
     """
 
-    def __init__(self, begin: Callable[[], Pieces]) -> None:
+    def __init__(self, begin: Callable[[], TextStream]) -> None:
         self._begin = begin
-        self._stream: Pieces | None = None
+        self._stream: TextStream | None = None
 
-    async def __aenter__(self) -> AsyncReading:
+    async def __aenter__(self) -> AsyncStreamReader:
         self._stream = await _in_thread(self._begin)
         return self
 
@@ -63,7 +74,7 @@ class AsyncReading:
         if self._stream is not None:
             await _in_thread(self._stream.close)
 
-    def __aiter__(self) -> AsyncReading:
+    def __aiter__(self) -> AsyncStreamReader:
         return self
 
     async def __anext__(self) -> str:
@@ -74,13 +85,13 @@ class AsyncReading:
 
     @property
     def completion(self) -> Completion:
-        """What was said, once the stream has ended.
+        """The completion, once the stream has ended.
 
         Raises:
-            RuntimeError: it has not begun, or not ended.
+            RuntimeError: the stream has not started, or not ended.
         """
         if self._stream is None:
-            raise RuntimeError("The stream has not begun; enter it with `async with` first.")
+            raise RuntimeError("The stream has not started; enter it with `async with` first.")
         return self._stream.completion
 
 

@@ -1,4 +1,4 @@
-"""LangChain's messages to those that chat templates know. Knows nothing of tokens."""
+"""Converts LangChain's messages to those of chat templates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (ToolMessage, "tool"),
 )
 UNREADABLE = frozenset({"image", "audio", "video", "file"})
-"""Content that a language model of text cannot read; leaving it out in silence would change the question."""
+"""Content that a text model cannot read; dropping it silently would change the question."""
 
 
 def chat_messages(messages: Sequence[BaseMessage]) -> list[Message]:
-    """The messages as a chat template takes them: role, text, and the calls and results of tools.
+    """Convert messages to role, text, tool calls and tool results.
 
     Raises:
-        ValueError: a message has no role that templates know, or holds images, audio, video or files.
+        ValueError: a message has a role that templates do not know, or contains images, audio, video or files.
     """
     return [_message(index, message) for index, message in enumerate(messages)]
 
@@ -31,7 +31,7 @@ def chat_messages(messages: Sequence[BaseMessage]) -> list[Message]:
 def _message(index: int, message: BaseMessage) -> Message:
     found = UNREADABLE.intersection(block["type"] for block in message.content_blocks)
     if found:
-        raise ValueError(f"messages[{index}] holds {', '.join(sorted(found))}; this model reads text alone.")
+        raise ValueError(f"messages[{index}] contains {', '.join(sorted(found))}; this model reads text only.")
     turn: dict[str, Any] = {"role": _role(index, message), "content": str(message.text)}
     if isinstance(message, AIMessage) and message.tool_calls:
         turn["tool_calls"] = [

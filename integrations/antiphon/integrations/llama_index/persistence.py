@@ -1,7 +1,7 @@
-"""A vector store of LlamaIndex as one file: nodes and vectors as JSON. Knows nothing of searching.
+"""Stores the nodes and vectors of a vector store in one JSON file.
 
-The file begins with a sentence, so that LlamaIndex' own store, which takes any mapping for one of its own that is
-empty, refuses it.
+The file starts with a sentence. LlamaIndex's own store reads any JSON object as an empty store of its own; it refuses a
+file of this form.
 """
 
 from __future__ import annotations
@@ -22,27 +22,40 @@ SENTENCE = "Nodes of an AntiphonVectorStore, format 1; load them with AntiphonVe
 
 
 def save(rows: Iterable[tuple[BaseNode, Vectors]], path: str, fs: Any = None) -> None:
-    """Write nodes and their vectors into a file, all of them or nothing; ``fs`` is a file system of fsspec."""
-    text = json.dumps([SENTENCE, [[_told(node), vector.tolist()] for node, vector in rows]])
+    """Write nodes and vectors to a file atomically.
+
+    Args:
+        rows: nodes and their vectors, shape (dim,).
+        path: the file.
+        fs: an fsspec file system; None is the local one.
+    """
+    text = json.dumps([SENTENCE, [[_as_json(node), vector.tolist()] for node, vector in rows]])
     if fs is None:
         write_file(Path(path), text.encode())
         return
     fs.makedirs(str(Path(path).parent), exist_ok=True)
-    beside = f"{path}.part"
-    with fs.open(beside, "w", encoding="utf-8") as file:
+    temporary = f"{path}.part"
+    with fs.open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
-    fs.mv(beside, path)
+    fs.mv(temporary, path)
 
 
 def load(path: str, fs: Any = None) -> tuple[Sequence[BaseNode], Vectors]:
-    """The nodes of a file, and their vectors, of shape (nodes, dim).
+    """Read nodes and vectors from a file.
+
+    Args:
+        path: the file.
+        fs: an fsspec file system; None is the local one.
+
+    Returns:
+        The nodes, and their vectors, shape (nodes, dim).
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it holds something else, or not all of it.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is damaged or of another kind.
     """
     if not (Path(path).is_file() if fs is None else fs.exists(path)):
-        raise FileNotFoundError(f"There is no vector store at {path}; persist one there, or say where it is.")
+        raise FileNotFoundError(f"There is no vector store at {path}; persist one there, or give its path.")
     try:
         text = Path(path).read_text(encoding="utf-8") if fs is None else _text(path, fs)
         sentence, rows = json.loads(text)
@@ -52,11 +65,11 @@ def load(path: str, fs: Any = None) -> tuple[Sequence[BaseNode], Vectors]:
         return nodes, np.array([vector for _, vector in rows], np.float32).reshape(len(rows), -1 if rows else 0)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"{path} holds no vector store of Antiphon, or a damaged one ({error}); persist it anew."
+            f"{path} is not a vector store of Antiphon, or is damaged ({error}); persist it again."
         ) from error
 
 
-def _told(node: BaseNode) -> dict[str, Any]:
+def _as_json(node: BaseNode) -> dict[str, Any]:
     return dict(doc_to_json(node.model_copy(update={"embedding": None})))
 
 

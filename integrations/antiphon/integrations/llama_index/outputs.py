@@ -1,4 +1,4 @@
-"""What a completion becomes in LlamaIndex's words: responses, tool calls, citations, usage."""
+"""Converts completions to LlamaIndex's responses, tool calls, citations and usage."""
 
 from __future__ import annotations
 
@@ -16,40 +16,62 @@ from llama_index.core.base.llms.types import (
 )
 
 from antiphon.accel import Completion
-from antiphon.integrations.call import Call
+from antiphon.integrations.model_call import ModelCall
 from antiphon.pipelines import cite
 from antiphon.retrieval import Passage
 
 INVALID = "invalid_tool_calls"
-"""The key of an answer's ``additional_kwargs`` that holds calls which cannot be read: their text, and why."""
+"""The key in an answer's ``additional_kwargs`` that holds malformed tool calls: their text, and the error."""
 
 
-def chat_response(call: Call, completion: Completion, delta: str | None = None) -> ChatResponse:
-    """The whole answer, as a message of text, calls of tools and citations."""
-    said = call.said(completion)
-    message = _message(said.content)
+def chat_response(call: ModelCall, completion: Completion, delta: str | None = None) -> ChatResponse:
+    """Return the whole answer as a message with text, tool calls and citations.
+
+    Args:
+        call: the call that was answered.
+        completion: its completion.
+        delta: the last new part of a streamed answer.
+    """
+    parsed = call.parse_output(completion)
+    message = _message(parsed.content)
     message.blocks += [
         ToolCallBlock(tool_call_id=each.id, tool_name=each.name, tool_kwargs=dict(each.arguments))
-        for each in said.calls
+        for each in parsed.calls
     ]
-    message.blocks += citation_blocks(said.content, call.passages)
-    if said.broken:
-        message.additional_kwargs[INVALID] = [{"text": each.text, "error": each.error} for each in said.broken]
+    message.blocks += citation_blocks(parsed.content, call.passages)
+    if parsed.malformed:
+        message.additional_kwargs[INVALID] = [{"text": each.text, "error": each.error} for each in parsed.malformed]
     return ChatResponse(message=message, delta=delta, **_facts(call, completion))
 
 
 def chat_piece(text: str, delta: str) -> ChatResponse:
-    """An answer that is still growing."""
+    """Return the current state of a streamed chat answer.
+
+    Args:
+        text: the text so far.
+        delta: its new part.
+    """
     return ChatResponse(message=_message(text), delta=delta)
 
 
-def completion_response(call: Call, completion: Completion, delta: str | None = None) -> CompletionResponse:
-    """The whole text."""
-    return CompletionResponse(text=call.said(completion).content, delta=delta, **_facts(call, completion))
+def completion_response(call: ModelCall, completion: Completion, delta: str | None = None) -> CompletionResponse:
+    """Return the whole text.
+
+    Args:
+        call: the call that was answered.
+        completion: its completion.
+        delta: the last new part of a streamed text.
+    """
+    return CompletionResponse(text=call.parse_output(completion).content, delta=delta, **_facts(call, completion))
 
 
 def completion_piece(text: str, delta: str) -> CompletionResponse:
-    """A text that is still growing."""
+    """Return the current state of a streamed text.
+
+    Args:
+        text: the text so far.
+        delta: its new part.
+    """
     return CompletionResponse(text=text, delta=delta)
 
 
@@ -58,7 +80,12 @@ def _message(text: str) -> ChatMessage:
 
 
 def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBlock]:
-    """Which spans of a text stand verbatim in one of these passages, in LlamaIndex' words."""
+    """Return the spans of a text that were copied from passages, as citation blocks.
+
+    Args:
+        text: the text to annotate.
+        passages: the passages it may quote.
+    """
     return [
         CitationBlock(
             cited_content=TextBlock(text=found.text),
@@ -75,7 +102,7 @@ def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBloc
     ]
 
 
-def _facts(call: Call, completion: Completion) -> dict[str, Any]:
+def _facts(call: ModelCall, completion: Completion) -> dict[str, Any]:
     used = completion.usage
     usage = {
         "prompt_tokens": used.prompt_tokens,

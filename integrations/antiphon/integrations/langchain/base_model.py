@@ -1,14 +1,14 @@
-"""What LangChain asks any language model, chat or not, of one that is Antiphon's."""
+"""The methods that LangChain expects of every language model, chat or not."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from antiphon.integrations.fields import GenerationFields
+from antiphon.integrations.generation_fields import GenerationFields
 
 
-class LocalModel(GenerationFields):
-    """A local model as a cache, a trace and a counter of tokens see it; stands before LangChain's own base."""
+class AntiphonBaseModel(GenerationFields):
+    """Identity and token counting for caches and traces; precedes LangChain's base class in the MRO."""
 
     @property
     def _llm_type(self) -> str:
@@ -16,13 +16,13 @@ class LocalModel(GenerationFields):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return self.told()
+        return self.cache_parameters()
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, by the model's own tokenizer.
+        """Tokenize a text with the model's own tokenizer, without special tokens.
 
         Raises:
-            ValueError: the model runs on a server, and was given none.
+            ValueError: the model runs on a server, and no tokenizer was given.
         """
         if self.language_model.tokenizer is None:
             raise ValueError(f"The model {self.model!r} runs on a server; give its RemoteLanguageModel a tokenizer=.")

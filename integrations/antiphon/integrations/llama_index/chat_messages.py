@@ -1,4 +1,4 @@
-"""LlamaIndex's messages to those that chat templates know. Knows nothing of tokens."""
+"""Converts LlamaIndex's messages to those of chat templates."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ ROLES = {
     MessageRole.FUNCTION: "tool",
 }
 UNREADABLE = (AudioBlock, DocumentBlock, ImageBlock, VideoBlock)
-"""Content that a language model of text cannot read; leaving it out in silence would change the question."""
+"""Content that a text model cannot read; dropping it silently would change the question."""
 
 
 def chat_messages(messages: Sequence[ChatMessage]) -> list[Message]:
-    """The messages as a chat template takes them: role, text, and the calls and results of tools.
+    """Convert messages to role, text, tool calls and tool results.
 
     Raises:
-        ValueError: a message holds images, audio, video or documents.
+        ValueError: a message contains images, audio, video or documents.
     """
     return [_message(index, message) for index, message in enumerate(messages)]
 
 
 def _message(index: int, message: ChatMessage) -> Message:
     if unread := [type(block).__name__ for block in message.blocks if isinstance(block, UNREADABLE)]:
-        raise ValueError(f"messages[{index}] holds {', '.join(unread)}; this model reads text alone.")
+        raise ValueError(f"messages[{index}] contains {', '.join(unread)}; this model reads text only.")
     text = "".join(block.text for block in message.blocks if isinstance(block, TextBlock))
     turn: dict[str, Any] = {"role": ROLES[message.role], "content": text}
     calls = [_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
@@ -56,7 +56,7 @@ def _message(index: int, message: ChatMessage) -> Message:
 
 
 def arguments_of(block: ToolCallBlock) -> dict[str, Any]:
-    """The arguments of a call, which LlamaIndex also holds as JSON."""
+    """Return the arguments of a tool call, which LlamaIndex may store as JSON."""
     given = block.tool_kwargs
     return dict(json.loads(given) if isinstance(given, str) else given)
 

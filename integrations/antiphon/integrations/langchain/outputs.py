@@ -1,4 +1,4 @@
-"""What a completion becomes in LangChain's words: messages, chunks, citations, usage."""
+"""Converts completions to LangChain's messages, chunks, citations and usage."""
 
 from __future__ import annotations
 
@@ -14,54 +14,75 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.utils.json import parse_partial_json
 
 from antiphon.accel import Completion
-from antiphon.integrations.call import Call
+from antiphon.integrations.model_call import ModelCall
 from antiphon.pipelines import cite
 from antiphon.retrieval import Passage
 
 PROVIDER = "antiphon"
 CITATIONS = "citations"
-"""The key of an answer's ``additional_kwargs`` under which its citations stand."""
+"""The key in an answer's ``additional_kwargs`` that holds its citations."""
 
 
-def message(call: Call, completion: Completion) -> AIMessage:
-    """The whole answer."""
-    said = call.said(completion)
+def message(call: ModelCall, completion: Completion) -> AIMessage:
+    """Return the whole answer as a message.
+
+    Args:
+        call: the call that was answered.
+        completion: its completion.
+    """
+    parsed = call.parse_output(completion)
     return AIMessage(
-        content=said.content,
-        tool_calls=[ToolCall(name=each.name, args=dict(each.arguments), id=each.id) for each in said.calls],
+        content=parsed.content,
+        tool_calls=[ToolCall(name=each.name, args=dict(each.arguments), id=each.id) for each in parsed.calls],
         invalid_tool_calls=[
             InvalidToolCall(
                 name=None, args=_unreadable(each.text), id=each.id, error=each.error, type="invalid_tool_call"
             )
-            for each in said.broken
+            for each in parsed.malformed
         ],
-        **_facts(call, said.content, completion),
+        **_facts(call, parsed.content, completion),
     )
 
 
-def last_chunk(call: Call, completion: Completion, shown: str) -> AIMessageChunk:
-    """The end of a streamed answer, after what was ``shown``: all that is known only now, once."""
-    said = call.said(completion)
-    calls = [(each.name, json.dumps(each.arguments, ensure_ascii=False), each.id) for each in said.calls]
-    broken = [(None, _unreadable(each.text), each.id) for each in said.broken]
+def last_chunk(call: ModelCall, completion: Completion, shown: str) -> AIMessageChunk:
+    """Return the last chunk of a streamed answer: the rest of its text, tool calls, citations, usage and metadata.
+
+    Args:
+        call: the call that was answered.
+        completion: its completion.
+        shown: the text that earlier chunks contained.
+    """
+    parsed = call.parse_output(completion)
+    calls = [(each.name, json.dumps(each.arguments, ensure_ascii=False), each.id) for each in parsed.calls]
+    broken = [(None, _unreadable(each.text), each.id) for each in parsed.malformed]
     return AIMessageChunk(
-        content=said.content[len(shown) :],
+        content=parsed.content[len(shown) :],
         tool_call_chunks=[
             tool_call_chunk(name=name, args=text, id=identifier, index=index)
             for index, (name, text, identifier) in enumerate([*calls, *broken])
         ],
         chunk_position="last",
-        **_facts(call, said.content, completion),
+        **_facts(call, parsed.content, completion),
     )
 
 
-def citations(call: Call, text: str) -> list[Citation]:
-    """Which spans of the answer stand verbatim in a passage, as LangChain annotates text."""
+def citations(call: ModelCall, text: str) -> list[Citation]:
+    """Return the citations of an answer of this call.
+
+    Args:
+        call: the call, whose passages are cited.
+        text: the answer.
+    """
     return annotated(text, call.passages)
 
 
 def annotated(text: str, passages: Sequence[Passage]) -> list[Citation]:
-    """Which spans of any text stand verbatim in one of these passages, as LangChain annotates text."""
+    """Return the spans of a text that were copied from passages, as LangChain citations.
+
+    Args:
+        text: the text to annotate.
+        passages: the passages it may quote.
+    """
     return [
         Citation(
             type="citation",
@@ -81,32 +102,37 @@ def annotated(text: str, passages: Sequence[Passage]) -> list[Citation]:
 
 
 def usage(completion: Completion) -> UsageMetadata:
-    """The tokens read and written."""
+    """Return the token counts in LangChain's form."""
     used = completion.usage
     return UsageMetadata(
         input_tokens=used.prompt_tokens, output_tokens=used.completion_tokens, total_tokens=used.total_tokens
     )
 
 
-def metadata(call: Call, completion: Completion) -> dict[str, Any]:
-    """Which model it was, why it ended, and what its forwards came to."""
+def metadata(call: ModelCall, completion: Completion) -> dict[str, Any]:
+    """Return the response metadata: model name, finish reason and step statistics.
+
+    Args:
+        call: the call that was answered.
+        completion: its completion.
+    """
     return {"model_name": call.model, "finish_reason": completion.finish_reason, "steps": completion.steps.as_dict()}
 
 
 def content_blocks(answer: AIMessage) -> list[ContentBlock]:
-    """The answer as standard content: citations annotate its text."""
+    """Return the answer as standard content blocks, with citations as annotations of its text."""
     facts = {key: value for key, value in answer.response_metadata.items() if key != "model_provider"}
     blocks: list[Any] = [*answer.model_copy(update={"response_metadata": facts}).content_blocks]
     if citations := answer.additional_kwargs.get(CITATIONS):
         if not any(block["type"] == "text" for block in blocks):
-            blocks.insert(0, {"type": "text", "text": ""})  # the last chunk of a stream may have no text of its own
+            blocks.insert(0, {"type": "text", "text": ""})  # the last chunk of a stream may have no text
         text = next(block for block in blocks if block["type"] == "text")
         text["annotations"] = list(citations)
     return blocks
 
 
 def _unreadable(text: str) -> str:
-    """The text of a broken call, quoted where a merger of chunks would make it a call that names no tool."""
+    """Return the text of a malformed call, quoted if LangChain would otherwise merge it into a call without a name."""
     try:
         is_call = not text or isinstance(parse_partial_json(text), dict)
     except ValueError:
@@ -117,7 +143,7 @@ def _unreadable(text: str) -> str:
 register_translator(PROVIDER, content_blocks, content_blocks)
 
 
-def _facts(call: Call, text: str, completion: Completion) -> dict[str, Any]:
+def _facts(call: ModelCall, text: str, completion: Completion) -> dict[str, Any]:
     found = citations(call, text)
     return {
         "additional_kwargs": {CITATIONS: found} if found else {},

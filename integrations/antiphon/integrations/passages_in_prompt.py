@@ -1,4 +1,4 @@
-"""Whether a passage stands whole in a prompt, however the prompt was put together. Knows no framework."""
+"""Finds out which passages a finished prompt contains, however a chain formatted it. Independent of frameworks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from antiphon.retrieval import Passage
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\([nrtbf\"'\\/])")
 
 
-class PromptPassages:
-    """A prompt that is asked for passages; white space does not count, nor do escapes of JSON, Python, HTML or XML."""
+class PassagesInPrompt:
+    """A prompt to be searched for passages, ignoring white space and the escapes of JSON, Python, HTML and XML.
+
+    Args:
+        prompt: the text that the model received.
+    """
 
     def __init__(self, prompt: str) -> None:
         self._forms = tuple({_spaced(prompt), _spaced(_unescaped(prompt))})
 
-    def has(self, passage: Passage) -> bool:
-        """Whether all of its words stand in the prompt, one after the other."""
+    def contains(self, passage: Passage) -> bool:
+        """Return whether the prompt contains the whole text of the passage."""
         text = _spaced(passage.text)
         return bool(text) and any(text in form for form in self._forms)
 
-    def of(self, passages: Sequence[Passage]) -> tuple[Passage, ...]:
-        """Those that stand in the prompt, each once."""
-        return tuple(dict.fromkeys(passage for passage in passages if self.has(passage)))
+    def select(self, passages: Sequence[Passage]) -> tuple[Passage, ...]:
+        """Return the passages that the prompt contains, without duplicates."""
+        return tuple(dict.fromkeys(passage for passage in passages if self.contains(passage)))
 
 
 def _spaced(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Any vector store of LlamaIndex as a place where Antiphon's retriever searches. Knows nothing of models."""
+"""A LlamaIndex vector store as the index of Antiphon's retriever."""
 
 from __future__ import annotations
 
@@ -12,24 +12,35 @@ from llama_index.core.vector_stores.types import (
 )
 
 from antiphon.integrations.llama_index.nodes import passage_of
-from antiphon.retrieval import MetadataFilter, Passage
+from antiphon.retrieval import MetadataFilter as RequiredValues
+from antiphon.retrieval import Passage
 from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class VectorStorePassages:
-    """The nodes of a vector store as passages, found by the vectors of the retriever's own embedder.
+    """Searches a vector store with the vectors of the retriever's embedder; there is no keyword search.
 
-    That embedder must be the one that the store was filled with: a store does not say which that was. The store must
-    keep its nodes' text. Words are not searched.
+    Args:
+        store: a vector store that stores its nodes' text, filled with the retriever's own embedder (a store does not
+            name its embedder).
+
+    Raises:
+        ValueError: the store does not store text.
     """
 
     def __init__(self, store: BasePydanticVectorStore) -> None:
         if not store.stores_text:
-            raise ValueError(f"{type(store).__name__} keeps vectors only; a store that keeps its texts is needed.")
+            raise ValueError(f"{type(store).__name__} stores vectors only; use a store that stores text.")
         self._store = store
 
-    def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
-        """The ``k`` nearest nodes, best first, with the store's similarities."""
+    def vector_search(self, vector: Vectors, k: int, where: RequiredValues | None = None) -> list[Passage]:
+        """Return the ``k`` nearest nodes, best first, with the store's similarities.
+
+        Args:
+            vector: the query, shape (dim,).
+            k: number of nodes.
+            where: required metadata values.
+        """
         wanted = [MetadataFilter(key=key, value=value) for key, value in (where or {}).items()]
         query = VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=k)
         query.filters = MetadataFilters(filters=[*wanted]) if wanted else None
@@ -39,6 +50,6 @@ class VectorStorePassages:
         passages = [passage for node in nodes if (passage := passage_of(node)) is not None]
         return [replace(passage, score=float(score)) for passage, score in zip(passages, scores, strict=True)]
 
-    def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
-        """Nothing: a vector store knows no words."""
+    def keyword_search(self, question: str, k: int, where: RequiredValues | None = None) -> list[Passage]:
+        """Return nothing: a vector store has no keyword search."""
         return []

@@ -1,4 +1,4 @@
-"""Citations of LlamaIndex' engines, of the nodes that each response names as its own sources. Nothing is remembered."""
+"""Query and chat engines whose responses cite their own source nodes. Nothing is kept between responses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from antiphon.integrations.llama_index.answers import citation_blocks
 from antiphon.integrations.llama_index.nodes import passage_of
+from antiphon.integrations.llama_index.outputs import citation_blocks
 
 
 def citations_of(text: str, nodes: Sequence[NodeWithScore]) -> list[CitationBlock]:
-    """Which spans of a text stand verbatim in one of these nodes."""
+    """Return the spans of a text that were copied from nodes.
+
+    Args:
+        text: the text to annotate.
+        nodes: the nodes it may quote.
+    """
     return citation_blocks(text, [passage for node in nodes if (passage := passage_of(node)) is not None])
 
 
@@ -27,10 +32,10 @@ def with_citations(engine: BaseQueryEngine) -> CitingQueryEngine: ...
 @overload
 def with_citations(engine: BaseChatEngine) -> CitingChatEngine: ...
 def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngine | CitingChatEngine:
-    """The same engine, whose responses have ``citations`` of their own source nodes; a stream has them at its end.
+    """Wrap an engine so that its responses have ``citations`` of their source nodes; a stream has them at its end.
 
     Raises:
-        TypeError: it is neither a query engine nor a chat engine.
+        TypeError: the argument is neither a query engine nor a chat engine.
     """
     if isinstance(engine, BaseQueryEngine):
         return CitingQueryEngine(engine)
@@ -41,16 +46,16 @@ def with_citations(engine: BaseQueryEngine | BaseChatEngine) -> CitingQueryEngin
 
 @dataclass
 class CitedResponse(Response):
-    """A response that cites its source nodes."""
+    """A response with citations of its source nodes."""
 
     @property
     def citations(self) -> list[CitationBlock]:
-        """Which spans of the response stand verbatim in which node."""
+        """The spans of the response that were copied from a node."""
         return citations_of(self.response or "", self.source_nodes)
 
 
-class _Growing:
-    """The text of a stream while it grows, and its citations once it has ended."""
+class _StreamedText:
+    """Collects the text of a stream; its citations are available once the stream has ended."""
 
     def __init__(self, nodes: Sequence[NodeWithScore]) -> None:
         self.nodes = nodes
@@ -58,14 +63,14 @@ class _Growing:
         self._has_ended = False
 
     def over(self, pieces: Any) -> Generator[str, None, None]:
-        """The same pieces."""
+        """Yield the pieces unchanged."""
         for piece in pieces:
             self._pieces.append(piece)
             yield piece
         self._has_ended = True
 
     async def aover(self, pieces: Any) -> AsyncGenerator[str, None]:
-        """The same pieces, from an event loop."""
+        """Yield the pieces unchanged, from an event loop."""
         async for piece in pieces:
             self._pieces.append(piece)
             yield piece
@@ -74,55 +79,55 @@ class _Growing:
     @property
     def citations(self) -> list[CitationBlock]:
         if not self._has_ended:
-            raise RuntimeError("The stream has not ended; read it to its end for its citations.")
+            raise RuntimeError("The stream has not ended; read it to its end to get its citations.")
         return citations_of("".join(self._pieces), self.nodes)
 
 
 class CitedStreamingResponse(StreamingResponse):
-    """A streaming response that cites its source nodes once it has ended."""
+    """A streaming response with citations of its source nodes once it has ended."""
 
     def __init__(self, response: StreamingResponse) -> None:
-        self._growing = _Growing(response.source_nodes)
-        pieces = self._growing.over(response.response_gen)
+        self._streamed = _StreamedText(response.source_nodes)
+        pieces = self._streamed.over(response.response_gen)
         super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
 
     @property
     def citations(self) -> list[CitationBlock]:
-        """Which spans of the response stand verbatim in which node.
+        """The spans of the response that were copied from a node.
 
         Raises:
-            RuntimeError: it has not ended yet.
+            RuntimeError: the stream has not ended.
         """
-        return self._growing.citations
+        return self._streamed.citations
 
 
 class CitedAsyncStreamingResponse(AsyncStreamingResponse):
-    """The same for an event loop."""
+    """A streaming response for event loops with citations of its source nodes once it has ended."""
 
     def __init__(self, response: AsyncStreamingResponse) -> None:
-        self._growing = _Growing(response.source_nodes)
-        pieces = self._growing.aover(response.response_gen)
+        self._streamed = _StreamedText(response.source_nodes)
+        pieces = self._streamed.aover(response.response_gen)
         super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
 
     @property
     def citations(self) -> list[CitationBlock]:
-        """Which spans of the response stand verbatim in which node.
+        """The spans of the response that were copied from a node.
 
         Raises:
-            RuntimeError: it has not ended yet.
+            RuntimeError: the stream has not ended.
         """
-        return self._growing.citations
+        return self._streamed.citations
 
 
 class CitingQueryEngine(BaseQueryEngine):
-    """A query engine whose responses cite; everything else is the engine's that it was made of."""
+    """A query engine with citations in its responses; otherwise it behaves as the wrapped engine."""
 
     def __init__(self, engine: BaseQueryEngine) -> None:
         self.engine = engine
         super().__init__(engine.callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """The nodes that the engine would answer from."""
+        """Return the nodes that the engine would answer from."""
         return self.engine.retrieve(query_bundle)
 
     def _get_prompt_modules(self) -> PromptMixinType:
@@ -142,25 +147,25 @@ def _cited(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
         return CitedStreamingResponse(response)
     if isinstance(response, AsyncStreamingResponse):
         return CitedAsyncStreamingResponse(response)
-    return response  # an object of a class: its fields are no text
+    return response  # a pydantic object has no text to cite
 
 
 @dataclass
 class CitedChatResponse(AgentChatResponse):
-    """A turn of a chat that cites its source nodes."""
+    """A chat response with citations of its source nodes."""
 
     @property
     def citations(self) -> list[CitationBlock]:
-        """Which spans of the response stand verbatim in which node."""
+        """The spans of the response that were copied from a node."""
         return citations_of(self.response, self.source_nodes)
 
 
 class CitedChatStream:
-    """A turn of a chat that streams and cites its source nodes once it has ended; all else is the response's own."""
+    """A streaming chat response with citations once it has ended; otherwise it behaves as the wrapped response."""
 
     def __init__(self, response: StreamingAgentChatResponse) -> None:
         self._response = response
-        self._growing = _Growing(response.source_nodes)
+        self._streamed = _StreamedText(response.source_nodes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._response, name)
@@ -168,51 +173,51 @@ class CitedChatStream:
     @property
     def response_gen(self) -> Generator[str, None, None]:
         """The pieces of the text."""
-        return self._growing.over(self._response.response_gen)
+        return self._streamed.over(self._response.response_gen)
 
     def async_response_gen(self) -> AsyncGenerator[str, None]:
-        """The same from an event loop."""
-        return self._growing.aover(self._response.async_response_gen())
+        """Yield the pieces of the text from an event loop."""
+        return self._streamed.aover(self._response.async_response_gen())
 
     @property
     def citations(self) -> list[CitationBlock]:
-        """Which spans of the response stand verbatim in which node.
+        """The spans of the response that were copied from a node.
 
         Raises:
-            RuntimeError: it has not ended yet.
+            RuntimeError: the stream has not ended.
         """
-        return self._growing.citations
+        return self._streamed.citations
 
 
 class CitingChatEngine(BaseChatEngine):
-    """A chat engine whose responses cite; everything else is the engine's that it was made of."""
+    """A chat engine with citations in its responses; otherwise it behaves as the wrapped engine."""
 
     def __init__(self, engine: BaseChatEngine) -> None:
         self.engine = engine
 
     def reset(self) -> None:
-        """Forget what was said."""
+        """Clear the conversation."""
         self.engine.reset()
 
     @property
     def chat_history(self) -> list[ChatMessage]:
-        """What was said."""
+        """The messages of the conversation."""
         return self.engine.chat_history
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
-        """A turn, with its citations."""
+        """Answer a message, with citations. See `BaseChatEngine`."""
         return _turn(self.engine.chat(message, chat_history))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
-        """A turn, with its citations."""
+        """Answer a message, with citations. See `BaseChatEngine`."""
         return _turn(await self.engine.achat(message, chat_history))
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
-        """A turn piece by piece, with its citations at the end."""
+        """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
         return CitedChatStream(self.engine.stream_chat(message, chat_history))
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
-        """A turn piece by piece, with its citations at the end."""
+        """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
         return CitedChatStream(await self.engine.astream_chat(message, chat_history))
 
 

@@ -1,4 +1,4 @@
-"""What a framework's language model is told when it is made, and may be told again in every call."""
+"""Constructor fields and call parameters that the LangChain and LlamaIndex models share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pydantic import (
 )
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
-from antiphon.integrations.pickled import shared
+from antiphon.integrations.pickling import shared
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import READER_SYSTEM
 
 NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
-"""The frameworks' words for a parameter, and that of `Settings`; all others are the same."""
+"""The frameworks' parameter names and those of `Settings`, if they differ."""
 
 LENGTH = {*NAMES, *NAMES.values()}
-"""The words for how long an answer may be."""
+"""All names of the maximum answer length."""
 
 PARAMETERS = (
     "max_tokens",
@@ -43,24 +43,29 @@ PARAMETERS = (
 )
 
 IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
-"""What one call alone may be told, beside all others."""
+"""Parameters that only a call takes, in addition to the others."""
 
 MODEL = "ANTIPHON_MODEL"
-"""The environment variable that names the model where nothing else does."""
+"""The environment variable with the default model."""
 
-_LOADING = Lock()  # two threads that want the same model wait for one of it
+_LOADING = Lock()  # threads that need the same model load it once
 
 
 class GenerationFields(BaseModel):
-    """A language model and how it generates, unless a call says otherwise; what is None is as `Settings` has it.
+    """A language model and its default generation parameters; a call can override them.
 
-    Give the ``language_model``, or the ``model``'s name (a folder, a name on the hub, an embedded model, or a server's
-    address; by default what the environment's ANTIPHON_MODEL says), which is then loaded with ``model_kwargs``.
-    ``timeout`` is in seconds. ``max_retries`` and ``api_key`` are taken because frameworks hand them to any model; a
-    local one has nothing to retry and asks for no key, and one on a server has its own.
+    Attributes:
+        language_model: the model; if it is not given, ``model`` is loaded.
+        model: a folder, a name on the hub, an embedded model, or a server's address. Default: the environment variable
+            ANTIPHON_MODEL.
+        model_kwargs: arguments with which ``model`` is loaded.
+        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter, num_draft_tokens, stop: see
+            `antiphon.accel.text.parameters.Settings`, whose defaults apply if they are None.
+        timeout: seconds for an answer; None is no limit.
+        max_retries, api_key: accepted because frameworks pass them to every model, and ignored.
 
     Raises:
-        ValueError: no model was given, or there is no field of a name.
+        ValueError: no model was given, or a field does not exist.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -111,15 +116,15 @@ class GenerationFields(BaseModel):
         return made
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Everything but the language model, which is loaded again by its name.
+        """Return the state without the language model, which is loaded again by name.
 
         Raises:
-            TypeError: it was not loaded by its name.
+            TypeError: the model was passed as an object.
         """
         if not self._is_loaded:
             raise TypeError(
-                f"{type(self).__name__} was given a language_model, which no pickle holds; make it with model= and the "
-                "name of a model, which is then loaded again, or make it anew where it is needed."
+                f"{type(self).__name__} was given a language_model, which cannot be pickled; pass model= with a name "
+                "instead, which is loaded again, or create the object again."
             )
         bare = self.model_copy(update={"language_model": None})
         bare._others = {}
@@ -127,18 +132,18 @@ class GenerationFields(BaseModel):
         return state
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """The same again, with the model loaded by its name."""
-        BaseModel.__setstate__(self, state)  # LlamaIndex's own would make a second model
+        """Restore the state and load the model by name."""
+        BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load a second model
         self.language_model = _loaded(self.model, self.model_kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """A copy that shares the language models."""
+        """Return a copy that shares the language models."""
         for language_model in (self.language_model, *self._others.values()):
             memo = shared(language_model, memo)
         return BaseModel.__deepcopy__(self, memo)
 
-    def named(self, model: str | None) -> TextModel:
-        """The language model of this name: this one's own, or another that is loaded when it is first asked for."""
+    def language_model_named(self, model: str | None) -> TextModel:
+        """Return the model with this name; another one than the default is loaded at its first use."""
         if model in (None, self.model):
             return self.language_model
         with _LOADING:
@@ -147,39 +152,46 @@ class GenerationFields(BaseModel):
             return self._others[model]
 
     def check_prompt(self, texts: Iterable[str]) -> None:
-        """Warn, once, where a model that was made for one form of prompt is asked in another."""
+        """Warn once if an extractive model receives another prompt format than its own."""
         form = self.language_model.prompt_format
         if form == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
             self._has_warned = True
             warnings.warn(
-                f"The model {self.model!r} was made for the prompt format 'reader' and answers badly to any other: ask "
-                "it by with_retriever(retriever) in LangChain, with text_qa_template=llm.prompt_template() in "
-                "LlamaIndex, or take a model that follows instructions.",
+                f"The model {self.model!r} needs the prompt format 'reader' and answers badly to any other: use "
+                "with_retriever(retriever) in LangChain, text_qa_template=llm.prompt_template() in LlamaIndex, or a "
+                "model that follows instructions.",
                 stacklevel=2,
             )
 
-    def told(self) -> dict[str, Any]:
-        """The model's name and the parameters that were given, as they were given: what a cache goes by."""
+    def cache_parameters(self) -> dict[str, Any]:
+        """Return the model's name and the parameters that were set: the key of a framework's cache."""
         given = {name: getattr(self, name) for name in (*PARAMETERS, "stop")}
         return {"model": self.model, **{name: value for name, value in given.items() if value is not None}}
 
     def parameters(self, stop: Sequence[str] | None, given: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
-        """The parameters of one call, as `LanguageModel` calls them, and its timeout.
+        """Merge the fields and the arguments of one call.
+
+        Args:
+            stop: stop strings of the call; None uses the field.
+            given: the other arguments of the call.
+
+        Returns:
+            Keyword arguments of `LanguageModel.stream`, and the timeout in seconds.
 
         Raises:
-            TypeError: there is no parameter of a name, or the length is given twice.
+            TypeError: a parameter does not exist, or the maximum length is given twice.
         """
         known = {*PARAMETERS, *NAMES, *NAMES.values(), *IN_A_CALL}
         if unknown := given.keys() - known:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(known))} and stop.")
-        told = {name: value for name, value in self.told().items() if name in PARAMETERS}
+        merged = {name: value for name, value in self.cache_parameters().items() if name in PARAMETERS}
         if length := given.keys() & LENGTH:
-            told.pop("max_tokens", None)
+            merged.pop("max_tokens", None)
         if len(length) > 1:
-            raise TypeError(f"{' and '.join(sorted(length))} say the same; give one of them.")
-        told |= dict(given)
-        timeout = told.pop("timeout", self.timeout)
-        named = {NAMES.get(name, name): value for name, value in told.items()}
+            raise TypeError(f"{' and '.join(sorted(length))} mean the same; give one of them.")
+        merged |= dict(given)
+        timeout = merged.pop("timeout", self.timeout)
+        named = {NAMES.get(name, name): value for name, value in merged.items()}
         named["stop"] = tuple(self.stop or ()) if stop is None else tuple(stop)
         return named, timeout
 

@@ -1,0 +1,73 @@
+"""A LangChain vector store as the index of Antiphon's retriever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import VectorStore
+
+from antiphon.integrations.langchain.documents import passage_of
+from antiphon.retrieval import MetadataFilter, Passage
+from antiphon.retrieval.vector_index.flat import Vectors
+
+
+class VectorStorePassages:
+    """Searches a vector store with the vectors of the retriever's embedder; there is no keyword search.
+
+    The embedder must be the one that the store was filled with; a store does not name it. Stores disagree on whether
+    nearer documents have higher scores, so a passage's score follows from its rank: 1 for the first of n, 1/n for the
+    last.
+
+    A filter is passed as the store's ``filter``: a dictionary of metadata values, including ``source``. Stores with
+    such dictionaries accept it, for example Chroma (one condition at a time). `InMemoryVectorStore` needs a function
+    and others need their own language, so they cannot be searched with ``where``.
+
+    Args:
+        store: a vector store with ``similarity_search_by_vector``.
+
+    Raises:
+        TypeError: the store cannot be searched by vector.
+    """
+
+    def __init__(self, store: VectorStore) -> None:
+        if type(store).similarity_search_by_vector is VectorStore.similarity_search_by_vector:
+            raise TypeError(
+                f"{type(store).__name__} cannot be searched by vector (it does not implement similarity_search_by_vector); "
+                "use another store, or index its documents with antiphon."
+            )
+        self._store = store
+        self._search = store.similarity_search_by_vector
+
+    def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return the ``k`` nearest documents, best first.
+
+        Args:
+            vector: the query, shape (dim,).
+            k: number of documents.
+            where: required metadata values.
+
+        Raises:
+            ValueError: the store does not accept the filter.
+        """
+        documents = self._filtered(vector, k, where) if where else self._search(vector.tolist(), k=k)
+        passages = [passage for document in documents if (passage := passage_of(document)) is not None]
+        return [replace(passage, score=1 - place / len(passages)) for place, passage in enumerate(passages)]
+
+    def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[Passage]:
+        """Return nothing: a vector store has no keyword search."""
+        return []
+
+    def _filtered(self, vector: Vectors, k: int, where: MetadataFilter) -> list[Document]:
+        conditions = dict(where)
+        try:
+            return self._search(vector.tolist(), k=k, filter=conditions)
+        except (
+            AttributeError,
+            TypeError,
+            ValueError,
+        ) as error:  # a store that needs another kind of filter fails on a dictionary
+            raise ValueError(
+                f"{type(self._store).__name__} does not accept the filter {conditions}, which is passed as a "
+                f"dictionary; search without where, or use a store with such filters. ({error})"
+            ) from error

@@ -1,0 +1,75 @@
+"""One call of a language model: its prompt, parameters, stream and parsed output. Independent of frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.accel import Completion, TextModel
+from antiphon.accel.text.completion import TextStream
+from antiphon.accel.text.messages import PromptInput
+from antiphon.accel.text.tool_calls import ParsedOutput, parse_tool_calls, visible_text
+from antiphon.integrations.stream_readers import TimedStream
+from antiphon.pipelines import passage_references
+from antiphon.retrieval import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A prompt and how it is answered.
+
+    Attributes:
+        language_model: the model that answers.
+        model: the name that the user gave to the model.
+        prompt: text, messages or a conversation with tools.
+        passages: references of the call.
+        parameters: keyword arguments of `LanguageModel.stream`.
+        timeout: seconds for the whole answer; None is no limit.
+        tools: names of the offered tools.
+        opening: start of the answer that the prompt already contains, for a forced tool call.
+    """
+
+    language_model: TextModel
+    model: str
+    prompt: PromptInput
+    passages: tuple[Passage, ...]
+    parameters: Mapping[str, Any]
+    timeout: float | None = None
+    tools: frozenset[str] = frozenset()
+    opening: str = ""
+
+    def stream(self) -> TextStream:
+        """Return the stream of the answer; generation starts when its first piece is requested."""
+        references = passage_references(self.passages)
+        stream = self.language_model.stream(self.prompt, references=references, **self.parameters)
+        return stream if self.timeout is None else TimedStream(stream, self.timeout)
+
+    def complete(self) -> Completion:
+        """Generate the whole completion."""
+        return self.stream().to_end().completion
+
+    def parse_output(self, completion: Completion) -> ParsedOutput:
+        """Separate the answer's text from its tool calls."""
+        text = self.opening + completion.text
+        return parse_tool_calls(text, self.tools) if self.tools else ParsedOutput(text)
+
+
+class VisibleText:
+    """The part of a growing answer that can be shown because it cannot be a tool call.
+
+    Args:
+        call: the call whose answer is streamed.
+    """
+
+    def __init__(self, call: ModelCall) -> None:
+        self.shown = ""
+        self._text = call.opening
+        self._is_whole = not call.tools
+
+    def push(self, piece: str) -> str:
+        """Append a piece and return the text that can be shown now."""
+        self._text += piece
+        certain = self._text if self._is_whole else visible_text(self._text)
+        new, self.shown = certain[len(self.shown) :], certain
+        return new
