@@ -122,7 +122,9 @@ def step_seconds(model: PreTrainedModel, rows: Sequence[int], context: int) -> d
     traits = traits_of(model)
     if traits.max_positions is not None and context + length + counts[-1] > traits.max_positions:
         needed = context + length + counts[-1]
-        raise ValueError(f"Steps after {context} tokens need {needed} positions, and the model has {traits.max_positions}.")
+        raise ValueError(
+            f"Steps after {context} tokens need {needed} positions, and the model has {traits.max_positions}."
+        )
     emitted, drafted = _two_ordinary_tokens(model)
     with TeacherForcing(model, end=emitted, longest=length) as forcing:
         forcing.follow(context, [emitted] * length)

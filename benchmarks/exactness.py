@@ -217,7 +217,7 @@ def _refusal(language_model: LanguageModel, num_draft_tokens: int) -> str | None
 
 def _on_torch(prompt: _Prompt, *, deterministic: bool) -> CertifiedOutputs:
     from antiphon.accel.drafting.drafters import Nothing
-    from antiphon.accel.engines.torch.attention import use_attention, implementation_of
+    from antiphon.accel.engines.torch.attention import implementation_of, use_attention
 
     other = "sdpa" if implementation_of(prompt.model) == "eager" else "eager"
     plain = prompt.plain()

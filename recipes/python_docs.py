@@ -1,9 +1,9 @@
-"""Converts Sphinx pages of the Python documentation to plain text: how the files in ``python-docs`` were made.
+"""Converts Sphinx pages of the Python documentation to plain text: how the files in ``data/python-docs`` were made.
 
     python -m recipes.python_docs HTML_FOLDER TEXT_FOLDER
 
-One paragraph, list item or table row is one line; code keeps its lines; headings stand alone. Navigation, tables of
-contents, permalinks and images go; typographic quotes become plain ones. Knows nothing of what the text is for.
+A paragraph, list item or table row is one line; code keeps its lines; headings are separate blocks. Navigation, tables of
+contents, permalinks and images are removed; typographic quotes become plain ones.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ LEFT_OUT = (
     "isolating-extensions.html",
     "logging-cookbook.html",
 )
-"""How-to guides for those who change the interpreter itself, and one that is mostly listings."""
+"""How-to guides about changing the interpreter, and one that is mostly listings."""
 
 _NOISE = "nav, .headerlink, .toctree-wrapper, .footnote-reference, .section-number, .clearer, img, script, style"
 _PLAIN_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\N{NO-BREAK SPACE}": " "})
-_SHORTEST_PAGE = 500  # characters; what is shorter is a page of links
+_SHORTEST_PAGE = 500  # characters; shorter pages contain links only
 
 
 def convert(html: Path, out: Path) -> list[Path]:
-    """Write the text of every wanted page under ``html`` into ``out`` and say which files were written.
+    """Write the text of each selected page; return the written files.
+
+    Args:
+        html: HTML folder of the documentation.
+        out: Folder to write to.
 
     Raises:
-        ValueError: ``html`` holds none of the pages, so it is not the documentation's HTML folder.
+        ValueError: ``html`` contains none of the pages.
     """
     pages = [page for pattern in PAGES for page in sorted(html.glob(pattern)) if page.name not in LEFT_OUT]
     if not pages:
@@ -51,7 +55,7 @@ def convert(html: Path, out: Path) -> list[Path]:
 
 
 def page_text(html: str) -> str:
-    """The text of one page's main part, blocks parted by blank lines.
+    """Return the text of a page's main part, with blank lines between blocks.
 
     Raises:
         ValueError: the page has no main part.
@@ -90,7 +94,7 @@ def _block(tag: Tag) -> Iterator[str]:
 
 
 def _list(tag: Tag) -> Iterator[str]:
-    """Items of one line each stand together; an item with more blocks has them under it, indented."""
+    """Yield a list; items of one line are not separated, further blocks of an item are indented below it."""
     items = []
     for number, item in enumerate(tag.find_all("li", recursive=False), start=1):
         mark = f"{number}. " if tag.name == "ol" else "- "
@@ -105,7 +109,7 @@ def _hang(mark: str, blocks: list[str]) -> str:
 
 
 def _definitions(tag: Tag) -> Iterator[str]:
-    """``term: first paragraph`` on one line, so that a term never parts from its meaning."""
+    """Yield ``term: first paragraph`` on one line, so that chunking keeps term and definition together."""
     terms: list[str] = []
     for child in tag.find_all(["dt", "dd"], recursive=False):
         if child.name == "dt":
@@ -118,7 +122,7 @@ def _definitions(tag: Tag) -> Iterator[str]:
 
 
 def _glossary(tag: Tag) -> Iterator[str]:
-    """Each term as a heading above its meaning, and so with a capital."""
+    """Yield each term as a capitalized heading above its definition."""
     for child in tag.find_all(["dt", "dd"], recursive=False):
         if child.name == "dt":
             term = _line(child)
@@ -153,7 +157,7 @@ def _line(tag: Tag) -> str:
 
 
 def main() -> None:
-    """The command line: two folders."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Python documentation in HTML to clean text files.")
     parser.add_argument("html", type=Path, help="the documentation's HTML folder")
     parser.add_argument("out", type=Path, help="where the text files go")

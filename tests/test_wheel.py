@@ -22,18 +22,18 @@ from pathlib import Path
 site = Path(sys.prefix).resolve()
 for part in sys.argv[1:]:
     package = importlib.import_module(f"antiphon.{part}")
-    rooms = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"antiphon.{part}.")]
-    for name in rooms if part != "integrations" else ():
+    modules = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"antiphon.{part}.")]
+    for name in modules if part != "integrations" else ():
         if name.endswith("__main__"):
             continue
         try:
             importlib.import_module(name)
-        except ImportError as error:  # what an extra brings: the room says so
+        except ImportError as error:  # an optional extra is missing, and the module names it
             if "pip install 'antiphon[" not in str(error):
                 raise
     places = [Path(place).resolve() for place in package.__path__]
     assert places and all(place.is_relative_to(site) for place in places), places
-    print(part, len(rooms))
+    print(part, len(modules))
 """
 
 
@@ -133,7 +133,7 @@ def test_the_wheel_carries_the_licences_and_the_demo_documents(wheel: Path) -> N
     assert len(documents) > 10
 
 
-def test_a_clean_environment_imports_every_room(clean: Path) -> None:
+def test_a_clean_environment_imports_every_module(clean: Path) -> None:
     printed = run(clean / "bin" / "python", "-W", "error::SyntaxWarning", "-c", IMPORTS, *PARTS)
     assert [line.split()[0] for line in printed.splitlines()] == list(PARTS)
 

@@ -1,7 +1,6 @@
-"""A course of training that is watched: snapshots, their average, and its score on texts of no example.
+"""Scores averages of training snapshots on texts without training examples, and keeps the best.
 
-Knows nothing of how a example is made. The average of the latest snapshots is what is scored and kept: at a constant
-learning rate single weights swing, and their average does not.
+At a constant learning rate single weights fluctuate, and the average of the latest snapshots does not.
 """
 
 from __future__ import annotations
@@ -21,14 +20,21 @@ from recipes.reader.score import Score, score
 from recipes.reader.train import save_adapter
 
 AVERAGED = 4
-"""Of how many snapshots the average is scored."""
+"""Number of snapshots that are averaged."""
 
 
 class CheckpointSelector:
-    """Scores a course while it goes on: a snapshot every ``every`` updates, a score every second one.
+    """Takes a snapshot every ``every`` updates, scores every second one, and keeps the best average in ``out/best``.
 
-    ``held_out`` are examples by name; the mean of their balanced scores decides which average is kept in ``out/best``.
-    The log is ``out/log.jsonl``, a line for each score. After ``patience`` updates without a better one it is over.
+    The score is the mean of the balanced scores of all sets of held-out examples. ``out/log.jsonl`` has a line per score.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        held_out: Held-out examples by name.
+        out: Folder to write to.
+        every: Updates between snapshots.
+        patience: Updates without a better score after which `is_over` is true.
+        report: Prints a line for each score.
     """
 
     def __init__(
@@ -46,18 +52,28 @@ class CheckpointSelector:
         self.step = 0
 
     def begin(self, adapted: Any) -> None:
-        """Score the weights that the course begins with, unless an earlier part of it has."""
+        """Score the initial weights, unless an earlier part of the run did."""
         if not self._log():
             self._judge(adapted, 0)
 
     def update(self, step: int, loss: float) -> None:
-        """Take note of an update."""
+        """Record an update.
+
+        Args:
+            step: Number of the update, from 1.
+            loss: Its loss.
+        """
         self.step = step
         with (self._out / "losses.txt").open("a") as file:
             file.write(f"{step} {loss:.4f}\n")
 
     def save(self, adapted: Any, out: Path) -> None:
-        """Save the adapter, and where it is time a snapshot; score every second one."""
+        """Save the adapter, and a snapshot if one is due; score every second snapshot.
+
+        Args:
+            adapted: The model with the adapter.
+            out: Folder of the adapter.
+        """
         save_adapter(adapted, out)
         if self.step and self.step % self._every == 0:
             folder = self._snapshot(self.step)
@@ -66,14 +82,14 @@ class CheckpointSelector:
                 self._judge(adapted, self.step)
 
     def is_over(self) -> bool:
-        """Whether the best score is so many updates old."""
+        """Return whether the best score is at least ``patience`` updates old."""
         log = self._log()
         best = max(log, key=lambda line: float(line["score"]), default=None)
         return best is not None and self.step - int(best["step"]) >= self._patience
 
     def _judge(self, adapted: Any, step: int) -> None:
         steps = [at for at in range(step, 0, -self._every) if (self._snapshot(at) / WEIGHTS).is_file()][:AVERAGED]
-        with _lent(adapted, averaged([self._snapshot(at) for at in steps])):
+        with _replaced_weights(adapted, averaged([self._snapshot(at) for at in steps])):
             scores = {name: score(adapted, self._tokenizer, examples) for name, examples in self._held_out.items()}
             mean = sum(one.balanced for one in scores.values()) / len(scores)
             is_best = mean > max((float(line["score"]) for line in self._log()), default=-1.0)
@@ -96,7 +112,7 @@ class CheckpointSelector:
 
 
 def averaged(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
-    """The mean of the adapters in these folders, in float32; nothing of none."""
+    """Return the mean of the adapters in these folders in float32; empty for no folders."""
     from safetensors.torch import load_file
 
     states = [load_file(folder / WEIGHTS) for folder in folders]
@@ -105,8 +121,8 @@ def averaged(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def _lent(adapted: Any, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """The adapter with other weights for a while, if there are any; its own come back."""
+def _replaced_weights(adapted: Any, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Use other adapter weights within the block, if there are any."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     state = get_peft_model_state_dict(adapted, save_embedding_layers=False)

@@ -1,4 +1,4 @@
-"""Training on: a reader that is there, taught by examples of one passage and watched on texts of no example."""
+"""Continues training a reader on examples of one passage, with scores on texts without training examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from antiphon.pipelines.models.adapter import further
+from antiphon.pipelines.models.adapter import trainable_adapter
 from antiphon.pipelines.training.loop import StepReport, train_weights
 from recipes.reader.checkpoint_selection import CheckpointSelector
 from recipes.reader.corpus import is_held_out, page_name, read_corpus
@@ -19,21 +19,25 @@ from recipes.reader.train import LoraPlan, answer_loss, example_numbers
 from recipes.reader.written_questions import HELD_OUT_QUESTIONS, WRITTEN_QUESTIONS, load_written_questions
 
 TURNS: Mapping[str, int] = {"encyclopedia": 6, "python": 5, "npm": 4, "manuals": 4, "everyday": 2}
-"""How often each folder of the corpus has its turn among the examples that people asked about; others once."""
+"""Relative frequency of the corpus' folders among examples with written questions; others 1."""
 
 KNOWN = 0.02
-"""The loss, in nats per answer token, under which a example teaches nothing; it costs its forward alone."""
+"""Examples with a smaller loss (nats per answer token) are skipped after their forward pass."""
 
-_SHORT = 0.12  # of the examples, with passages cut to a few sentences
+_SHORT = 0.12  # share of examples whose passages are cut to a few sentences
 _STRUCTURE = 5  # every fifth example is about a passage with code, a list or a table
-_SEED = 7  # of the examples that are held out
-_OTHER = 45  # examples about other texts
+_SEED = 7  # seed of the held-out examples
+_OTHER = 45  # number of examples about other texts
 
 
 def continued_plan(steps: int, learning_rate: float, seed: int, decay: float = 1e-4) -> LoraPlan:
-    """A constant rate after the warm-up: the watch averages snapshots instead, and ends the course when it has to.
+    """Return a plan with a constant learning rate after warm-up; averaging snapshots replaces the decay.
 
-    With a ``decay`` the rate falls to zero over so much of the steps at the end.
+    Args:
+        steps: Maximum number of updates.
+        learning_rate: Learning rate.
+        seed: Random seed.
+        decay: Share of the updates, at the end, over which the rate falls to zero.
     """
     return LoraPlan(
         steps=steps, batch_size=4, learning_rate=learning_rate, warm_up=20, decay=decay, seed=seed, save_every=25
@@ -55,14 +59,26 @@ def continue_training(
     report: StepReport = lambda step, loss: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Train the adapter ``start`` on, and keep the best average of snapshots in ``out/best``.
+    """Train the adapter ``start`` further; keep the best average of snapshots in ``out/best``.
 
-    ``written`` are files of questions that people wrote about the ``corpus``, beside those that ship with the package.
-    The score is on held-out pages of the ``corpus`` and on ``other`` documents, of which no example is made. A run that
-    was stopped, by ``is_stopped`` or from outside, goes on from its last checkpoint in ``out``.
+    An interrupted or stopped run resumes from its last checkpoint in ``out``.
+
+    Args:
+        model: The base model.
+        tokenizer: Its tokenizer.
+        corpus: Documents; held-out pages are used for scoring.
+        other: Documents without training examples, for scoring.
+        out: Folder to write to.
+        plan: Training plan.
+        start: Adapter to start from.
+        written: Files of written questions about ``corpus``, in addition to the bundled ones.
+        patience: Stop after this many updates without a better score.
+        is_stopped: Asked after each update whether to stop.
+        report: Called with step and loss.
+        log: Prints a line for each score.
 
     Raises:
-        ValueError: ``out`` holds a checkpoint of another plan, or the adapter is none for this model.
+        ValueError: ``out`` holds a checkpoint of another plan, or the adapter does not fit the model.
     """
     from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
@@ -75,7 +91,7 @@ def continue_training(
     examples.folders = _by_turns(examples)
     guard = [p for p in passages if is_held_out(p) and not page_name(p).startswith("manuals/")]
     set_seed(plan.seed)
-    adapted = further(model, start)
+    adapted = trainable_adapter(model, start)
     watch = CheckpointSelector(
         tokenizer, _held_out(guard, other), out, every=plan.save_every, patience=patience, report=log
     )

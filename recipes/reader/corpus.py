@@ -1,4 +1,4 @@
-"""Corpus: the documents that a reader is taught on, cut as an index cuts them, and the pages kept apart for a test."""
+"""Passages of the training documents, chunked as in an index, and the choice of held-out pages."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from antiphon.retrieval import Passage, chunk_document, load_documents
 
-_CHARACTERS_PER_TOKEN = 4  # of English prose; the passages need not be cut for one tokenizer
+_CHARACTERS_PER_TOKEN = 4  # of English prose; passages need not fit one tokenizer exactly
 _HELD_OUT = 8  # of 100 pages
 _NAVIGATION = ("Prev Up", "Home Next")
 
 
 def read_corpus(paths: Sequence[Path]) -> list[Passage]:
-    """The passages of all documents under ``paths``.
+    """Load and chunk all documents under ``paths``.
 
     Raises:
-        FileNotFoundError: a path is not there.
+        FileNotFoundError: a path does not exist.
         ValueError: no document was found.
     """
     documents = load_documents(list(paths)).documents
@@ -26,12 +26,12 @@ def read_corpus(paths: Sequence[Path]) -> list[Passage]:
 
 
 def is_held_out(passage: Passage) -> bool:
-    """Whether a passage's page is one of the 8 in 100 that no training sees; decided by its name alone."""
+    """Return whether a passage's page is held out (8 of 100 pages), decided by the page's name alone."""
     return int(hashlib.md5(page_name(passage).encode(), usedforsecurity=False).hexdigest(), 16) % 100 < _HELD_OUT
 
 
 def page_name(passage: Passage) -> str:
-    """Folder and file of a passage's source, without its ending: what tells one page of a corpus from another."""
+    """Return the page of a passage: folder and file name of its source, without the suffix."""
     return "/".join(passage.source.replace("\\", "/").rsplit(".", 1)[0].split("/")[-2:])
 
 

@@ -1,8 +1,7 @@
-"""The training corpus: documentation from Debian packages, and texts that ship. Knows nothing of examples.
+"""Downloads documentation from Debian packages, and writes the bundled texts.
 
-All licences are permissive; a package's notice is kept beside its pages, where it has one. The everyday texts (rules,
-recipes, histories) and the manuals (of programs and houses, with code, tables and lists) were written for this and ship
-with it, in ``everyday.jsonl`` and ``manuals.jsonl``.
+All licences are permissive; a package's notice is copied next to its pages if it has one. The everyday texts (rules,
+recipes, histories) and the manuals (of programs and houses, with code, tables and lists) were written for this.
 """
 
 from __future__ import annotations
@@ -22,11 +21,14 @@ from recipes.python_docs import page_text
 
 @dataclass(frozen=True, slots=True)
 class Documentation:
-    """A package and those of its pages that explain something.
+    """Documentation pages of a package.
 
-    ``pages`` are patterns below ``folder``, which is one of the package's below ``/usr/share/doc``. Pages whose names
-    have ``without`` in them, a regular expression, are left out. Of pages that are ``cut`` only the text of the main
-    part is taken (`page_text`), of all others the file as it is.
+    Attributes:
+        package: Name of the Debian package.
+        folder: Folder below ``/usr/share/doc``.
+        pages: Glob patterns below ``folder``.
+        without: Regular expression of page names to leave out.
+        cut: Whether to take only the text of the page's main part (`page_text`), not the file as it is.
     """
 
     package: str
@@ -37,7 +39,7 @@ class Documentation:
 
 
 _PYTHON = ("library", "reference", "using", "c-api", "extending", "distutils", "whatsnew")
-"""Parts of Python's documentation; those of the demo (tutorial, FAQ, glossary, how-to guides) are none of them."""
+"""Parts of Python's documentation, without those of the demo (tutorial, FAQ, glossary, how-to guides)."""
 
 PACKAGES: Mapping[str, Documentation] = {
     "python": Documentation(
@@ -91,25 +93,28 @@ PACKAGES: Mapping[str, Documentation] = {
     ),
     "rust": Documentation("rust-doc", "rust-doc/html/book", ["ch*.html"]),
 }
-"""The folders of the corpus, and what they are made of."""
+"""Folders of the corpus and their packages."""
 
 BUNDLED_TEXTS: Mapping[str, Path] = {
     name: Path(__file__).parent / "data" / f"{name}.jsonl" for name in ("everyday", "manuals")
 }
-"""The folders of the corpus whose texts ship with it, and the file that holds them."""
+"""Folders of the corpus with bundled texts, and their files."""
 
 
 def fetch_debian_docs(
     out: Path, files: Sequence[Path] = (), packages: Mapping[str, Documentation] = PACKAGES
 ) -> Mapping[str, int]:
-    """Write the corpus into the folder ``out`` and say how many pages each part has.
+    """Write the corpus to a folder; return the number of pages of each part.
 
-    ``files`` are .deb files; those of the ``packages`` that are not given are downloaded with apt-get.
+    Args:
+        out: Folder to write to.
+        files: .deb files; missing packages are downloaded with apt-get.
+        packages: Folders of the corpus and their packages.
 
     Raises:
-        FileNotFoundError: a tool of Debian is missing, or a package was not found, or it has other pages.
-        RuntimeError: a tool failed; the message has what it printed.
-        ValueError: a page to be cut has no main part.
+        FileNotFoundError: a tool of Debian or a package is missing, or the package has none of the pages.
+        RuntimeError: a tool failed; the message has its output.
+        ValueError: a page has no main part.
     """
     pages = {}
     for name, documentation in packages.items():
@@ -126,11 +131,16 @@ def fetch_debian_docs(
 
 
 def write_pages(documentation: Documentation, tree: Path, target: Path) -> int:
-    """Write the pages of an unpacked package into a folder, and say how many they are.
+    """Write the pages of an unpacked package to a folder; return their number.
+
+    Args:
+        documentation: The package and its pages.
+        tree: Folder of the unpacked documentation.
+        target: Folder to write to.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: a page to be cut has no main part.
+        FileNotFoundError: the package has none of the pages.
+        ValueError: a page has no main part.
     """
     folder = tree / documentation.folder
     pages = {page for pattern in documentation.pages for page in folder.glob(pattern)}
@@ -155,7 +165,12 @@ def write_pages(documentation: Documentation, tree: Path, target: Path) -> int:
 
 
 def write_texts(file: Path, target: Path) -> int:
-    """Write the texts of a file of JSON lines into a folder, a file each, and say how many they are."""
+    """Write each text of a JSON Lines file to a file of a folder; return their number.
+
+    Args:
+        file: Bundled texts.
+        target: Folder to write to.
+    """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     texts = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -165,7 +180,7 @@ def write_texts(file: Path, target: Path) -> int:
 
 
 def _package(name: str, given: Iterable[Path], folder: Path) -> Path:
-    """The package's file: one of those given, or downloaded into ``folder``."""
+    """Return the package's file: one of the given files, or downloaded to ``folder``."""
     for path in given:
         if path.name.startswith(f"{name}_"):
             return path.resolve()
@@ -181,8 +196,8 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> None:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{command[0]} is not on this machine; it comes with Debian and Ubuntu. Elsewhere, teach on documents of "
-            "your own: python -m recipes.reader train DIR --out ADAPTER"
+            f"{command[0]} is not installed; it is part of Debian and Ubuntu. Elsewhere, train on your own "
+            "documents: python -m recipes.reader train DIR --out ADAPTER"
         ) from error
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")

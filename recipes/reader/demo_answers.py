@@ -1,21 +1,21 @@
-"""What a model answers to the forty questions about the demo's documents, beside what was wanted."""
+"""A model's answers to the demo's 40 questions, with the expected answers and an automatic count."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.pipelines.data.demo import DemoQuestion, demo_questions
 from antiphon.pipelines.benchmark.answers import has_words
+from antiphon.pipelines.data.demo import DemoQuestion, demo_questions
 from antiphon.pipelines.prompt import REFUSAL, is_refusal
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval.segmentation import sentences
 
 
 def demo_answer_lines(rag: Rag) -> Iterator[str]:
-    """Ask each question of an index of the demo's documents; the lines of a Markdown list, as they come, and counts.
+    """Ask each question and yield lines of a Markdown list, then the counts.
 
-    An answer counts where it has seven tenths of the words of a wanted sentence, and again where it has as many of all
-    the wanted sentences: many questions want two, and the reader says one.
+    An answer is counted if it has 70 % of the words of an expected sentence, and counted again if it has 70 % of the words
+    of all expected sentences: many questions expect two sentences, and the reader gives one.
     """
     steps = tokens = 0
     said: list[tuple[DemoQuestion, str]] = []
@@ -34,7 +34,7 @@ def demo_answer_lines(rag: Rag) -> Iterator[str]:
 
 
 def count_right(said: Sequence[tuple[DemoQuestion, str]]) -> str:
-    """How many of the answers have the words that are wanted, and how many are refusals, in one line."""
+    """Return one line with the numbers of answers that have the expected words, and of refusals."""
     wanted = [(one.answer, text) for one, text in said if one.answer]
     others = [text for one, text in said if not one.answer]
     some = sum(any(has_words(text, answer[slice(*span)]) for span in sentences(answer)) for answer, text in wanted)
@@ -47,5 +47,5 @@ def count_right(said: Sequence[tuple[DemoQuestion, str]]) -> str:
 
 
 def _holds(text: str, sentences: str) -> bool:
-    """Whether the text holds where the sentences begin, however the lines break."""
+    """Return whether the text contains the start of the sentences, ignoring line breaks."""
     return " ".join(sentences.split())[:60] in " ".join(text.split())

@@ -1,7 +1,7 @@
-"""Tokens of a example: the passages once, and every question a branch behind them. Knows nothing of training.
+"""Encodes a training example as a token tree: the passages once, and each question as a branch.
 
-A branch sees the passages and itself, at the positions it has when it is asked alone: what the model computes for it
-is what it computes for the prompt of that question, so a example of eight questions costs its passages once.
+A branch sees the passages and itself, at the positions that it has when it is asked alone, so the model computes the same
+as for the question's own prompt. An example of eight questions processes its passages once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A question's own tokens: its prompt behind the passages, and the answer with the end of turn."""
+    """Tokens of one question: the prompt after the passages, and the answer with the end of turn."""
 
     prompt: list[int]
     answer: list[int]
@@ -29,10 +29,14 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class PackedExample:
-    """A example as the model reads it.
+    """A packed training example.
 
-    ``tokens`` and ``positions`` (1, length); ``mask`` (1, 1, length, length), true where a row sees a column;
-    ``sources`` (targets,) are the rows whose next token is ``targets`` (targets,): the answers, nothing else.
+    Attributes:
+        tokens: Token ids, of shape (1, length).
+        positions: Positions, of shape (1, length).
+        mask: True where a row attends to a column, of shape (1, 1, length, length).
+        sources: Rows whose next token is a target, of shape (targets,).
+        targets: Answer tokens, of shape (targets,).
     """
 
     tokens: torch.Tensor
@@ -57,7 +61,12 @@ def encode_example(example: TrainingExample, tokenizer: PreTrainedTokenizerBase)
 
 
 def pack_branches(shared: list[int], branches: list[Branch]) -> PackedExample:
-    """The branches side by side behind the tokens they share."""
+    """Pack branches after their shared tokens.
+
+    Args:
+        shared: Tokens of the passages.
+        branches: Tokens of each question.
+    """
     tokens, positions = list(shared), list(range(len(shared)))
     sources: list[int] = []
     targets: list[int] = []
@@ -86,10 +95,10 @@ def pack_branches(shared: list[int], branches: list[Branch]) -> PackedExample:
 
 
 def _answer(question: Question, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The answer's tokens and the one that ends a turn.
+    """Return the answer's tokens and the end-of-sequence token.
 
     Raises:
-        ValueError: the tokenizer has no such token.
+        ValueError: the tokenizer has no end-of-sequence token.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError(
@@ -100,7 +109,7 @@ def _answer(question: Question, tokenizer: PreTrainedTokenizerBase) -> list[int]
 
 
 def _shared(prompts: list[list[int]]) -> int:
-    """How many first tokens all prompts have in common, with at least one left to each."""
+    """Return the length of the common prefix, leaving at least one token to each prompt."""
     shortest = min(map(len, prompts)) - 1
     first = prompts[0]
     return next((at for at in range(shortest) if any(prompt[at] != first[at] for prompt in prompts)), shortest)

@@ -1,4 +1,4 @@
-"""TrainingExample: some passages, and questions about them with the sentences that answer. Knows nothing of tokens."""
+"""Training examples: passages, and questions about them with the sentences that answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from antiphon.retrieval import Passage
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and the quotes that answer it, in order; none where the passages do not say."""
+    """A question.
+
+    Attributes:
+        text: The question.
+        quotes: Quotes that answer it, in order; empty if the passages do not answer it.
+        kind: How the question was made.
+    """
 
     text: str
     quotes: tuple[Quote, ...] = ()
@@ -19,13 +25,13 @@ class Question:
 
     @property
     def answer(self) -> str:
-        """What the reader says: a quote a line, each after the number of its passage."""
+        """Expected output: one quote per line after the number of its passage, or the refusal."""
         return "\n".join(quote.line for quote in self.quotes) or REFUSAL
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """Passages in the order in which they are read, and independent questions about them."""
+    """Passages in prompt order, and independent questions about them."""
 
     passages: tuple[Passage, ...]
     questions: tuple[Question, ...]

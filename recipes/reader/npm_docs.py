@@ -1,6 +1,6 @@
-"""Markdown documentation of programs, from npm packages under permissive licences. Knows nothing of examples.
+"""Downloads the Markdown documentation of npm packages with permissive licences.
 
-The packages' READMEs and manuals have what Debian's pages have not: fenced code, options in lists, pipe tables.
+Unlike Debian's pages, READMEs and manuals of these packages have fenced code, options in lists, and pipe tables.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TRAINING: Sequence[str] = (
     "node-gyp@12.4.0", "cmake-js@8.0.0", "prebuildify@6.0.1", "emnapi@1.11.3", "fluent-ffmpeg@2.1.3", "lmdb@3.5.6",
     "abstract-level@3.1.1", "classic-level@3.0.0", "leveldown@6.1.1", "zeromq@6.8.0", "node-hid@3.4.0",
 )  # fmt: skip
-"""What examples are made of: MIT, but terser and dotenv, which are BSD-2-Clause, and zeromq, MIT and MPL-2.0."""
+"""Packages for training: MIT, except terser and dotenv (BSD-2-Clause) and zeromq (MIT and MPL-2.0)."""
 
 OTHER: Sequence[str] = ("undici@7.30.2", "ws@8.23.0", "semver@7.8.6", "supertest@7.3.2", "yargs@18.2.0")
-"""What a reader is watched on and never taught: MIT, but semver, which is ISC."""
+"""Packages for scoring, never for training: MIT, except semver (ISC)."""
 
 _LEFT_OUT = re.compile(
     r"changelog|license|history|node_modules|upgrading|contribut|security|sponsor|code_of|migration|node-addon-api|OLD-README",
@@ -31,11 +31,15 @@ _LEFT_OUT = re.compile(
 
 
 def fetch_npm_docs(packages: Sequence[str], target: Path) -> int:
-    """Write the Markdown files of npm packages into a folder, and say how many they are.
+    """Write the Markdown files of npm packages to a folder; return their number.
+
+    Args:
+        packages: Packages with versions.
+        target: Folder to write to.
 
     Raises:
-        FileNotFoundError: npm is not on this machine.
-        RuntimeError: npm failed; the message has what it printed.
+        FileNotFoundError: npm is not installed.
+        RuntimeError: npm failed; the message has its output.
     """
     target.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -62,7 +66,7 @@ def _packed(package: str, folder: Path) -> Path:
 
 
 def _pages(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """The Markdown files of a package by their names, without those that explain nothing."""
+    """Yield names and contents of a package's Markdown files, without changelogs, licences and the like."""
     with tarfile.open(archive) as files:
         for member in files:
             path = PurePosixPath(*PurePosixPath(member.name).parts[1:])

@@ -1,6 +1,6 @@
-"""Questions made from a passage's own sentences, by rules of English. Knows nothing of other passages or of models.
+"""Generates questions from single sentences of a passage by rules of English grammar.
 
-Every rule gives questions that the sentence really answers; what no rule fits gives none.
+Every rule yields questions that the sentence answers. Sentences that match no rule yield none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recipes.reader.typing_noise import add_typing_noise
 
 @dataclass(frozen=True, slots=True)
 class PassageQuestion:
-    """A question, and the sentences of one passage that answer it, as they stand there."""
+    """A question with the sentences of one passage that answer it, verbatim."""
 
     text: str
     sentences: tuple[str, ...]
@@ -40,7 +40,7 @@ _FOLLOWS = re.compile(r"^(this|it|these|they|otherwise|however|for example|in th
 
 
 def quotable(sentence: str) -> bool:
-    """Whether a sentence can stand as an answer: whole prose, no heading, no listing, nothing that leads in a list."""
+    """Return whether a sentence can be an answer: complete prose, not a heading, a listing or a list's introduction."""
     line = quoted_form(sentence)
     return (
         _FEWEST_WORDS <= len(line.split()) <= _MOST_WORDS
@@ -52,7 +52,12 @@ def quotable(sentence: str) -> bool:
 
 
 def sentence_questions(text: str, random: Random) -> list[PassageQuestion]:
-    """Questions about one passage's text, at most two for each sentence and one for each list."""
+    """Generate questions about a passage, at most two per sentence and one per list.
+
+    Args:
+        text: Text of the passage.
+        random: Random numbers.
+    """
     found = [text[start:end] for start, end in sentences(text)]
     asked = list(_about_lists(found, random))
     for position, whole in enumerate(found):
@@ -67,7 +72,7 @@ def sentence_questions(text: str, random: Random) -> list[PassageQuestion]:
 
 
 def _with_what_follows(sentence: str, rest: list[str], random: Random) -> tuple[str, ...]:
-    """The sentence, and sometimes the next one, where that only goes on with what this one says."""
+    """Return the sentence, and sometimes the next one if that continues it."""
     if rest and quotable(rest[0]) and _FOLLOWS.match(rest[0]) and random.random() < 0.3:
         return (sentence, quoted_form(rest[0]))
     return (sentence,)
@@ -272,6 +277,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def _lower_first(text: str) -> str:
-    """The first letter small, unless the word is a name: all capitals, or with a capital, dot or sign inside."""
+    """Lower-case the first letter unless the word is a name: capitals only, or with a capital, dot or sign inside."""
     first = text.split(" ", 1)[0]
     return text[:1].lower() + text[1:] if (first[1:].isalpha() and first[1:].islower()) or len(first) == 1 else text

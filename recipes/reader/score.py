@@ -1,7 +1,7 @@
-"""Score: what a model would say greedily to examples of one passage, told from one forward each. Knows no training.
+"""Scores a reader on examples of one passage each, with one forward pass per example.
 
-Where every token of the wanted answer is the likeliest one behind those before it, greedy decoding says that answer
-and no other; so the share of such answers is that of decoding, at the cost of reading.
+If every token of the expected answer is the most likely one after its predecessors, greedy decoding emits exactly that
+answer. So the share of such answers is that of greedy decoding, at the cost of a prefill.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from recipes.reader.train import answer_logits
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Shares of 1: of the answerable questions the first quote ``right``, and the ``declined``; of the others declined.
+    """Accuracy and refusal rates between 0 and 1.
 
-    ``balanced`` is the mean of what is right of both kinds.
+    Attributes:
+        answerable: Number of answerable questions.
+        unanswerable: Number of the others.
+        right: Rate of right first quotes to answerable questions.
+        whole: Rate of completely right answers to them.
+        wrongly_declined: Rate of declined answerable questions.
+        declined: Rate of declined unanswerable questions.
     """
 
     answerable: int
@@ -33,15 +39,21 @@ class Score:
 
     @property
     def balanced(self) -> float:
-        """The mean of the right answers' share and the right refusals' share."""
+        """Mean of ``right`` and ``declined``."""
         return (self.right + self.declined) / 2
 
 
 def score(model: Any, tokenizer: Any, examples: Iterable[TrainingExample]) -> Score:
-    """The greedy answers of a model to examples of one passage each."""
-    told = [pair for example in examples for pair in _told(model, tokenizer, example)]
-    wanted = [one for question, one in told if question.quotes]
-    others = [one for question, one in told if not question.quotes]
+    """Score a model's greedy answers.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        examples: Examples of one passage each.
+    """
+    outcomes = [pair for example in examples for pair in _outcomes(model, tokenizer, example)]
+    wanted = [one for question, one in outcomes if question.quotes]
+    others = [one for question, one in outcomes if not question.quotes]
     return Score(
         answerable=len(wanted),
         unanswerable=len(others),
@@ -53,25 +65,25 @@ def score(model: Any, tokenizer: Any, examples: Iterable[TrainingExample]) -> Sc
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Outcome:
     is_whole: bool
     is_first: bool
     is_refusal: bool
 
 
 @torch.inference_mode()
-def _told(model: Any, tokenizer: Any, example: TrainingExample) -> list[tuple[Question, _Told]]:
+def _outcomes(model: Any, tokenizer: Any, example: TrainingExample) -> list[tuple[Question, _Outcome]]:
     encoded = encode_example(example, tokenizer)
     logits = answer_logits(model, encoded, model.device)[0]
-    said = logits.argmax(-1).cpu()
+    predicted = logits.argmax(-1).cpu()
     refusal = tokenizer.encode(Question("").answer, add_special_tokens=False)[0]
     found, at = [], 0
     for question in example.questions:
         first = tokenizer.encode(question.quotes[0].line if question.quotes else "", add_special_tokens=False)
         length = len(tokenizer.encode(question.answer, add_special_tokens=False)) + 1
-        same = (said[at : at + length] == encoded.targets[at : at + length]).tolist()
-        told = _Told(all(same), bool(first) and all(same[: len(first)]), int(said[at]) == refusal)
-        found.append((question, told))
+        same = (predicted[at : at + length] == encoded.targets[at : at + length]).tolist()
+        outcome = _Outcome(all(same), bool(first) and all(same[: len(first)]), int(predicted[at]) == refusal)
+        found.append((question, outcome))
         at += length
     return found
 

@@ -1,7 +1,7 @@
-"""MultiPassageExamples of one passage each: which of its lines answers, and that none does. Deterministic. Knows nothing of tokens.
+"""Training examples of one passage each, with questions that its lines answer and questions that they do not.
 
-The reader asks every passage by itself, so most of what it is asked at run time a passage does not answer: the
-questions to be declined are those that a search by words would bring to the passage.
+The reader is asked about each passage alone, so most of its questions at run time are not answered by the passage. The
+questions to decline are those that a keyword search would bring to the passage. Examples are deterministic.
 """
 
 from __future__ import annotations
@@ -25,19 +25,25 @@ from recipes.reader.rule_questions import PassageQuestion, sentence_questions
 from recipes.reader.structure_questions import STRUCTURED, structure_questions
 from recipes.reader.written_questions import WrittenQuestion
 
-_NEAR = 8  # passages that a search by words finds for a question
-_MOST = 6  # questions that the passage answers
-_BY_RULE = 3  # of these made by rule, where people asked some
-_STRUCTURED = 4  # questions about structure of each passage that near misses are sought for
-_ROWS = 512  # questions searched at once
+_NEAR = 8  # passages that the keyword search returns for a question
+_MOST = 6  # maximum number of questions that the passage answers
+_BY_RULE = 3  # maximum number of generated ones, if there are written ones
+_STRUCTURED = 4  # structure questions per passage that near misses are searched for
+_ROWS = 512  # questions per search
 _TRIES = 2000
 
 
 class SinglePassageExamples:
-    """The examples of a corpus, a passage each.
+    """Generates the examples of a corpus, one passage each.
 
-    ``near`` are the passages, by number, with the questions that a search by words brings to them though they
-    are about other passages. In a share ``short`` of the examples the passage is cut to a few sentences.
+    Args:
+        passages: Passages of the corpus.
+        written: Written questions; those about other passages are left out.
+        seed: Random seed.
+        short: Share of examples whose passage is cut to a few sentences.
+
+    Attributes:
+        near: By passage number, the questions about other passages that a keyword search brings to it.
     """
 
     def __init__(
@@ -57,10 +63,14 @@ class SinglePassageExamples:
         self.folders = self._many.folders
 
     def example(self, number: int, *, is_written: bool = False) -> TrainingExample:
-        """TrainingExample ``number``, about a passage that people asked about where ``is_written``, else one with structure.
+        """Return an example.
+
+        Args:
+            number: Number of the example.
+            is_written: Choose a passage with written questions; otherwise one with structure.
 
         Raises:
-            ValueError: of many passages none gives a question.
+            ValueError: no question could be made from many passages.
         """
         random = Random(f"{self.seed} {number} {is_written}")
         for _ in range(_TRIES):
@@ -73,11 +83,17 @@ class SinglePassageExamples:
         raise ValueError(f"Of {_TRIES} passages none gives a question; give documents of English prose.")
 
     def about(self, index: int) -> TrainingExample:
-        """A example about passage ``index``; empty if it gives no question."""
+        """Return an example about passage ``index``; empty if it yields no question."""
         return self._about(index, Random(f"{self.seed} about {index}")) or TrainingExample((), ())
 
     def asked_about(self, index: int, by_rule: int, random: Random) -> list[PassageQuestion]:
-        """What people asked about passage ``index``, and some of what rules ask about its structure."""
+        """Return the written questions about a passage and some generated ones about its structure.
+
+        Args:
+            index: Number of the passage.
+            by_rule: Maximum number of generated questions.
+            random: Random numbers.
+        """
         made = self._structured.get(index, [])
         return [*self._many.asked.get(index, ()), *random.sample(made, min(by_rule, len(made)))]
 
@@ -123,7 +139,7 @@ class SinglePassageExamples:
         ]
 
     def _near_misses(self, random: Random) -> dict[int, list[PassageQuestion]]:
-        """For each passage the questions about others that a search by words brings to it."""
+        """Map passages to the questions about other passages that a keyword search brings to them."""
         pairs = [(index, one) for index, asked in self._many.asked.items() for one in asked if one.sentences]
         for index, asked in self._structured.items():
             pairs += [(index, one) for one in random.sample(asked, min(_STRUCTURED, len(asked)))]
@@ -137,7 +153,7 @@ class SinglePassageExamples:
         return found
 
     def _is_another(self, own: int, index: int, one: PassageQuestion) -> bool:
-        """Whether a passage is another than the question's own; of a question made by rule, on another page too."""
+        """Return whether a passage is not the question's own, nor, for a generated question, on the same page."""
         if self.passages[index].text == self.passages[own].text:
             return False
         return index != own and (

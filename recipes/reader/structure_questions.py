@@ -1,6 +1,6 @@
-"""Questions that headings, lists, tables and code answer, made by rule. Knows nothing of other passages or of models.
+"""Generates questions that headings, lists, tables and code answer, by rules.
 
-Beside `questions`, whose rules read sentences: here what a line says follows from where it stands.
+Unlike in `rule_questions`, the meaning of a line follows from its place in the passage.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from recipes.reader.rule_questions import PassageQuestion, quotable
 from recipes.reader.typing_noise import add_typing_noise
 
 STRUCTURED = frozenset({"code", "comment", "row", "item", "faq"})
-"""The kinds of question whose answer is more than a sentence of a paragraph."""
+"""Kinds of questions whose answers are not sentences of a paragraph."""
 
 _MOST_LINES = 4
-"""Of code, or items of a list, that an answer has."""
+"""Maximum number of lines of code, or list items, in an answer."""
 
 Made = tuple[str, tuple[str, ...], str]
-"""A question, its lines, and the kind of rule."""
+"""A question, the lines that answer it, and its kind."""
 
 
 def structure_questions(passage: Passage, random: Random) -> list[PassageQuestion]:
-    """Questions about one passage's headings, code, tables and lists, as somebody in haste would type them."""
+    """Generate questions about a passage's headings, code, tables and lists, with typing noise.
+
+    Args:
+        passage: The passage.
+        random: Random numbers.
+    """
     found = [*_of_blocks(passage, random), *_of_items(passage, random), *_of_heading(passage, random)]
     quotable_ones = _quotable(passage)
     return [
@@ -60,7 +65,7 @@ def _of_blocks(passage: Passage, random: Random) -> Iterator[Made]:
             yield from _of_table(columns, [q.sentence for q in lines if isinstance(q, Quote)], random)
 
 
-# What a heading or a lead promises
+# Verbs of headings and introductions that say what the following code does
 
 _VERBS = (
     "add", "build", "call", "change", "check", "choose", "clear", "close", "compile", "configure", "connect",
@@ -85,7 +90,7 @@ _DANGLING = re.compile(r"\b(this|that|it|them|these|those)$")
 
 
 def _doing(words: str) -> str:
-    """What a phrase says to do, as the infinitive after "How do I"; empty where it says nothing of the kind."""
+    """Return the action that a phrase names, as an infinitive after "How do I"; empty if it names none."""
     first, _, rest = words.strip(" :.`").partition(" ")
     verb = _GERUNDS.get(first.lower(), first.lower() if first.lower() in _VERBS else "")
     is_clear = bool(rest) and not rest.startswith("`") and not _DANGLING.search(rest)
@@ -93,7 +98,7 @@ def _doing(words: str) -> str:
 
 
 def _topic(passage: Passage) -> list[str]:
-    """The headings above a passage that begins with the innermost of them; a later one may be about anything."""
+    """Return the headings above a passage if it starts with the innermost one; otherwise none."""
     titles = passage.metadata.get("title", "")
     if titles.rpartition(" > ")[2] not in passage.text.partition("\n")[0]:
         return []
@@ -134,7 +139,7 @@ _THIRD = re.compile(r"^(\w+?)(?:s|es) (.{6,70}?)[.;,(]?$")
 
 
 def _which(what: str, says: str) -> str:
-    """A question for the thing of which is said that it "Sets the port"; empty where it says no such thing."""
+    """Return a question for the thing whose description is like "Sets the port"; empty if it is not."""
     says = says.strip(" .")
     match = _THIRD.match(says.split(". ")[0])
     if match and match[1].lower() in _VERBS:
@@ -183,7 +188,7 @@ _VAGUE = {"usage", "example", "examples", "options", "introduction", "overview",
 
 
 def _of_heading(passage: Passage, random: Random) -> Iterator[Made]:
-    """The first words of a section answer its heading."""
+    """Yield a question that the heading asks and the first sentence of the section answers."""
     topic = _topic(passage)
     first = next((line for line in lines_of([passage])[0] if isinstance(line, Quote)), None)
     if not topic or first is None or topic[-1].lower() in _VAGUE or not quotable(first.sentence):

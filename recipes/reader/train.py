@@ -1,6 +1,6 @@
-"""Training: a LoRA adapter that makes a language model answer by quoting. Knows nothing of where examples come from.
+"""Trains a LoRA adapter that makes a language model answer by quoting.
 
-LoRA (Hu et al. 2021) on every linear layer of the blocks; the loss is on answers alone.
+LoRA (Hu et al. 2021) on every linear layer of the blocks; the loss is on answer tokens only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from antiphon.accel.files import write_file
-from antiphon.pipelines.models.adapter import further, quiet_peft
+from antiphon.pipelines.models.adapter import quiet_peft, trainable_adapter
 from antiphon.pipelines.models.bundled import resolve_model
 from antiphon.pipelines.training.loop import StepReport, train_weights
 from recipes.reader.encoding import PackedExample, encode_example
@@ -23,15 +23,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_WRITTEN = 4  # of so many examples all but one are about passages that people asked about
+_WRITTEN = 4  # one example in this many is about a passage without written questions
 
 
 @dataclass(frozen=True, slots=True)
 class LoraPlan:
-    """How to train: ``steps`` updates of ``examples`` examples each; ``rank`` and ``alpha`` of LoRA.
+    """Plan of a training run.
 
-    The rate rises over ``warm_up`` steps to ``learning_rate`` and falls to zero over the last ``decay`` of the steps.
-    The adapter is saved every ``save_every`` steps.
+    Attributes:
+        steps: Number of updates.
+        batch_size: Examples per update.
+        learning_rate: Peak learning rate.
+        warm_up: Updates of linear warm-up.
+        decay: Share of the updates, at the end, over which the rate falls to zero.
+        rank: Rank of LoRA.
+        alpha: Alpha of LoRA.
+        seed: Random seed.
+        save_every: Updates between checkpoints.
     """
 
     steps: int = 110
@@ -50,14 +58,14 @@ class LoraPlan:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
 
     def rate(self, step: int) -> float:
-        """The learning rate of update ``step``, from 0, as a share of the highest."""
+        """Return the learning rate of update ``step`` (from 0) relative to the peak."""
         rising = (step + 1) / max(1, self.warm_up)
         falling = (self.steps - step) / max(1.0, self.decay * self.steps)
         return min(1.0, rising, falling)
 
 
 ExampleSource = Callable[[int], TrainingExample]
-"""Gives the example of a number, always the same."""
+"""Returns the example of a number, always the same."""
 
 
 def train_reader(
@@ -71,21 +79,29 @@ def train_reader(
     start: Path | None = None,
     report: StepReport = lambda step, loss: None,
 ) -> Path:
-    """Train an adapter for ``model`` and save it in ``out``, in peft's format and bfloat16.
+    """Train an adapter and save it in peft's format and bfloat16.
 
-    ``base`` is the model's name, which the adapter keeps, so that it is put on no other. A run that was cut off goes
-    on from its last checkpoint, which lies in ``out`` until the end; with the same plan it ends with the same weights
-    as one that was not. ``start`` is an adapter to begin with instead of a fresh one; its rank and alpha count.
-    ``report`` is told the loss per answer token.
+    An interrupted run resumes from its last checkpoint in ``out`` and, with the same plan, ends with the same weights as
+    an uninterrupted one.
+
+    Args:
+        model: The base model.
+        tokenizer: Its tokenizer.
+        example: Returns the example of a number.
+        out: Folder of the adapter.
+        plan: Training plan.
+        base: Name of the base model, stored in the adapter so that it is not applied to another one.
+        start: Adapter to start from; its rank and alpha are used. Default a new one.
+        report: Called with step and loss per answer token.
 
     Raises:
-        ValueError: ``out`` holds a checkpoint of another plan, the model has no layers of the wanted names, or
-            ``start`` is no adapter for this model.
+        ValueError: ``out`` holds a checkpoint of another plan, the model lacks the expected layers, or ``start`` does not
+            fit the model.
     """
     from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
     set_seed(plan.seed)
-    adapted = _fresh(model, plan, base) if start is None else further(model, start)
+    adapted = _fresh(model, plan, base) if start is None else trainable_adapter(model, start)
 
     def parts(adapted: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
         for number in example_numbers(step, plan, process, processes):
@@ -98,9 +114,14 @@ def train_reader(
 def load_base(
     name: str, device: str | None = None, *, dtype: torch.dtype = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that is taught, in ``dtype``, and its tokenizer.
+    """Load the base model and its tokenizer.
 
-    An adapter beside a bfloat16 model is kept in float32, since in bfloat16 it learns nothing from small steps.
+    The adapter of a bfloat16 model is kept in float32, because small updates would be lost in bfloat16.
+
+    Args:
+        name: Name or folder of the model.
+        device: Device name; default a GPU if there is one.
+        dtype: Dtype of the model.
 
     Raises:
         ValueError, ImportError: there is no such model; see `resolve_model`.
@@ -114,18 +135,30 @@ def load_base(
 
 
 def is_written(number: int) -> bool:
-    """Whether example ``number`` is about a passage that people asked about, where there are any."""
+    """Return whether example ``number`` is about a passage with written questions, if there are any."""
     return number % _WRITTEN != 0
 
 
 def answer_loss(model: torch.nn.Module, encoded: PackedExample, device: torch.device) -> torch.Tensor:
-    """The mean cross-entropy of a example's answer tokens, in nats; the head is computed on their rows alone."""
+    """Return the mean cross-entropy of the answer tokens in nats; the LM head runs on their rows only.
+
+    Args:
+        model: The model.
+        encoded: A packed example.
+        device: The model's device.
+    """
     logits = answer_logits(model, encoded, device)
     return torch.nn.functional.cross_entropy(logits[0].float(), encoded.targets.to(device))
 
 
 def answer_logits(model: torch.nn.Module, encoded: PackedExample, device: torch.device) -> torch.Tensor:
-    """The logits (1, targets, vocabulary) behind a example's answer tokens, computed as the model's weights are kept."""
+    """Return the logits of the answer tokens, of shape (1, targets, vocabulary), in the model's dtype.
+
+    Args:
+        model: The model.
+        encoded: A packed example.
+        device: The model's device.
+    """
     is_half = next(iter(model.parameters())).dtype is torch.bfloat16
     with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
         logits: torch.Tensor = model(
@@ -139,7 +172,12 @@ def answer_logits(model: torch.nn.Module, encoded: PackedExample, device: torch.
 
 
 def save_adapter(adapted: Any, out: Path) -> None:
-    """The adapter in bfloat16, in peft's format."""
+    """Save the adapter in peft's format and bfloat16.
+
+    Args:
+        adapted: The model with the adapter.
+        out: Folder to write to.
+    """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
@@ -165,6 +203,13 @@ def _fresh(model: PreTrainedModel, plan: LoraPlan, base: str) -> Any:
 
 
 def example_numbers(step: int, plan: LoraPlan, rank: int, processes: int) -> Iterator[int]:
-    """The examples of one update for one of several processes."""
+    """Yield the example numbers of one update for one of several processes.
+
+    Args:
+        step: Number of the update, from 0.
+        plan: Training plan.
+        rank: Number of the process.
+        processes: Number of processes.
+    """
     first = step * plan.batch_size * processes + rank
     yield from range(first, first + plan.batch_size * processes, processes)

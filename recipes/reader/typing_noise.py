@@ -1,4 +1,4 @@
-"""Rewrites questions as people type them: synonyms, lower case, no question mark, a typing error."""
+"""Makes questions look typed: synonyms, lower case, no question mark, a typing error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ _SYNONYMS = {
 
 
 def add_typing_noise(question: str, random: Random) -> str:
-    """The question as somebody in a hurry would type it; about one in three is unchanged."""
+    """Return the question with random typing noise; about one in three is unchanged.
+
+    Args:
+        question: The question.
+        random: Random numbers.
+    """
     if random.random() < 0.3:
         question = " ".join(_SYNONYMS.get(word, word) for word in question.split(" "))
     if random.random() < 0.3:

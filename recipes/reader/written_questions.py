@@ -1,4 +1,4 @@
-"""Questions that people wrote about passages of the corpus. Knows nothing of how they are used."""
+"""Questions written by hand about passages of the corpus."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ HELD_OUT_QUESTIONS = DATA / "held_out.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class WrittenQuestion:
-    """A question about a passage of ``page`` (folder and file, no ending), and the sentences that answer it.
+    """A question about a passage.
 
-    ``place`` are sentences that the passage holds; where ``sentences`` is empty it does not answer the question.
+    Attributes:
+        page: Folder and file name of the page, without suffix.
+        question: The question.
+        sentences: Sentences that answer it; empty if the passage does not.
+        place: Sentences that identify the passage.
     """
 
     page: str
@@ -29,10 +33,10 @@ class WrittenQuestion:
 
 
 def load_written_questions(path: Path = WRITTEN_QUESTIONS) -> list[WrittenQuestion]:
-    """The questions of a file of JSON lines with page, question, answer and place.
+    """Load questions from JSON lines with page, question, answer and place.
 
     Raises:
-        ValueError: a line is none; the message has its number.
+        ValueError: a line is not a question; the message has its number.
     """
     return list(_read(path))
 

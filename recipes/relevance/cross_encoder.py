@@ -1,8 +1,8 @@
-"""Training: a LoRA adapter by which a sentence encoder, reading question and passage together, tells what answers.
+"""Trains a LoRA adapter for a sentence encoder that encodes question and passage together and scores lines.
 
-It begins with the adapter of the encoder that reads passages alone, or with one of its own kind, and keeps its
-comparisons: with a fresh head instead of them the loss had not fallen after 800 updates. The loss is that of the right
-line among those of the passage and none of them, whose weight is 0. Knows no corpus.
+It starts from the line encoder's adapter or one of its own kind, and keeps its comparisons: with a new head instead, the
+loss had not fallen after 800 updates. The loss is that of the right line among those of the passage and "none of them",
+whose score is 0.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ import torch
 from safetensors.torch import save
 
 from antiphon.accel.files import write_file
-from antiphon.pipelines.relevance import HEAD, Head, EncoderInput, encoder_inputs, short_question
+from antiphon.pipelines.relevance import HEAD, EncoderInput, Head, encoder_inputs, short_question
 from antiphon.pipelines.training.loop import StepReport, train_batches
 from antiphon.retrieval import MiniLMEmbedder
 from recipes.reader.train import LoraPlan
 from recipes.relevance.examples import PairExample
 from recipes.relevance.line_encoder import QUICK, LineEncoder, mean_of, means_of, save_line_encoder
 
-_HEAD_QUICK = 400.0  # the head learns so much faster than the weights
+_HEAD_QUICK = 400.0  # the head's learning rate relative to the adapter's
 
 
 def cross_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
-    """Updates of 24 pairs of a question and a passage."""
+    """Return a plan with 24 pairs per update.
+
+    Args:
+        steps: Number of updates.
+        learning_rate: Peak learning rate.
+        seed: Random seed.
+    """
     return LoraPlan(
         steps=steps,
         batch_size=24,
@@ -41,14 +47,21 @@ def cross_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
 
 
 class CrossEncoder(LineEncoder):
-    """The encoder with an adapter that begins as another of its rank or a smaller one, the scale, and the head."""
+    """The encoder with an adapter, the scale and the head.
+
+    Args:
+        tokens: Tokenizes texts.
+        plan: Training plan.
+        start: Adapter to start from, of the same or a smaller rank.
+        in_half: Whether to compute in bfloat16.
+    """
 
     def __init__(self, tokens: MiniLMEmbedder, plan: LoraPlan, start: Path, *, in_half: bool) -> None:
         super().__init__(tokens, plan, in_half=in_half, start=start)
         self.head = torch.nn.Parameter(_head_of(start, tokens.dim) / _HEAD_QUICK)
 
     def forward(self, readings: Sequence[tuple[str, EncoderInput]]) -> list[torch.Tensor]:  # type: ignore[override]
-        """What `CrossRelevance` gives for the lines of each reading, which begins with its question."""
+        """Return the scores of `CrossRelevance` for the lines of each text, which starts with its question."""
         counts = [len(ids) for ids in self.tokens.token_ids([question for question, _ in readings])]
         read = self._read([reading.text for _, reading in readings])
         return [
@@ -68,7 +81,7 @@ class CrossEncoder(LineEncoder):
 
 
 def _head_of(start: Path, dim: int) -> torch.Tensor:
-    """The head of an adapter, of shape (2, dim); one that reads passages alone has none, and zeros are as none."""
+    """Return the head of an adapter, of shape (2, dim); zeros for an adapter of the line encoder."""
     if not (start / HEAD).exists():
         return torch.zeros(2, dim)
     head = Head.load(start)
@@ -76,7 +89,7 @@ def _head_of(start: Path, dim: int) -> torch.Tensor:
 
 
 PairSource = Callable[[int], Sequence[PairExample]]
-"""Gives the pairs of a number, always the same."""
+"""Returns the pairs of a number, always the same."""
 
 
 def train_cross_encoder(
@@ -87,7 +100,14 @@ def train_cross_encoder(
     *,
     report: StepReport = lambda step, loss: None,
 ) -> Path:
-    """Train adapter, scale and head, and save them in ``out``; a run that was cut off goes on there.
+    """Train adapter, scale and head, and save them; an interrupted run resumes.
+
+    Args:
+        model: The encoder.
+        pairs: Returns the pairs of a number.
+        out: Folder to write to.
+        plan: Training plan.
+        report: Called with step and loss.
 
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan.
@@ -100,16 +120,26 @@ def train_cross_encoder(
 
 
 def save_cross_encoder(model: CrossEncoder, out: Path) -> None:
-    """The adapter in bfloat16, in peft's format, the scale, and the head."""
+    """Save the adapter in peft's format and bfloat16, the scale and the head.
+
+    Args:
+        model: The encoder.
+        out: Folder to write to.
+    """
     save_line_encoder(model, out)
     line, word = (_HEAD_QUICK * model.head.detach()).cpu()
     write_file(out / HEAD, save({"line": line.clone(), "word": word.clone()}), mode=None)
 
 
 def cross_encoder_loss(model: Any, tokens: MiniLMEmbedder, pairs: Sequence[PairExample]) -> torch.Tensor:
-    """The mean loss of the pairs, in nats.
+    """Return the mean loss of the pairs in nats.
 
-    A passage is read once, as far as the encoder reads; where what answers lies beyond that, nothing is learned.
+    Each passage is encoded once, up to the encoder's maximum length; pairs whose answer is beyond it are skipped.
+
+    Args:
+        model: The encoder.
+        tokens: Tokenizes texts.
+        pairs: Questions and passages.
     """
     readings = [_reading(one, tokens) for one in pairs]
     found = model(readings)
@@ -124,6 +154,6 @@ def cross_encoder_loss(model: Any, tokens: MiniLMEmbedder, pairs: Sequence[PairE
 
 
 def _reading(one: PairExample, tokens: MiniLMEmbedder) -> tuple[str, EncoderInput]:
-    """The question as it is read, and the passage behind it."""
+    """Return the shortened question, and the text of question and passage."""
     asked = short_question(one.question, tokens)
     return asked, next(encoder_inputs(one.passage, tokens, asked, without=one.without))

@@ -1,4 +1,4 @@
-"""How often the line that answers is the one of its passage that seems to, and whether refusals seem worse."""
+"""Evaluation of relevance: accuracy of the best line, and ROC AUC of answerable against unanswerable questions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from recipes.relevance.examples import LineExample
 
 @dataclass(frozen=True, slots=True)
 class RelevanceFigures:
-    """``right`` is the share of questions whose best line of the passage answers them.
+    """Figures over held-out questions.
 
-    ``separated`` is the chance that a question that the passage answers has a higher best line than one that it does
-    not answer (the area under the ROC curve).
+    Attributes:
+        answered: Number of questions that their passage answers.
+        declined: Number of the others.
+        right: Share of answered questions whose best line answers them.
+        separated: Area under the ROC curve of the best line's score.
     """
 
     answered: int
@@ -25,10 +28,14 @@ class RelevanceFigures:
 
 
 def relevance_figures(relevance: Relevance, asked: Sequence[LineExample]) -> RelevanceFigures:
-    """The figures of questions, each asked about its own passage.
+    """Compute the figures, with each question asked about its own passage.
+
+    Args:
+        relevance: Scores lines.
+        asked: Questions with their passages.
 
     Raises:
-        ValueError: no question is answered, or each is.
+        ValueError: there are no answerable or no unanswerable questions.
     """
     right = 0
     answered: list[float] = []

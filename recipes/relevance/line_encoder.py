@@ -1,7 +1,7 @@
-"""Training: a LoRA adapter by which a sentence encoder tells the line that answers. Knows no corpus.
+"""Trains a LoRA adapter for a sentence encoder that encodes passages alone and scores which line answers.
 
-The loss is that of the right line among all lines of the batch, and among those of its own passage (van den Oord et al.
-2018, InfoNCE), and that of whether the passage answers at all.
+The loss has three terms: the right line among all lines of the batch, the right line among those of its own passage (van
+den Oord et al. 2018, InfoNCE), and whether the passage answers at all.
 """
 
 from __future__ import annotations
@@ -28,22 +28,35 @@ from recipes.relevance.examples import LineExample
 LAYERS = ("query", "key", "value", "dense")
 
 _START = Scale(whole=10.0, words=10.0, bias=-8.0)
-QUICK = 60.0  # the scale learns so much faster than the weights
+QUICK = 60.0  # the scale's learning rate relative to the adapter's
 _ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _OF_B = ".lora_B.weight"
-_HARDEST = 2  # of the other passages, those that seem to answer most
-_OTHER, _WHETHER = 0.5, 0.5  # what other passages, and whether a passage answers, weigh in the loss
+_HARDEST = 2  # number of other passages with the highest scores
+_OTHER, _WHETHER = 0.5, 0.5  # weights of other passages, and of whether a passage answers
 
 
 def line_encoder_plan(steps: int, learning_rate: float, seed: int) -> LoraPlan:
-    """Updates of what was asked about twenty passages each."""
+    """Return a plan with the questions of twenty passages per update.
+
+    Args:
+        steps: Number of updates.
+        learning_rate: Peak learning rate.
+        seed: Random seed.
+    """
     return LoraPlan(
         steps=steps, batch_size=20, learning_rate=learning_rate, warm_up=20, decay=0.6, seed=seed, save_every=100
     )
 
 
 class LineEncoder(torch.nn.Module):
-    """The encoder with an adapter, a fresh one or one that begins as that of ``start``, and the scale."""
+    """The encoder with an adapter and the scale.
+
+    Args:
+        tokens: Tokenizes texts.
+        plan: Training plan.
+        in_half: Whether to compute in bfloat16.
+        start: Adapter to start from; default a new one.
+    """
 
     def __init__(self, tokens: MiniLMEmbedder, plan: LoraPlan, *, in_half: bool, start: Path | None = None) -> None:
         from accelerate.utils import set_seed  # type: ignore[import-untyped]
@@ -60,19 +73,19 @@ class LineEncoder(torch.nn.Module):
         self.weights = torch.nn.Parameter(torch.tensor([scale.whole, scale.words, scale.bias]) / QUICK)
         if start:
             with torch.no_grad():
-                _begin_with(self.encoder, start, plan)
+                _copy_adapter(self.encoder, start, plan)
 
     @property
     def scale(self) -> Scale:
-        """The scale as it is now."""
+        """The current scale."""
         return Scale(*(round(weight, 4) for weight in (QUICK * self.weights).tolist()))
 
     def train(self, mode: bool = True) -> LineEncoder:
-        """Nothing is dropped out, so that what is trained is what is used, and a run can go on where it was."""
+        """Stay in evaluation mode: without dropout, training matches inference and interrupted runs can resume."""
         return super().train(False)
 
     def forward(self, questions: Sequence[str], readings: Sequence[EncoderInput]) -> torch.Tensor:
-        """What `LineRelevance` gives, of shape (questions, lines): the lines of all readings, in their order."""
+        """Return the scores of `LineRelevance`, of shape (questions, lines), for the lines of all texts in order."""
         asked = self._read(questions)
         lines = [
             read[start:end]
@@ -88,7 +101,7 @@ class LineEncoder(torch.nn.Module):
         return weights[0] * whole + weights[1] * words + weights[2]
 
     def _read(self, texts: Sequence[str]) -> list[torch.Tensor]:
-        """The vectors of each text's tokens, of length 1 each."""
+        """Return the normalized token vectors of each text."""
         ids = [torch.tensor(one) for one in self.tokens.input_ids(texts)]
         padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True).to(self.weights.device)
         mask = torch.zeros_like(padded)
@@ -99,11 +112,11 @@ class LineEncoder(torch.nn.Module):
         return [normalize(row[1 : len(one) - 1].float(), dim=-1) for row, one in zip(states, ids, strict=True)]
 
 
-def _begin_with(model: Any, start: Path, plan: LoraPlan) -> None:
-    """Copy an adapter of the same or a smaller rank into a fresh one: the product stays what it was.
+def _copy_adapter(model: Any, start: Path, plan: LoraPlan) -> None:
+    """Copy an adapter of the same or a smaller rank into a new one, so that their products are equal.
 
     Raises:
-        ValueError: it does not fit.
+        ValueError: the adapter does not fit.
     """
     config = json.loads((start / _CONFIG).read_text(encoding="utf-8"))
     weights, begun = model.state_dict(), load((start / _ADAPTER).read_bytes())
@@ -125,7 +138,7 @@ def _begin_with(model: Any, start: Path, plan: LoraPlan) -> None:
 
 
 BatchSource = Callable[[int], Sequence[LineExample]]
-"""Gives the batch of a number, always the same."""
+"""Returns the batch of a number, always the same."""
 
 
 def train_line_encoder(
@@ -136,7 +149,14 @@ def train_line_encoder(
     *,
     report: StepReport = lambda step, loss: None,
 ) -> Path:
-    """Train the adapter and the scale, and save both in ``out``; a run that was cut off goes on there.
+    """Train the adapter and the scale, and save both; an interrupted run resumes.
+
+    Args:
+        model: The encoder.
+        batch: Returns the batch of a number.
+        out: Folder to write to.
+        plan: Training plan.
+        report: Called with step and loss.
 
     Raises:
         ValueError: ``out`` holds a checkpoint of another plan.
@@ -149,13 +169,24 @@ def train_line_encoder(
 
 
 def save_line_encoder(model: LineEncoder, out: Path) -> None:
-    """The adapter in bfloat16, in peft's format, and the scale."""
+    """Save the adapter in peft's format and bfloat16, and the scale.
+
+    Args:
+        model: The encoder.
+        out: Folder to write to.
+    """
     save_adapter(model.encoder, out)
     write_file(out / SCALE, json.dumps(asdict(model.scale)).encode(), mode=None)
 
 
 def line_encoder_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[LineExample]) -> torch.Tensor:
-    """The loss of a batch, in nats; what is answered beyond the encoder's reach is left out."""
+    """Return the loss of a batch in nats; questions answered beyond the encoder's maximum length are left out.
+
+    Args:
+        model: The encoder.
+        tokens: Tokenizes texts.
+        batch: Questions about passages.
+    """
     passages = list(dict.fromkeys(one.passage for one in batch))
     readings = [next(encoder_inputs(passage, tokens)) for passage in passages]
     places = _places(passages, readings)
@@ -168,15 +199,15 @@ def line_encoder_loss(model: Any, tokens: MiniLMEmbedder, batch: Sequence[LineEx
     for row, one in enumerate(batch):
         right[row, [places[one.passage, line] for line in one.lines if (one.passage, line) in places]] = True
     answered = right.any(dim=1)
-    among_all = _surprise(scores[answered], right[answered])
+    among_all = _negative_log_likelihood(scores[answered], right[answered])
     inside = scores.masked_fill(of_passage != own[:, None], -torch.inf)
-    among_own = _surprise(inside[answered], right[answered])
+    among_own = _negative_log_likelihood(inside[answered], right[answered])
     whether = _highest(scores, of_passage, len(passages))
     return among_all + among_own + _WHETHER * _whether(whether, own, answered)
 
 
 def _whether(scores: torch.Tensor, own: torch.Tensor, answered: torch.Tensor) -> torch.Tensor:
-    """Whether the own passage answers, and that the other passages do not, of which the hardest count."""
+    """Return the loss of whether the own passage answers, and of the hardest other passages not answering."""
     rows = torch.arange(len(scores), device=scores.device)
     wanted = torch.zeros_like(scores)
     wanted[rows[answered], own[answered]] = 1
@@ -185,8 +216,8 @@ def _whether(scores: torch.Tensor, own: torch.Tensor, answered: torch.Tensor) ->
     return losses[rows, own].mean() + _OTHER * others.topk(min(_HARDEST, scores.shape[1]), dim=1).values.mean()
 
 
-def _surprise(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """How surprising it is that one of the right lines is right, by the softmax of each row; 0 of no rows."""
+def _negative_log_likelihood(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the negative log-likelihood of the right lines by the softmax of each row; 0 without rows."""
     if not len(scores):
         return scores.sum()
     found = scores.masked_fill(~right, -torch.inf)
@@ -194,13 +225,13 @@ def _surprise(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _highest(scores: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
-    """The highest score of each group of columns."""
+    """Return the maximum of each group of columns."""
     lowest = torch.full((len(scores), count), scores.min().item() - 1, device=scores.device)
     return lowest.scatter_reduce(1, groups.expand(len(scores), -1), scores, "amax")
 
 
 def _places(passages: Sequence[Passage], readings: Sequence[EncoderInput]) -> dict[tuple[Passage, str], int]:
-    """The column of each line."""
+    """Map lines to columns."""
     lines = [
         (passage, line) for passage, reading in zip(passages, readings, strict=True) for line, _, _ in reading.spans
     ]
@@ -208,10 +239,10 @@ def _places(passages: Sequence[Passage], readings: Sequence[EncoderInput]) -> di
 
 
 def means_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean of each part's rows, of length 1."""
+    """Return the normalized mean of each part's rows."""
     return normalize(torch.stack([mean_of(part) for part in parts]), dim=-1)
 
 
 def mean_of(part: torch.Tensor) -> torch.Tensor:
-    """The mean of the rows; 0 where there are none."""
+    """Return the mean of the rows; 0 without rows."""
     return part.sum(dim=0) / max(1, len(part))

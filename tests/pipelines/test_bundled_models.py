@@ -15,14 +15,14 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import resolve_model
-from antiphon.pipelines.models.verified_folder import check_sealed
+from antiphon.pipelines.models.verified_folder import verify_folder
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import quotable_lines, quotes_of
 from antiphon.retrieval import Passage
 
 
-def test_the_converted_model_is_sealed_and_found_again(smollm2_folder: Path) -> None:
-    check_sealed(smollm2_folder)
+def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -> None:
+    verify_folder(smollm2_folder)
     said: list[str] = []
     again = resolve_model("smollm2", progress=lambda what, done, total: said.append(what))
     assert Path(again) == smollm2_folder

@@ -234,7 +234,7 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
         (lambda: methods_by_name(["hf-lookup:8"], 8), "There is no method 'hf-lookup:8'"),
         (
             lambda: lookahead_methods(["7,5"]),
-            "'7,5' is no size of lookahead's window; give columns, n-gram and guesses",
+            "invalid window size '7,5'; give columns, n-gram and guesses",
         ),
         (lambda: methods_by_name(["blend:many"], 8), "num_draft_tokens is 'many'; give a number, or auto"),
         (lambda: parse_num_draft_tokens("-3"), "num_draft_tokens is '-3'"),

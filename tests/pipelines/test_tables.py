@@ -21,7 +21,7 @@ from benchmarks import bandwidth_floor, drafters, drafting_cost, exactness, firs
 from benchmarks.batch import __main__ as batch
 from benchmarks.vllm import __main__ as vllm
 from recipes.reader import __main__ as reader
-from tests.imports import MODULES
+from tests.import_graph import MODULES
 
 ROOT = Path(__file__).parents[2]
 

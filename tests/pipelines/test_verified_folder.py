@@ -1,4 +1,4 @@
-"""A sealed folder is whole or made again, whatever interrupts its making and whoever else makes it."""
+"""A verified folder is complete or written again, whatever interrupts the writing and whichever process writes it too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from antiphon.pipelines.models.verified_folder import MANIFEST, SealError, check_sealed, sealed, write_sealed
+from antiphon.pipelines.models.verified_folder import (
+    MANIFEST,
+    VerificationError,
+    verify_folder,
+    verified_folder,
+    write_verified_folder,
+)
 
 WEIGHTS = b"weights" * 1000
 
@@ -47,19 +53,19 @@ def flip(path: Path) -> None:
 def test_harm_is_noticed_named_and_mended(
     tmp_path: Path, name: str, harm: Callable[[Path], None], complaint: str
 ) -> None:
-    folder = write_sealed(tmp_path / "model", write)
-    check_sealed(folder)
+    folder = write_verified_folder(tmp_path / "model", write)
+    verify_folder(folder)
     harm(folder / name)
-    with pytest.raises(SealError, match=complaint):
-        check_sealed(folder)
-    check_sealed(sealed(folder, write))
+    with pytest.raises(VerificationError, match=complaint):
+        verify_folder(folder)
+    verify_folder(verified_folder(folder, write))
     assert (folder / "model.bin").read_bytes() == WEIGHTS
 
 
 def test_a_touched_file_that_holds_the_same_is_still_whole(tmp_path: Path) -> None:
-    folder = write_sealed(tmp_path / "model", write)
+    folder = write_verified_folder(tmp_path / "model", write)
     os.utime(folder / "model.bin")
-    check_sealed(folder)
+    verify_folder(folder)
 
 
 def test_what_is_whole_is_not_made_again(tmp_path: Path) -> None:
@@ -69,20 +75,22 @@ def test_what_is_whole_is_not_made_again(tmp_path: Path) -> None:
         made.append(folder)
         write(folder)
 
-    assert sealed(tmp_path / "model", count) == sealed(tmp_path / "model", count) == tmp_path / "model"
+    assert (
+        verified_folder(tmp_path / "model", count) == verified_folder(tmp_path / "model", count) == tmp_path / "model"
+    )
     assert len(made) == 1
 
 
 def test_a_failed_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
-    folder = write_sealed(tmp_path / "model", write)
+    folder = write_verified_folder(tmp_path / "model", write)
 
     def fail(beside: Path) -> None:
         (beside / "model.bin").write_bytes(b"half")
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        write_sealed(folder, fail)
-    check_sealed(folder)
+        write_verified_folder(folder, fail)
+    verify_folder(folder)
     assert list(tmp_path.iterdir()) == [folder]
 
 
@@ -112,11 +120,11 @@ def little_room() -> Iterator[None]:
 def test_a_full_disk_is_one_sentence_whoever_writes_and_leaves_what_was_there(
     tmp_path: Path, save: Callable[[Path], None], request: pytest.FixtureRequest
 ) -> None:
-    folder = write_sealed(tmp_path / "model", write)
+    folder = write_verified_folder(tmp_path / "model", write)
     request.getfixturevalue("little_room")
     with pytest.raises(OSError, match=r"There is no room for .*model: the disk is full, or .* What stood there"):
-        write_sealed(folder, lambda beside: save(beside / "model.bin"))
-    check_sealed(folder)
+        write_verified_folder(folder, lambda beside: save(beside / "model.bin"))
+    verify_folder(folder)
     assert list(tmp_path.iterdir()) == [folder]
 
 
@@ -125,16 +133,16 @@ def test_what_a_killed_process_left_is_swept_when_it_is_old(tmp_path: Path) -> N
     old.mkdir()
     new.mkdir()
     os.utime(old, (0, 0))
-    folder = write_sealed(tmp_path / "model", write)
+    folder = write_verified_folder(tmp_path / "model", write)
     assert sorted(tmp_path.iterdir()) == [folder, new]
 
 
 def test_processes_that_write_at_once_do_not_tear_it(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from antiphon.pipelines.models.verified_folder import check_sealed, write_sealed\n"
+        "from antiphon.pipelines.models.verified_folder import verify_folder, write_verified_folder\n"
         "write = lambda folder: [(folder / str(i)).write_text(sys.argv[2] * 999) for i in range(5)]\n"
-        "for _ in range(15): write_sealed(Path(sys.argv[1]), write)"
+        "for _ in range(15): write_verified_folder(Path(sys.argv[1]), write)"
     )
     folder = tmp_path / "model"
     command = [sys.executable, "-c", script, str(folder)]
@@ -142,6 +150,6 @@ def test_processes_that_write_at_once_do_not_tear_it(tmp_path: Path) -> None:
     running = [subprocess.Popen([*command, letter], env=environment, stderr=subprocess.PIPE) for letter in "abc"]
     errors = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], errors
-    check_sealed(folder)
+    verify_folder(folder)
     assert len({(folder / str(number)).read_text() for number in range(5)}) == 1
     assert list(tmp_path.iterdir()) == [folder]

@@ -13,7 +13,15 @@ import torch
 from typer.testing import CliRunner
 
 from antiphon.pipelines.quotes import quotable_lines
-from antiphon.pipelines.relevance import CrossRelevance, Head, LineRelevance, LineScorer, EncoderInput, Scale, encoder_inputs
+from antiphon.pipelines.relevance import (
+    CrossRelevance,
+    EncoderInput,
+    Head,
+    LineRelevance,
+    LineScorer,
+    Scale,
+    encoder_inputs,
+)
 from antiphon.retrieval import MiniLMEmbedder, Passage
 from recipes.reader.train import LoraPlan
 from recipes.reader.written_questions import WrittenQuestion

@@ -1,4 +1,4 @@
-"""The command line: what is typed becomes calls of the other rooms, and what they give is printed.
+"""The command line: parses arguments, calls the other packages, and prints their results.
 
 Names are imported when they are first used, so that a command's own files can be imported alone.
 """

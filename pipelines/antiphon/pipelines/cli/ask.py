@@ -1,4 +1,4 @@
-"""The command that answers one question from an index. Knows how to start, and what to print."""
+"""The command `antiphon ask`: answers one question from an index."""
 
 from __future__ import annotations
 
@@ -27,32 +27,34 @@ from antiphon.pipelines.rendering.sanitize import sanitize_json
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    question: Annotated[str, typer.Argument(help="The question.")],
     index: Index,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
-    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
     max_new_tokens: MaxNewTokens = 256,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     bita: Bita = None,
     window: Window = None,
     num_draft_tokens: NumDraftTokens = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Decode plainly: the same as --drafter nothing.")] = False,
-    temperature: Annotated[float, typer.Option(help="0 is greedy; above it the answer is sampled.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same sample.")] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Decode without drafts: the same as --drafter nothing.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(help="0 decodes greedily; above 0 the answer is sampled.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="End the answer before this text; may be repeated.", show_default="a blank line for smollm2"),
+        typer.Option(help="Stop before this text; may be repeated.", show_default="a blank line for smollm2"),
     ] = None,
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
     sessions: Sessions = None,
     drafting: Annotated[
-        bool, typer.Option("--drafting", help="Show the answer once more as it was decoded, step by step.")
+        bool, typer.Option("--drafting", help="Print the answer again, step by step as it was decoded.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
-    """Ask a question: the answer streams, then its citations and one line of what it cost."""
+    """Answer a question: stream the answer, then print its citations and its cost."""
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text

@@ -1,4 +1,4 @@
-"""The bita commands: train mask tokens to guess ahead, and measure how often they guess right."""
+"""The commands of `antiphon bita`: train mask tokens that draft for a model, and evaluate them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from antiphon.pipelines.rendering.tables import ResultTable, result_table
 if TYPE_CHECKING:
     from antiphon.pipelines.training.bita.evaluate import GuessFigures
 
-app = typer.Typer(no_args_is_help=True, help="Teach a model to guess ahead (BiTA), and examine what it learned.")
+app = typer.Typer(no_args_is_help=True, help="Train mask tokens that draft for a model (BiTA), and evaluate them.")
 
 Model = Annotated[str, typer.Option("--model", "-m", help="smollm2, reader, a model's folder or a hub name.")]
 
 
 @app.command()
 def train(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write; an interrupted run goes on there.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; an interrupted run resumes there.")],
     model: Model = "smollm2",
     data: Annotated[
-        Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
+        Path | None,
+        typer.Option(help="Prompts, one per line, or JSON lines with a prompt each; default: bundled ones."),
     ] = None,
-    prompts: Annotated[int, typer.Option(help="How many written prompts are answered.")] = 480,
+    prompts: Annotated[int, typer.Option(help="Number of bundled prompts, if there is no --data.")] = 480,
     max_new_tokens: MaxNewTokens = 160,
-    steps: Annotated[int, typer.Option(help="Updates. One takes about 15 seconds of a CPU core.")] = 240,
-    answers: Annotated[int, typer.Option(help="Answers of each update.")] = 6,
-    learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-2,
-    prefix: Annotated[int, typer.Option(help="Hidden keys and values of each layer; 0 teaches the masks alone.")] = 16,
-    masks: Annotated[int, typer.Option(help="How many tokens ahead it guesses.")] = 3,
-    seed: Annotated[int, typer.Option(help="The same seed teaches the same in the same order.")] = 1,
+    steps: Annotated[int, typer.Option(help="Number of updates. One takes about 15 seconds on a CPU core.")] = 240,
+    answers: Annotated[int, typer.Option(help="Answers per update.")] = 6,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-2,
+    prefix: Annotated[int, typer.Option(help="Prefix keys and values per layer; 0 trains the masks alone.")] = 16,
+    masks: Annotated[int, typer.Option(help="Number of mask tokens: how many tokens ahead are drafted.")] = 3,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
     dtype: Precision = "auto",
     device: Device = None,
 ) -> None:
-    """Have a model answer prompts, greedily, and learn to guess its own answers ahead.
+    """Let a model answer prompts greedily, and train mask tokens to predict these answers ahead.
 
-    Use what it learned with: antiphon ask ... --bita OUT/bita.safetensors
+    Use the weights with: antiphon ask ... --bita OUT/bita.safetensors
     """
     from antiphon.accel.drafting.drafters import BITA_FILE
     from antiphon.pipelines.training.bita.answers import own_answers
@@ -54,7 +55,7 @@ def train(
     console.quiet_libraries()
     plan = BitaPlan(
         steps=steps, answers=answers, learning_rate=learning_rate, prefix=prefix, masks=masks, seed=seed
-    )  # refused before anything is loaded
+    )  # validated before anything is loaded
     asked = read_prompts(data) if data else written_prompts(prompts, seed=seed)
     language_model = load_language_model(model, device=device, dtype=dtype_named(dtype))
     with console.progress_bars() as bar:
@@ -73,28 +74,27 @@ def train(
             report=lambda step, loss: bar(f"Training, loss {loss:.3f}", step, steps),
         )
     file = out / BITA_FILE
-    console.out.print(f"It is in {file}; draft with it: antiphon ask ... --bita {file}", markup=False)
+    console.out.print(f"The weights are in {file}; use them with: antiphon ask ... --bita {file}", markup=False)
 
 
 @app.command()
 def evaluate(
     learned: Annotated[
-        Path | None, typer.Argument(help="The file that was learned; by default the one for smollm2.")
+        Path | None, typer.Argument(help="File of trained weights; default: the bundled one for smollm2.")
     ] = None,
     model: Model = "smollm2",
     data: Annotated[
-        Path | None, typer.Option(help="Prompts, one a line, or JSON lines with a prompt each; else written ones.")
+        Path | None,
+        typer.Option(help="Prompts, one per line, or JSON lines with a prompt each; default: bundled ones."),
     ] = None,
-    prompts: Annotated[int, typer.Option(help="How many prompts; written ones are of topics held out.")] = 40,
+    prompts: Annotated[int, typer.Option(help="Number of prompts; bundled ones are about held-out topics.")] = 40,
     max_new_tokens: MaxNewTokens = 160,
-    answers: Annotated[
-        Path | None, typer.Option(help="A file that keeps the model's answers for the next time.")
-    ] = None,
+    answers: Annotated[Path | None, typer.Option(help="File that stores the model's answers for the next run.")] = None,
     dtype: Precision = "auto",
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how many tokens a step it makes of the model's own answers, beside what is there before any training."""
+    """Measure tokens per step on the model's own answers, against untrained mask tokens."""
     from tempfile import TemporaryDirectory
 
     from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
@@ -129,7 +129,7 @@ def evaluate(
 
 
 def training_table(results: Mapping[str, GuessFigures]) -> ResultTable:
-    """Tokens a step by the shape of the tree, and the shares of guesses that hold: trained, and before any training."""
+    """Return a table of tokens per step by draft tree shape, and of acceptance rates, trained and untrained."""
     first = next(iter(results.values()))
     rows: list[Mapping[str, str | float]] = [
         {"": f"tokens per step, {shape}"} | {name: each.tokens_per_step[shape] for name, each in results.items()}

@@ -1,4 +1,4 @@
-"""The command that answers with drafts and proves the answer in one plain forward."""
+"""The command `antiphon certify`: answers with drafts and verifies the answer in one plain forward pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def certify(
-    prompt: Annotated[str, typer.Argument(help="A question to the index; without one, a text to continue.")],
+    prompt: Annotated[str, typer.Argument(help="A question, or without --index a text to continue.")],
     index: Annotated[Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")] = None,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads.")] = 5,
@@ -41,22 +41,22 @@ def certify(
     dtype: Precision = "auto",
     ulps: Annotated[
         float | None,
-        typer.Option(help="The largest regret allowed.", show_default="2 in half precision, 64 in float32"),
+        typer.Option(help="Maximum allowed regret in ulps.", show_default="2 in half precision, 64 in float32"),
     ] = None,
     drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
     bita: Bita = None,
     window: Window = None,
     num_draft_tokens: NumDraftTokens = None,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Say the same whatever is drafted, in half precision too.")
+        bool, typer.Option("--deterministic", help="Make the output independent of the drafts, in half precision too.")
     ] = False,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and certificate as one JSON object.")] = False,
 ) -> None:
-    """Answer with drafts, then prove in one plain forward that every token is the model's own greedy choice.
+    """Answer with drafts, then verify in one plain forward pass that every token is the model's greedy choice.
 
-    Of a reader's answer from an index that is all that follows the line which it begins with. The exit code is 1 where
-    the certificate does not hold.
+    For an answer of the reader from an index, everything after its first line is verified. The exit code is 1 if the
+    certificate does not hold.
     """
     from antiphon.pipelines.models.drafters import resolve_drafter, window_size
     from antiphon.pipelines.prompt import check_text
@@ -88,14 +88,20 @@ def certify(
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a model said, its certificate, and how the token of the largest regret reads."""
+    """An output with its certificate.
+
+    Attributes:
+        text: The output.
+        certificate: Its certificate.
+        word: Text of the token with the largest regret.
+    """
 
     text: str
     certificate: Certificate
     word: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as values that JSON can hold."""
+        """Return all values, for JSON."""
         return {"text": self.text, "word": self.word, **self.certificate.as_dict()}
 
 
@@ -109,12 +115,19 @@ def proven(
     show: Callable[[AnswerStream | Stream], None],
     **generation: Any,
 ) -> Proof:
-    """Answer a question from what a search finds, or continue a text where there is none, and certify what was said.
+    """Answer a question from an index, or continue a text without one, and certify the output.
 
-    ``show`` may read the stream while it grows. ``generation`` goes to `LanguageModel.stream`; it has to be greedy.
+    Args:
+        prompt: Question or text.
+        language_model: Model that answers.
+        searcher: Finds passages; None to continue ``prompt``.
+        k: Number of passages.
+        ulps: Maximum allowed regret.
+        show: Reads the stream while it grows.
+        **generation: Options of `LanguageModel.stream`; must be greedy.
 
     Raises:
-        ValueError: an option is out of range, nothing was found or said, or the answer was sampled.
+        ValueError: an option is out of range, nothing was found or emitted, or the answer was sampled.
     """
     from antiphon.pipelines.rag import Rag
 

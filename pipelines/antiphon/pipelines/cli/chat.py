@@ -1,4 +1,4 @@
-"""The command that holds a conversation about documents. Knows how to start; the loop is in a file of its own."""
+"""The command `antiphon chat`: a conversation about documents."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from antiphon.pipelines.models.bundled import STOPS
 def chat(
     index: Index,
     model: Annotated[str, typer.Option("--model", "-m", help=ASKED_HELP)] = DEFAULT_MODEL,
-    k: Annotated[int, typer.Option("--k", "-k", help="How many passages the model reads in each turn.")] = 3,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt of each turn.")] = 3,
     max_new_tokens: MaxNewTokens = 256,
     rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Have the model rewrite follow-up questions for the search.")
+        bool, typer.Option("--rewrite", help="Let the model rewrite follow-up questions for retrieval.")
     ] = False,
     device: Device = None,
     engine: EngineOption = "auto",
     weights: FewBits = None,
     sessions: Sessions = None,
 ) -> None:
-    """Ask one question after the other: answers stream, and what was said before is not read again."""
+    """Hold a conversation: answers stream, and earlier turns stay in the KV cache."""
     from antiphon.pipelines.chat import Chat
     from antiphon.pipelines.cli.chat_loop import hold_conversation
     from antiphon.pipelines.rag import Rag

@@ -1,4 +1,4 @@
-"""A conversation in the terminal: questions are read, answers streamed and cited. Knows neither models nor prompts."""
+"""Reads questions in the terminal and prints streamed answers with citations."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from antiphon.pipelines.rendering.sanitize import sanitize
 if TYPE_CHECKING:
     from antiphon.pipelines.chat import Chat
 
-HINT = "Ask something. Ctrl-C ends an answer, Ctrl-D the conversation."
+HINT = "Ask a question. Ctrl-C stops an answer, Ctrl-D ends the conversation."
 
 
 def hold_conversation(chat: Chat, **generation: Any) -> None:
-    """Answer what is asked until the end of input; a question that cannot be answered is no end."""
+    """Answer questions until the end of input; continue after a question that cannot be answered.
+
+    Args:
+        chat: The conversation.
+        **generation: Options of `Chat.stream`.
+    """
     if importlib.util.find_spec("readline") is not None:  # not on Windows
-        import readline  # noqa: F401  # from now on the arrow keys edit the line and bring earlier ones back
+        import readline  # noqa: F401  # importing it enables line editing and history in input()
     console.err.print(HINT, style="dim")
     while (question := _question()) is not None:
         if not question.strip():
             continue
         try:
             _answer(chat, question, generation)
-        except KeyboardInterrupt:  # before there was a word of it
+        except KeyboardInterrupt:  # before the first token
             console.out.print()
         except ValueError as error:
             console.err.print(sanitize(f"antiphon: {error}"), style="red", markup=False)
 
 
 def _question() -> str | None:
-    """What is asked next, or None where there is no more."""
+    """Return the next question, or None at the end of input."""
     try:
         return input("> ")
     except (EOFError, KeyboardInterrupt):

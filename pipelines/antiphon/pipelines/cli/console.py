@@ -1,4 +1,4 @@
-"""The terminal: prints streaming answers, citations, costs and progress. Computes none of them."""
+"""Terminal output of all commands: streamed answers, citations, costs and progress."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer, AnswerStream
 
 out = Console(highlight=False, soft_wrap=True)
-"""Answers and results: standard output."""
+"""Standard output: answers and results."""
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-"""Progress, notes and errors: standard error."""
+"""Standard error: progress, notes and errors."""
 
 
 def quiet_libraries() -> None:
-    """Keep the loading bars and advice of transformers out of the terminal, through its own switches."""
+    """Turn off the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -40,13 +40,15 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def progress_bars(names: dict[str, str] | None = None, *, every: float = 10.0) -> Iterator[Progress]:
-    """One bar for each stage that has something to do, on standard error; ``names`` says what stages are called.
+    """Show one progress bar per stage on standard error; yield the function that updates them.
 
-    Where standard error is no terminal, a line is printed after each ``every`` seconds instead.
+    Args:
+        names: Displayed names by stage.
+        every: Interval in seconds of printed lines if standard error is not a terminal.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
-    own = Console(file=sys.stderr)  # the stream as it is now: what a library prints meanwhile may be sent elsewhere
+    own = Console(file=sys.stderr)  # the current stream: callers may redirect sys.stderr meanwhile
     lines = ProgressLines(own.print, every=every)
     with ProgressBars(*columns, console=own) as bars, nullcontext() if own.is_terminal else lines:
 
@@ -62,13 +64,13 @@ def progress_bars(names: dict[str, str] | None = None, *, every: float = 10.0) -
 
 
 def show_stream(stream: AnswerStream) -> Answer:
-    """Print an answer while it grows; give it back when it is whole."""
+    """Print an answer while it streams; return it when it is complete."""
     show_pieces(stream)
     return stream.answer
 
 
 def show_choice(language_model: LanguageModel) -> None:
-    """Which drafter "auto" is here, and why, on standard error."""
+    """Print on standard error which drafter "auto" selects for the model, and why."""
     from antiphon.accel import choose_drafter
 
     with err.status("Measuring"):
@@ -78,29 +80,39 @@ def show_choice(language_model: LanguageModel) -> None:
 
 
 def show_pieces(stream: AnswerStream | Stream) -> None:
-    """Print a text while it grows."""
+    """Print a text while it streams."""
     try:
         with stream:
             for piece in stream:
                 out.print(Text(sanitize(piece)), end="")
                 out.file.flush()
-    finally:  # what goes wrong is told on a line of its own
+    finally:  # an error message starts on a new line
         out.print()
 
 
 def show_citations(answer: Answer, *, root: Path | None = None) -> None:
-    """One line for each citation, of a refusal for each passage; sources under ``root`` are shortened."""
+    """Print one line per citation, or for a refusal per nearest passage.
+
+    Args:
+        answer: The answer.
+        root: Folder that sources are shown relative to.
+    """
     for line in citation_lines(answer.citations, answer.nearest, root):
         out.print(line)
 
 
 def show_cost(answer: Answer) -> None:
-    """One line: what the answer cost."""
+    """Print one line with the cost of the answer."""
     out.print(answer.caption, style="dim")
 
 
 def show_certificate(certificate: Certificate, word: str) -> None:
-    """A card: whether it holds, and the figures that say so; ``word`` is how the token of the largest regret reads."""
+    """Print whether a certificate holds, and its figures.
+
+    Args:
+        certificate: The certificate.
+        word: Text of the token with the largest regret.
+    """
     facts = {
         "tokens": f"{len(certificate.tokens)}, greedy, after a prompt of {certificate.prompt_tokens}",
         "precision": certificate.dtype,

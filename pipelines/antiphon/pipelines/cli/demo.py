@@ -33,7 +33,7 @@ def demo(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = DEFAULT_MODEL,
     engine: EngineOption = "auto",
 ) -> None:
-    """Index the documents that ship with antiphon, ask them questions, and compare with plain decoding."""
+    """Index the bundled documents, answer questions about them, and compare with plain decoding."""
     console.quiet_libraries()
     is_same = run_demo(model, engine=engine)
     if model in BUNDLED and not is_same:
@@ -48,10 +48,14 @@ def run_demo(
     questions: Sequence[str] = QUESTIONS,
     engine: str = "auto",
 ) -> bool:
-    """Index, ask, cite and compare, all on the terminal; whether drafted and plain texts were the same.
+    """Index, ask, cite and compare on the terminal; return whether drafted and plain outputs were identical.
 
-    ``paths`` are the shipped documents unless others are given; the index is kept in ``folder``, by default in the
-    user's cache, and what it already embedded is not embedded again.
+    Args:
+        model: Name, folder or hub name of the model.
+        paths: Documents; default the bundled ones.
+        folder: Folder of the index; default in the user's cache. Passages embedded before are not embedded again.
+        questions: Questions to ask.
+        engine: Engine that runs the model.
     """
     console.out.rule("Index")
     folder = folder or demo_index_folder()
@@ -68,11 +72,11 @@ def run_demo(
 
 
 NOTES = {
-    "reader": "reader is a small language model that was taught to quote: it answers with sentences of the passages, "
-    "each after the number of its passage, or says that the passages do not say. It runs everywhere, and can err. ",
-    "smollm2": "smollm2 is a small language model: it runs everywhere, and its answers are those of a small model. ",
+    "reader": "reader is a small extractive model: it answers with sentences of the passages, each after the number of "
+    "its passage, or says that the passages do not say. It runs everywhere and makes mistakes. ",
+    "smollm2": "smollm2 is a small language model: it runs everywhere and makes mistakes. ",
 }
-_LARGER = "A larger one takes the same path: antiphon demo --model some/hub-model"
+_LARGER = "Try a larger one with: antiphon demo --model some/hub-model"
 
 
 def _open(folder: Path, model: str, engine: str) -> Rag:
@@ -81,10 +85,10 @@ def _open(folder: Path, model: str, engine: str) -> Rag:
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
 
-    # Only in float32 is the text of any two ways to decode sure to be the same; a large model may not fit in it.
+    # Outputs are guaranteed to be identical in float32 only; a large model may not fit into memory in float32.
     dtype: Any = torch.float32 if model in BUNDLED else "auto"
     language_model = load_language_model(model, dtype=dtype, engine=engine)
-    with console.err.status("Warming up"):  # the first forwards find out what the model can verify, and are slower
+    with console.err.status("Warming up"):  # the first forward passes test what the model supports
         language_model.generate("Warm up.", references=["Warm up. Warm up."], max_new_tokens=4)
     return Rag(Retriever.open(folder), language_model)
 
@@ -104,7 +108,12 @@ def _decode_plainly(rag: Rag, question: str, stop: Sequence[str]) -> Answer:
 
 
 def compare(drafted: Sequence[Answer], plain: Sequence[Answer]) -> bool:
-    """Show what drafting saved, question by question and in all; whether the texts were the same."""
+    """Print what drafting saved, per question and in total; return whether the outputs were identical.
+
+    Args:
+        drafted: Answers decoded with drafts.
+        plain: Answers to the same questions without drafts.
+    """
     console.out.print(comparison_table(drafted, plain))
     is_same = all(one.text == other.text for one, other in zip(drafted, plain, strict=True))
     steps, plain_steps = (sum(answer.steps.steps for answer in answers) for answers in (drafted, plain))
@@ -129,7 +138,12 @@ COLUMNS = {
 
 
 def comparison_table(drafted: Sequence[Answer], plain: Sequence[Answer]) -> ResultTable:
-    """For each question the tokens, steps and seconds of its answers, drafted and plain, and whether they agree."""
+    """Return a table of tokens, steps and seconds per question, drafted and plain.
+
+    Args:
+        drafted: Answers decoded with drafts.
+        plain: Answers to the same questions without drafts.
+    """
     pairs = zip(drafted, plain, strict=True)
     return result_table("", COLUMNS, [_comparison(one, other) for one, other in pairs], is_open=True)
 

@@ -1,4 +1,4 @@
-"""The command that examines a model, or a tiny one of every family. Knows how to start, and what to print."""
+"""The command `antiphon doctor`: reports what a model supports, or tests a tiny model of every family."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def doctor(
     engine: EngineOption = "auto",
     weights: FewBits = None,
     families: Annotated[
-        bool, typer.Option("--families", help="Try a tiny model of every known family instead (a minute).")
+        bool, typer.Option("--families", help="Test a tiny model of every known family instead (a minute).")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of families for the docs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a card.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
 ) -> None:
-    """Say what a model can verify and why, what a forward of it costs, and what would help."""
+    """Report what a model can verify and why, what its forward passes cost, and what would help."""
     console.quiet_libraries()
     if families:
         _try_families(markdown=markdown, as_json=as_json)
         return
     if markdown:
-        raise ValueError("--markdown is the table of families; give --families as well.")
+        raise ValueError("--markdown prints the table of families; give --families as well.")
     from antiphon.accel.testing.model_report import inspect_model
     from antiphon.pipelines.cli.doctor_report import show_diagnosis
 
@@ -46,7 +46,7 @@ def doctor(
 
 
 def _try_families(*, markdown: bool, as_json: bool) -> None:
-    """Print the table of families; it ends in failure where one of them is not exact."""
+    """Print the table of families; exit with code 1 if a family is not exact."""
     from antiphon.pipelines.cli.doctor_report import families_markdown, show_families, try_families
 
     trials = try_families()

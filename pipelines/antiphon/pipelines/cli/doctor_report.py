@@ -1,7 +1,4 @@
-"""The doctor's reports: one model's diagnosis as a card, and the table of families for people and for the docs.
-
-Knows how they look; `antiphon.accel` examines.
-"""
+"""Reports of `antiphon doctor`: one model's properties and costs, and the table of model families."""
 
 from __future__ import annotations
 
@@ -19,23 +16,28 @@ if TYPE_CHECKING:
 
 COMMAND = "antiphon doctor --families --markdown"
 LEVELS = {
-    "tree": "any draft: branches share one forward",
-    "linear": "chains, by cropping the cache",
-    "replay": "chains; what is accepted of a draft that is not accepted whole is run again",
+    "tree": "any draft: branches share one forward pass",
+    "linear": "chains, by cropping the KV cache",
+    "replay": "chains; if a draft is accepted in part, the accepted tokens are run again",
     "plain": "nothing: plain decoding",
 }
 
 
 def show_diagnosis(name: str, diagnosis: ModelReport) -> None:
-    """The card of one model: facts, measured costs, advice."""
+    """Print the properties, measured costs and advice for one model.
+
+    Args:
+        name: Name of the model.
+        diagnosis: The report about it.
+    """
     console.out.print(property_card(sanitize(name), diagnosis_facts(diagnosis)))
     console.out.print(cost_table(diagnosis.cost.seconds))
-    for advice in diagnosis.advice or ("Nothing to mend.",):
+    for advice in diagnosis.advice or ("Nothing to change.",):
         console.out.print(f"→ {advice}", markup=False)
 
 
 def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
-    """What was found out about a model, by the name of each fact, in words."""
+    """Return the properties of a model as text, by name."""
     positions, groups = diagnosis.max_positions, diagnosis.queries_per_key_head
     return {
         "level": f"{diagnosis.level} ({LEVELS[diagnosis.level]})",
@@ -67,7 +69,11 @@ def _rope(rope: RopeSwitch | None) -> str:
 
 
 def cost_table(measured: Mapping[int, Mapping[int, float]]) -> ResultTable:
-    """What forwards cost by their rows, in ms and in plain steps; ``measured`` has seconds by context and rows."""
+    """Return a table of forward passes' costs by number of rows, in ms and relative to one row.
+
+    Args:
+        measured: Seconds of a forward pass, by context length and number of rows.
+    """
     contexts = " and ".join(f"{context:,}" for context in measured)
     columns = {"rows": "rows"}
     for context in measured:
@@ -79,15 +85,15 @@ def cost_table(measured: Mapping[int, Mapping[int, float]]) -> ResultTable:
             figure[f"{context} ms"] = f"{1000 * row[rows]:.2f}" if rows in row else ""
             figure[f"{context} plain"] = f"{row[rows] / row[1]:.2f}" if rows in row else ""
         figures.append(figure)
-    caption = "A draft pays where it brings more tokens than its forward costs plain steps."
+    caption = "A draft pays if it yields more tokens than its forward pass costs plain steps."
     return result_table(f"One forward after {contexts} tokens", columns, figures, is_open=True, caption=caption)
 
 
 def try_families(names: Sequence[str] = ()) -> list[FamilyResult]:
-    """Every family of the table (or those named) on trial, with a bar; sorted by what they can verify.
+    """Test tiny models of all families, or of the named ones, with a progress bar; sort by verification level.
 
     Raises:
-        ValueError: a family is not in the table.
+        ValueError: a family is unknown.
     """
     from antiphon.accel.testing.families import ALL_FAMILIES
     from antiphon.accel.testing.family_check import check_family
@@ -108,7 +114,7 @@ def show_families(trials: Sequence[FamilyResult]) -> None:
 
 
 def family_table(trials: Sequence[FamilyResult]) -> ResultTable:
-    """The table of families for the terminal, with the largest difference of a logit that was seen."""
+    """Return the table of families for the terminal, with the largest difference between logits."""
     names = ("family", "level", "greedy", "sampled", "logits", "steps", "openvino", "because")
     figures = [
         {
@@ -127,7 +133,7 @@ def family_table(trials: Sequence[FamilyResult]) -> ResultTable:
 
 
 def families_markdown(trials: Sequence[FamilyResult]) -> str:
-    """The table of families for the docs: nothing in it differs from one machine to the next while all is well."""
+    """Return the page of families for the docs; if all tests pass, it is the same on every machine."""
     from antiphon.accel.testing.family_check import NEW_TOKENS, ORACLE_DEPTH, PROMPT_TOKENS, TOLERANCE
 
     lines = [
@@ -149,25 +155,29 @@ def families_markdown(trials: Sequence[FamilyResult]) -> str:
 HEAD = """\
 # Model families
 
-This page is what a command prints, and a test holds its families and levels against the probe:
+Which model families of transformers Antiphon decodes losslessly, and how. For one model run `antiphon doctor MODEL`.
+
+This page is generated, and a test compares its families and levels with the code:
 
     {command} > docs/families.md
 
-It builds a tiny random model of every family with the code of transformers itself, as it is, asks it for {new} tokens
-after a prompt of {prompt} in float32, and decodes the same with drafts: random trees around the true text, the true
-text as a chain, and the default drafter; greedy, and sampled from the same random state. *greedy* and *sampled* say
-whether the tokens were those of `model.generate` and every logit behind them plain decoding's. *logits* is the bound
-on their difference ({tolerance} passes; a wrong mask or position moves them by tenths). *steps* is how many forwards
-the {new} tokens took where {depth} true ones were drafted in each; where rotary frequencies change with the length
-(longrope, dynamic), no draft reaches over the change. *openvino* says whether the same holds of text and logits where
-OpenVINO runs the model (x86 CPUs), against plain decoding in torch; a family that it does not take stays on torch, and
-a loaded model is tried anew. Of layers with a window it verifies trees while text and draft fit into the smallest.
+The command builds a tiny random model of every family from transformers' own code and decodes {new} tokens after a prompt
+of {prompt} in float32 with drafts: random trees around the true tokens, the true tokens as a chain, and the default
+drafter, both greedy and sampled from the same random state.
 
-What one forward can verify is found out for each loaded model, from the kinds of its layers and then from numbers:
+- *greedy*, *sampled*: whether the tokens equal those of `model.generate` and all logits equal plain decoding's.
+- *logits*: bound on the difference between logits ({tolerance} passes; a wrong mask or position changes them by tenths).
+- *steps*: forward passes for the {new} tokens if {depth} true tokens are drafted in each. If rotary frequencies change with
+  the length (longrope, dynamic), no draft crosses the change.
+- *openvino*: whether tokens and logits also agree if OpenVINO runs the model (x86 CPUs), compared with plain decoding in
+  torch. Families that OpenVINO does not support stay on torch, and every loaded model is tested again. With sliding
+  windows, trees are verified while sequence and draft fit into the smallest window.
+
+What one forward pass can verify is determined for each loaded model, from the kinds of its layers and then numerically:
 
 {levels}
 
-A real model may have kinds of layers that its tiny one has not. `antiphon doctor MODEL` examines the real one.
+A real model may have kinds of layers that its tiny version lacks; `antiphon doctor MODEL` tests the real one.
 """
 
 
@@ -182,7 +192,7 @@ def _row(trial: FamilyResult) -> str:
 
 
 def _on_openvino(trial: FamilyResult) -> str:
-    """What OpenVINO makes of a family, or why it stays on torch."""
+    """Return whether OpenVINO runs the family, or why it stays on torch."""
     found = trial.openvino
     if found.reason:
         return "no" if found.reason == trial.traits.reason else f"no: {found.reason}"

@@ -1,4 +1,4 @@
-"""The command that indexes documents, or says how an index searches. Knows how to start, and what to print."""
+"""The command `antiphon index`: indexes documents, or describes an index."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def _describe(folder: Path | None) -> None:
 
 def index(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders: txt, md, rst, html, pdf.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the index.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the index.")],
     embedder: Annotated[
         str, typer.Option(help="minilm, bge-m3, a folder or a hub name; auto: BGE-M3 on a GPU, MiniLM on a CPU.")
     ] = "auto",
     device: Device = None,
     setting: Annotated[
-        str, typer.Option(help="How vectors are searched: auto, flat, compact, paper, or a FAISS factory string.")
+        str, typer.Option(help="Vector index: auto, flat, compact, paper, or a FAISS factory string.")
     ] = "auto",
     follow_links: Annotated[
-        bool, typer.Option("--follow-links", help="Read what links in the folders lead to, outside of them too.")
+        bool, typer.Option("--follow-links", help="Follow symbolic links, also to files outside the folders.")
     ] = False,
     describe: Annotated[
         Path | None,
         typer.Option(
-            callback=_describe, is_eager=True, help="Say how this index searches, why, and how well; and end."
+            callback=_describe, is_eager=True, help="Show an index's settings, the reasons and its recall, and exit."
         ),
     ] = None,
 ) -> None:
-    """Index documents, so that questions can be asked. What an earlier index embedded is not embedded again."""
+    """Index documents. Passages that an earlier index in the folder embedded are not embedded again."""
     console.quiet_libraries()
     report = index_documents(paths, out, embedder=embedder, device=device, setting=setting, follow_links=follow_links)
     show_index(report)

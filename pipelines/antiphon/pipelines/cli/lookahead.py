@@ -1,4 +1,4 @@
-"""The command that decodes one answer on several devices at once. Knows how to start, and what to print."""
+"""The command `antiphon lookahead`: decodes one answer on several devices."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from antiphon.pipelines.rendering.sanitize import sanitize_json
 
 
 def lookahead(
-    prompt: Annotated[str, typer.Argument(help="What the model is asked.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt.")],
     model: Annotated[str, typer.Option("--model", "-m", help="reader, smollm2, a folder or a hub name.")] = "smollm2",
     window: Annotated[int, typer.Option(help="Columns of the window: W.")] = 7,
-    ngram: Annotated[int, typer.Option(help="Tokens of an n-gram: N.")] = 5,
-    guesses: Annotated[int, typer.Option(help="N-grams that are verified in one step, at most: G.")] = 7,
+    ngram: Annotated[int, typer.Option(help="Tokens per n-gram: N.")] = 5,
+    guesses: Annotated[int, typer.Option(help="Maximum number of n-grams verified per step: G.")] = 7,
     unread: Annotated[bool, typer.Option("--unread", help="Take no n-grams from the prompt.")] = False,
     max_new_tokens: MaxNewTokens = 256,
     dtype: Precision = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer and its cost as one JSON object.")] = False,
 ) -> None:
-    """Answer greedily by Lookahead decoding; started by torchrun, all of its processes share the work.
+    """Answer greedily with Lookahead decoding; processes started by torchrun share the work.
 
-    Each process has the whole model, on a GPU of its own where there are enough, and a part of every draft.
+    Each process holds the whole model, on its own GPU if there are enough, and verifies a part of every draft.
     """
     from antiphon.accel.decoding.parallel import decode_parallel, process_group
     from antiphon.accel.decoding.stats import summarize

@@ -1,4 +1,4 @@
-"""Options that several commands take: the same name, the same words of help."""
+"""Command-line options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,47 +11,54 @@ DEFAULT_MODEL = "reader"
 MODEL_HELP = "reader, smollm2, a folder (of a model, or of an adapter for smollm2) or a hub name."
 ASKED_HELP = f"{MODEL_HELP[:-1]}; or a server's address, such as http://host:8000/v1."
 LARGER = (
-    "Larger models answer more, and better: Qwen/Qwen3-4B-Instruct-2507 (8 GB of memory in bfloat16), Qwen/Qwen3-8B "
+    "Larger models answer better: Qwen/Qwen3-4B-Instruct-2507 (8 GB of memory in bfloat16), Qwen/Qwen3-8B "
     "(17 GB), or any instruct model of the hub: --model NAME"
 )
-"""What to take instead of the embedded models, for those who ask about one; public models, not measured here."""
+"""Advice shown for a bundled model; these public models are not measured here."""
 
 DRAFTER_HELP = (
-    "Who drafts: blend, trie, copying, recycling, lookahead, nothing; bita: its mask tokens alone; auto: what suits "
-    "the model here, with the reason."
+    "Drafter: blend, trie, copying, recycling, lookahead, nothing; bita: BiTA's mask tokens alone; auto: chosen for the "
+    "model, with the reason."
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="End with one line of JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
 Bita = Annotated[
     str | None,
-    typer.Option(help="A file of BiTA's weights for this model, or smollm2 for its own: with blend, or alone as bita."),
+    typer.Option(
+        help="A file of BiTA's weights for this model, or smollm2 for the bundled one; for --drafter blend or bita."
+    ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; by default a GPU where there is one.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps, ...; default: a GPU if there is one.")]
 EngineOption = Annotated[
     str,
-    typer.Option("--engine", help="Who runs the model: torch, openvino, or auto: the faster that says the same."),
+    typer.Option(
+        "--engine", help="Engine that runs the model: torch, openvino, or auto: the faster one if outputs agree."
+    ),
 ]
 FewBits = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        help="int8 or int4: run weights of so many bits by OpenVINO, which is another model (extra int8).",
-        show_default="as they are",
+        help="int8 or int4: quantize the weights for OpenVINO, which changes outputs (extra int8).",
+        show_default="not quantized",
     ),
 ]
-Index = Annotated[Path, typer.Option("--index", "-i", help="The folder that `antiphon index` made.")]
-Limit = Annotated[int | None, typer.Option(help="Only so many samples.")]
-MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
-Precision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Index = Annotated[Path, typer.Option("--index", "-i", help="Folder of an index, made by `antiphon index`.")]
+Limit = Annotated[int | None, typer.Option(help="Maximum number of samples.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
+Precision = Annotated[str, typer.Option(help="Dtype of the model: auto, float32, bfloat16 or float16.")]
 NumDraftTokens = Annotated[
-    int | None, typer.Option(help="Draft rows that are verified in one step, at most.", show_default="those that pay")
+    int | None, typer.Option(help="Maximum number of draft tokens per step.", show_default="chosen by cost")
 ]
 Sessions = Annotated[
     Path | None,
-    typer.Option(help="A file of earlier answers to draft from, made if it is not there; each answer is added to it."),
+    typer.Option(help="File of earlier answers to draft from; created if missing. Each answer is added to it."),
 ]
-Task = Annotated[str | None, typer.Option(help="Only the samples of this task.")]
+Task = Annotated[str | None, typer.Option(help="Use samples of this task only.")]
 Window = Annotated[
     str | None,
-    typer.Option("--lookahead", help="Lookahead's window, with blend or alone: columns, n-gram and guesses, as 5,3,5."),
+    typer.Option(
+        "--lookahead",
+        help="Lookahead's window: columns, n-gram and guesses, such as 5,3,5; for --drafter blend or lookahead.",
+    ),
 ]

@@ -1,4 +1,4 @@
-"""What commands need before they begin: an index, a language model, sessions; with progress on the terminal."""
+"""Loads what commands need (index, language model, session store), with progress on the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN_SKIPPED = 20
 
 
 def open_demo(*, device: str | None = None) -> Retriever:
-    """The index of the demo's documents, made first where it is not there, with a bar for each stage."""
+    """Open the index of the demo's documents; build it if it is missing."""
     from antiphon.pipelines.data.demo import demo_index
     from antiphon.retrieval import Retriever
 
@@ -40,7 +40,7 @@ def index_documents(
     setting: str = "auto",
     follow_links: bool = False,
 ) -> IndexReport:
-    """Index files and folders into the folder ``out``, with one bar for each stage; see `build_index` for errors."""
+    """Index files and folders with a progress bar per stage; see `build_index` for arguments and errors."""
     from antiphon.retrieval import build_index
 
     with console.progress_bars(STAGES) as report:
@@ -49,7 +49,7 @@ def index_documents(
 
 
 def show_index(report: IndexReport) -> None:
-    """What was indexed, what was skipped and why, and which embedder was chosen."""
+    """Print what was indexed, what was skipped and why, and the embedder."""
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
     console.err.print(
         f"{report.files} files, {report.passages} passages{reused}, embedder {report.embedder}, "
@@ -67,12 +67,17 @@ def show_index(report: IndexReport) -> None:
 def load_language_model(
     name: str, *, device: str | None = None, dtype: Any = "auto", engine: Any = "torch", **settings: Any
 ) -> LanguageModel:
-    """The language model that a user called ``name``, converted first where it is embedded or its engine wants it.
+    """Load a language model by name; convert it first if it is bundled or its engine needs a conversion.
 
-    ``settings`` go to `LanguageModel.from_pretrained`.
+    Args:
+        name: Bundled model, folder or hub name.
+        device: Device name; default a GPU if there is one.
+        dtype: A torch dtype, or "auto".
+        engine: Engine that runs the model.
+        **settings: Further arguments of `LanguageModel.from_pretrained`.
 
     Raises:
-        ValueError: it is the address of a server: a model there cannot be looked into; or the engine cannot run it.
+        ValueError: the name is a server's address, or the engine cannot run the model.
     """
     if is_address(name):
         raise ValueError(
@@ -81,7 +86,7 @@ def load_language_model(
     from antiphon.accel import LanguageModel
     from antiphon.pipelines.models.bundled import resolve_model
 
-    # The GGUF reader of transformers draws a bar of its own, which nothing switches off.
+    # The GGUF reader of transformers prints a progress bar that has no switch.
     with console.progress_bars() as report, redirect_stderr(StringIO()):
         place = resolve_model(name, progress=report)
     if engine == "torch":
@@ -94,20 +99,25 @@ def load_language_model(
 
 
 def is_address(name: str) -> bool:
-    """Whether a model is named by its server's address."""
+    """Return whether a model name is the address of a server."""
     return name.startswith(("http://", "https://"))
 
 
 def open_language_model(
     name: str, *, device: str | None = None, drafter: Any = "blend", engine: str = "auto", weights: str | None = None
 ) -> TextModel:
-    """The language model to ask: one that runs here, or by an address ("http://host:8000/v1") one on a server.
+    """Open a language model on this machine, or on a server by its address ("http://host:8000/v1#model").
 
-    Behind "#" stands the model's name there; without one it is the server's first.
+    Args:
+        name: Bundled model, folder, hub name or address. Without "#model" the server's first model is used.
+        device: Device name; default a GPU if there is one.
+        drafter: Drafter name or factory.
+        engine: Engine that runs the model.
+        weights: Quantization for OpenVINO: "int8", "int4", or None.
 
     Raises:
-        ValueError: nothing is called that, or a server was told how to draft or by which engine.
-        RemoteError: the server cannot be asked, or has no such model.
+        ValueError: there is no such model, or a drafter or engine was given for a server.
+        RemoteError: the server cannot be reached, or has no such model.
     """
     if not is_address(name):
         return load_language_model(name, device=device, drafter=drafter, engine=engine, weights=weights)
@@ -126,7 +136,15 @@ def open_language_model(
 
 
 def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
-    """The earlier answers of a file, found by the embedder of the index; none where no file was named."""
+    """Open the session store in a file, with the embedder of the index; return None without a file.
+
+    Args:
+        file: SQLite file of earlier answers, or None.
+        retriever: Its embedder finds similar questions.
+
+    Raises:
+        FileNotFoundError: the file's folder does not exist.
+    """
     if file is None:
         return None
     if not file.parent.is_dir():
@@ -137,10 +155,10 @@ def sessions_in(file: Path | None, retriever: Retriever) -> SessionStore | None:
 
 
 def dtype_named(name: str) -> Any:
-    """The precision that a user called ``name``: "auto", or one of torch's.
+    """Return the torch dtype of this name, or "auto".
 
     Raises:
-        ValueError: there is none of that name; the message names those that there are.
+        ValueError: there is no such dtype.
     """
     if name not in DTYPES:
         raise ValueError(f"There is no precision {name!r}; choose one of {', '.join(DTYPES)}.")

@@ -1,4 +1,4 @@
-"""Progress where nothing can be drawn: a line after each few seconds, whatever the work is doing. Knows no work."""
+"""Progress as lines of text, for outputs that are not a terminal."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from types import TracebackType
 
 
 class ProgressLines:
-    """While it is open, says by ``say`` after each ``every`` seconds which stage the work has reached.
+    """Prints the current stage at regular intervals while it is open.
 
-    A thread of its own speaks, so that a long step between two updates is not silent.
+    It prints from a thread, so that a long step between two updates is reported too.
+
+    Args:
+        write: Prints a line.
+        every: Interval in seconds.
     """
 
-    def __init__(self, say: Callable[[str], None], *, every: float) -> None:
-        self._say = say
+    def __init__(self, write: Callable[[str], None], *, every: float) -> None:
+        self._write = write
         self._every = every
         self._state: tuple[str, int, int] | None = None
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._speak, name="progress", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """What is being done, and how much of it is."""
+        """Set the current stage, the number of items done, and their total."""
         self._state = stage, done, total
 
     def __enter__(self) -> ProgressLines:
@@ -35,9 +39,9 @@ class ProgressLines:
         self._is_over.set()
         self._thread.join()
 
-    def _speak(self) -> None:
+    def _run(self) -> None:
         began = time.monotonic()
         while not self._is_over.wait(self._every):
             if self._state is not None:
                 stage, done, total = self._state
-                self._say(f"{stage}: {done} of {total}, {time.monotonic() - began:.0f} s")
+                self._write(f"{stage}: {done} of {total}, {time.monotonic() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""The command that serves a model, and an index, at a URL. Knows how to start, and nothing of the protocol."""
+"""The command `antiphon serve`: serves a model and an index over HTTP."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ if TYPE_CHECKING:
     from antiphon.retrieval import Embedder, Retriever
 
 ONE_WORKER = (
-    "--workers is {}; one process serves all: there is one model, and its one loop makes requests share forwards, "
-    "which several processes could not. For more, start servers on other ports and put a load balancer before them."
+    "--workers is {}; one process serves all requests, because its scheduler makes them share forward passes. For more "
+    "throughput, start servers on other ports behind a load balancer."
 )
 
 
 Served = Annotated[
-    Path | None, typer.Option("--index", "-i", help="The folder that `antiphon index` made, to answer from.")
+    Path | None, typer.Option("--index", "-i", help="Folder of an index, made by `antiphon index`, to answer from.")
 ]
-Host = Annotated[str, typer.Option(help="The address to listen at; others than this machine's own need a key.")]
-Port = Annotated[int, typer.Option(help="The port to listen at.", min=0, max=65535)]
+Host = Annotated[str, typer.Option(help="Address to listen on; addresses other than this machine's own need a key.")]
+Port = Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--api-key", envvar="ANTIPHON_API_KEY", help="A key that clients have to show; may be repeated."),
+    typer.Option("--api-key", envvar="ANTIPHON_API_KEY", help="Key that clients must send; may be repeated."),
 ]
-Anybody = Annotated[bool, typer.Option("--allow-without-key", help="Let other machines in without a key.")]
+Anybody = Annotated[bool, typer.Option("--allow-without-key", help="Accept other machines without a key.")]
 Origins = Annotated[
     list[str] | None,
-    typer.Option("--allow-origin", help="A web page's origin that may ask from browsers; may be repeated."),
+    typer.Option("--allow-origin", help="Origin that browsers may send requests from (CORS); may be repeated."),
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option("--allow-host", help="A name that the server answers to; may be repeated.", show_default="all"),
+    typer.Option("--allow-host", help="Host name that the server accepts; may be repeated.", show_default="all"),
 ]
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Take no documents.")]
-Parallel = Annotated[int, typer.Option(help="How many texts are decoded at a time.")]
-Queue = Annotated[int, typer.Option(help="How many more may wait.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Reject document uploads.")]
+Parallel = Annotated[int, typer.Option(help="Maximum number of running requests.")]
+Queue = Annotated[int, typer.Option(help="Maximum number of waiting requests.")]
 LongestPrompt = Annotated[
-    int | None, typer.Option(help="The longest prompt, in tokens.", show_default="what the model reads")
+    int | None, typer.Option(help="Maximum prompt length in tokens.", show_default="the model's context window")
 ]
-LongestAnswer = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
-Passages = Annotated[int, typer.Option("--k", "-k", help="How many passages an answer is given.")]
-Drain = Annotated[int, typer.Option(help="Seconds for what has begun when the server is ended.")]
+LongestAnswer = Annotated[int, typer.Option(help="Maximum number of new tokens per answer.")]
+Passages = Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")]
+Drain = Annotated[int, typer.Option(help="Seconds that running requests get when the server is stopped.")]
 EmbedderName = Annotated[
-    str | None, typer.Option(help="Offer embeddings without an index: minilm, bge-m3, a folder or a hub name.")
+    str | None, typer.Option(help="Serve embeddings without an index: minilm, bge-m3, a folder or a hub name.")
 ]
 
 
@@ -93,7 +93,7 @@ def serve(
     embedder: EmbedderName = None,
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
 ) -> None:
-    """Serve a model, and with an index its answers from documents, in OpenAI's protocol; and a page to ask on."""
+    """Serve a model, and with --index its answers from documents, over OpenAI's protocol, with a web page."""
     if workers != 1:
         raise ValueError(ONE_WORKER.format(workers))
     with _uncollected():
@@ -123,7 +123,7 @@ def serve(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Collect no garbage while objects are made by the hundred thousand that stay; a server that runs collects it."""
+    """Disable garbage collection while hundreds of thousands of long-lived objects are created at start-up."""
     gc.disable()
     try:
         yield
@@ -141,7 +141,7 @@ def _service(
     console.quiet_libraries()
     chosen = resolve_drafter(drafter)
     language_model = load_language_model(model, dtype=dtype_named(dtype), drafter=chosen, **runs)
-    language_model.name = _name(model)  # errors name it, and clients need not know where it lies
+    language_model.name = _name(model)  # error messages contain the name; clients need not see the folder
     retriever, k = parts.pop("retriever"), parts.pop("k")
     if retriever is not None:
         parts["rag"] = Rag(retriever, language_model, k=k)
@@ -149,7 +149,7 @@ def _service(
 
 
 def _parts(index: Path | None, embedder: str | None, device: str | None, k: int) -> dict[str, Any]:
-    """What an index brings along, or an embedder without one."""
+    """Return the parts of the service that come from the index, or from the embedder alone."""
     from antiphon.retrieval import Retriever, load_embedder
 
     retriever: Retriever | None = None if index is None else Retriever.open(index, device=device)
@@ -162,17 +162,17 @@ def _parts(index: Path | None, embedder: str | None, device: str | None, k: int)
 
 
 def _uploads(index: Path) -> Path | None:
-    """Where uploaded files are kept, beside the index; nowhere if that or the index cannot be written."""
+    """Return the folder of uploaded files, next to the index; None if it or the index is read-only."""
     folder = index.with_name(f"{index.name}-uploads")
     for place in (index, folder if folder.exists() else folder.parent):
         if not os.access(place, os.W_OK):
-            console.err.print(f"No documents are taken: {sanitize_line(str(place))} cannot be written.", markup=False)
+            console.err.print(f"Uploads are disabled: {sanitize_line(str(place))} is not writable.", markup=False)
             return None
     return folder
 
 
 def _name(model: str) -> str:
-    """What clients call a model: its name, or the last part of its folder's."""
+    """Return the model's name for clients: its name, or the last part of its folder."""
     name = model if "/" not in model and "\\" not in model else Path(model).name
     return re.sub(r"[^\w.:-]+", "-", name).strip("-") or "model"
 

@@ -1,7 +1,4 @@
-"""The demo's documents, which ship with the package, their index, and forty questions about them.
-
-Thirty of the questions are answered by the documents and ten are not. Runs no language model.
-"""
+"""The demo's bundled documents, their index, and 40 questions, of which the documents answer 30."""
 
 from __future__ import annotations
 
@@ -14,14 +11,20 @@ from platformdirs import user_cache_dir
 from antiphon.pipelines.progress import Progress
 
 DOCUMENTS = Path(__file__).parent / "python-docs"
-"""The folder of the documents."""
+"""Folder of the documents."""
 
 QUESTIONS = Path(__file__).parent / "demo_questions.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """A question, and the sentences of the documents that answer it best; None where the documents do not."""
+    """A question.
+
+    Attributes:
+        question: The question.
+        answer: Sentences of the documents that answer it best; None if the documents do not.
+        source: File of the sentences.
+    """
 
     question: str
     answer: str | None
@@ -29,23 +32,23 @@ class DemoQuestion:
 
 
 def demo_questions(path: Path = QUESTIONS) -> list[DemoQuestion]:
-    """The forty questions."""
+    """Load the questions."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [DemoQuestion(**json.loads(line)) for line in lines]
 
 
 def demo_documents() -> list[Path]:
-    """The text files of the Python documentation, without their licence."""
+    """Return the text files of the Python documentation, without the licence."""
     return sorted(path for path in DOCUMENTS.glob("*.txt") if path.name != "LICENSE.txt")
 
 
 def demo_index_folder() -> Path:
-    """Where the index of these files is kept, in the user's cache."""
+    """Return the folder of the documents' index in the user's cache."""
     return Path(user_cache_dir("antiphon")) / "demo-index"
 
 
 def demo_index(progress: Progress | None = None) -> Path:
-    """The folder of the index of the documents, made where it is not there yet; see `build_index` for ``progress``."""
+    """Build the index of the documents unless it exists; return its folder. See `build_index` for ``progress``."""
     from antiphon.retrieval import build_index
 
     folder = demo_index_folder()

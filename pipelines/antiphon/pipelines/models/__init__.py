@@ -1,1 +1,1 @@
-"""Language models by name: those that come with the package, adapters that are merged, what drafts for them."""
+"""Language models by name: bundled models, merged adapters, and drafters by the options of the command line."""

@@ -1,7 +1,4 @@
-"""A LoRA adapter and the model it was trained on, merged once into a model of its own that transformers loads.
-
-Knows nothing of how an adapter is trained, nor of where its base comes from.
-"""
+"""Merges a LoRA adapter and its base model once into a model folder that transformers loads."""
 
 from __future__ import annotations
 
@@ -14,29 +11,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.pipelines.models.verified_folder import sealed
+from antiphon.pipelines.models.verified_folder import verified_folder
 from antiphon.pipelines.progress import Progress
 
 READER = Path(__file__).parent / "reader"
-"""The folder of the adapter that ships with the package."""
+"""Folder of the bundled adapter."""
 
 BASE = "smollm2"
-"""The model that adapters are merged into, as their configuration names it."""
+"""Base model of adapters, as their configuration names it."""
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter, and no model that transformers would load as it is."""
+    """Return whether a folder holds an adapter and no model that transformers loads directly."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
-def merged(adapter: Path, base: Callable[[], Path], models: Path, report: Progress = lambda *_: None) -> Path:
-    """The folder, in ``models``, of the base with the adapter merged: in float32, saved in bfloat16 as the base is.
+def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Progress = lambda *_: None) -> Path:
+    """Merge an adapter into its base model, unless that was done before; return the folder of the merged model.
 
-    It is named after the adapter's content, and made once; ``base`` gives the base's folder and is asked only then.
-    The merged configuration names the prompt format "reader".
+    Merging is done in float32 and saved in bfloat16, like the base. The merged configuration names the prompt format
+    "reader".
+
+    Args:
+        adapter: Folder of the adapter.
+        base: Returns the folder of the base model; called only if needed.
+        models: Folder of model folders; the new one is named after the adapter's content.
+        report: Called with stage, done and total.
 
     Raises:
         ValueError: the adapter is incomplete, damaged, or made for another model.
@@ -44,11 +47,15 @@ def merged(adapter: Path, base: Callable[[], Path], models: Path, report: Progre
     """
     _check(adapter)
     folder = models / f"reader-{_fingerprint(adapter)[:8]}"
-    return sealed(folder, lambda beside: _merge(adapter, base, beside, report))
+    return verified_folder(folder, lambda temporary: _merge(adapter, base, temporary, report))
 
 
-def further(model: Any, adapter: Path) -> Any:
-    """The model with the adapter beside its weights, to be trained on.
+def trainable_adapter(model: Any, adapter: Path) -> Any:
+    """Return the model with the adapter applied and trainable.
+
+    Args:
+        model: The base model.
+        adapter: Folder of the adapter.
 
     Raises:
         ValueError: the adapter is incomplete, damaged, or made for another model.
@@ -56,13 +63,13 @@ def further(model: Any, adapter: Path) -> Any:
     from peft import PeftModel
 
     _check(adapter)
-    with _fitting(adapter):
+    with _errors_as_value_error(adapter):
         return PeftModel.from_pretrained(model, adapter, is_trainable=True)
 
 
 @contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Leave out the warning that peft causes by asking transformers for a name that has changed since."""
+    """Suppress a deprecation warning that peft causes in transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
         yield
@@ -109,20 +116,20 @@ def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progre
 
 
 def _adapted(model: Any, adapter: Path) -> Any:
-    """The model with the adapter in its weights."""
+    """Return the model with the adapter merged into its weights."""
     from peft import PeftModel
 
-    with _fitting(adapter):
+    with _errors_as_value_error(adapter):
         return PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
 
 
 @contextmanager
-def _fitting(adapter: Path) -> Iterator[None]:
-    """Refuse an adapter that does not fit, in whole or in part."""
+def _errors_as_value_error(adapter: Path) -> Iterator[None]:
+    """Raise ValueError if the adapter does not fit the model, in whole or in part."""
     from safetensors import SafetensorError
 
     with quiet_peft():
-        warnings.filterwarnings("error", message="Found missing adapter keys")  # peft would only warn
+        warnings.filterwarnings("error", message="Found missing adapter keys")  # peft only warns about them
         try:
             yield
         except (ValueError, RuntimeError, UserWarning, SafetensorError) as error:

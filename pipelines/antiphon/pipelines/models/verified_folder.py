@@ -1,7 +1,4 @@
-"""A folder that is complete or absent: written beside, given a manifest of sha256s, and renamed into place.
-
-Knows nothing of what the files mean.
-"""
+"""Folders that are complete or absent: written to a temporary folder, hashed, and renamed into place."""
 
 from __future__ import annotations
 
@@ -21,67 +18,75 @@ _UNFINISHED = ".unfinished-"
 _STALE_SECONDS = 3600.0
 
 
-class SealError(OSError):
-    """A sealed folder lacks a file, or a file is not what was sealed; the message names it."""
+class VerificationError(OSError):
+    """A file of a verified folder is missing or was changed; the message names it."""
 
 
-def sealed(folder: Path, write: Callable[[Path], None]) -> Path:
-    """The folder as it was sealed; made anew by ``write`` if it is not there or not whole."""
+def verified_folder(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Return a folder; write it first if it is missing, incomplete or changed.
+
+    Args:
+        folder: The folder.
+        write: Writes the files into the empty folder that it is given.
+    """
     try:
-        check_sealed(folder)
-    except SealError:
-        write_sealed(folder, write)
+        verify_folder(folder)
+    except VerificationError:
+        write_verified_folder(folder, write)
     return folder
 
 
-def write_sealed(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Make ``folder`` hold what ``write`` puts into the empty folder that it is given, all of it or nothing.
+def write_verified_folder(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Write a folder atomically and return it.
 
-    The new files are flushed to disk and hashed before they take the place of whatever stood there. Of two processes
-    that write the same folder at once, both succeed and the later one stays. What a killed process left behind is
-    swept an hour later.
+    The new files are flushed to disk and hashed before they replace the old ones. If two processes write the same
+    folder at once, both succeed and the later one stays. Remains of a killed process are removed an hour later.
+
+    Args:
+        folder: The folder.
+        write: Writes the files into the empty folder that it is given.
 
     Raises:
-        OSError: there was no room for it; what stood there is as it was.
+        OSError: the disk is full; the old files are unchanged.
     """
     prefix = folder.name + _UNFINISHED
     remove_stale_folders(folder.parent, prefix, older_than=_STALE_SECONDS)
     try:
-        with temporary_folder(folder.parent, prefix) as beside:
-            write(beside)
-            _seal(beside)
-            _replace(folder, beside)
+        with temporary_folder(folder.parent, prefix) as temporary:
+            write(temporary)
+            _write_manifest(temporary)
+            _replace(folder, temporary)
     except Exception as error:
         if not is_disk_full(error):
             raise
         raise OSError(
             f"There is no room for {folder}: the disk is full, or a limit on files or space is reached. "
-            "What stood there is as it was; make room, and ask again."
+            "The old files are unchanged; make room and try again."
         ) from error
     return folder
 
 
-def check_sealed(folder: Path) -> None:
-    """Refuse a folder that is not as it was sealed.
+def verify_folder(folder: Path) -> None:
+    """Compare a folder with its manifest.
 
-    A file whose size and time of change are the sealed ones is taken as it is; any other is hashed.
+    A file is hashed only if its modification time differs from the manifest.
 
     Raises:
-        SealError: no manifest, an unreadable one, or a missing or changed file, by name.
+        VerificationError: the manifest is missing or unreadable, or a file is missing or changed.
     """
-    for name, sealed in _manifest(folder).items():
+    for name, entry in _manifest(folder).items():
         path = folder / name
         if not path.is_file():
-            raise SealError(f"{path} is missing.")
+            raise VerificationError(f"{path} is missing.")
         found = path.stat()
-        if found.st_size != sealed["size"]:
-            raise SealError(f"{path} has {found.st_size} bytes; {sealed['size']} were written.")
-        if found.st_mtime_ns != sealed["mtime_ns"] and sha256(path) != sealed["sha256"]:
-            raise SealError(f"{path} was changed after it was written (its sha256 differs).")
+        if found.st_size != entry["size"]:
+            raise VerificationError(f"{path} has {found.st_size} bytes; {entry['size']} were written.")
+        if found.st_mtime_ns != entry["mtime_ns"] and sha256(path) != entry["sha256"]:
+            raise VerificationError(f"{path} was changed after it was written (its sha256 differs).")
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -90,14 +95,14 @@ def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
     path = folder / MANIFEST
     try:
         files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        return {str(name): dict(sealed) for name, sealed in files.items()}
+        return {str(name): dict(entry) for name, entry in files.items()}
     except FileNotFoundError:
-        raise SealError(f"{path} is missing.") from None
+        raise VerificationError(f"{path} is missing.") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise SealError(f"{path} is not a manifest.") from None
+        raise VerificationError(f"{path} is not a manifest.") from None
 
 
-def _seal(folder: Path) -> None:
+def _write_manifest(folder: Path) -> None:
     files = {}
     for path in sorted(folder.iterdir()):
         sync_file(path)
@@ -109,20 +114,20 @@ def _seal(folder: Path) -> None:
 
 
 def _replace(folder: Path, new: Path) -> None:
-    """Rename ``new`` to ``folder``; a folder in the way is set aside first, for a rename replaces only empty ones."""
+    """Rename ``new`` to ``folder``; move an existing folder away first, because a rename replaces only empty folders."""
     while True:
         try:
             new.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            _set_aside(folder)
+            _move_away(folder)
         else:
             return
 
 
-def _set_aside(folder: Path) -> None:
+def _move_away(folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=folder.name + _UNFINISHED, dir=folder.parent))
-    with suppress(FileNotFoundError):  # another process set it aside in this very moment
+    with suppress(FileNotFoundError):  # another process moved it away at the same time
         folder.rename(aside / "old")
     shutil.rmtree(aside, ignore_errors=True)

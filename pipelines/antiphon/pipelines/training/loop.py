@@ -1,4 +1,4 @@
-"""The training loop: updates, checkpoints, and resuming a run that was cut off. Knows nothing of what is trained."""
+"""Training loop with checkpoints; an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ _STATE = "training.pt"
 
 
 class TrainingPlan(Protocol):
-    """How long and how fast: a dataclass, all of which has to be the same for a run to go on."""
+    """Plan of a training run: a dataclass. A run can be resumed only with an equal plan."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def steps(self) -> int:
-        """How many updates."""
+        """Number of updates."""
 
     @property
     def learning_rate(self) -> float:
-        """The highest rate."""
+        """Peak learning rate."""
 
     @property
     def save_every(self) -> int:
-        """After how many updates a checkpoint is written."""
+        """Updates between checkpoints."""
 
     def rate(self, step: int) -> float:
-        """The rate of update ``step``, from 0, as a share of the highest."""
+        """Return the learning rate of update ``step`` (from 0) relative to the peak."""
 
 
 StepReport = Callable[[int, float], None]
-"""Called after each update with its number, from 1, and its loss."""
+"""Called after each update with its number (from 1) and its loss."""
 
 Parts = Callable[[Any, int, int, int], Iterator[torch.Tensor]]
-"""``parts(module, step, process, processes)``: what adds up, over all processes, to the loss of an update."""
+"""``parts(module, step, process, processes)`` yields losses whose sum over all processes is the loss of an update."""
 
 
 def train_weights(
     module: torch.nn.Module,
-    course: TrainingPlan,
+    plan: TrainingPlan,
     parts: Parts,
     out: Path,
     *,
@@ -55,26 +55,34 @@ def train_weights(
     report: StepReport = lambda step, loss: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Train the weights of a module that want a gradient, by AdamW, and ``save`` it in ``out`` at every checkpoint.
+    """Train the weights of a module that require gradients, with AdamW.
 
-    A run that was cut off goes on from its last checkpoint, which lies in ``out`` until the end; if ``parts`` depend
-    on the step alone, it ends with the same weights as a run that was not. ``is_stopped`` is asked after each update;
-    a run that it stops leaves a checkpoint of that update.
+    An interrupted run resumes from its last checkpoint, which is in ``out`` until the end. If ``parts`` depends on the
+    step alone, the run ends with the same weights as an uninterrupted one.
+
+    Args:
+        module: Module to train.
+        plan: Training plan.
+        parts: Yields the losses of an update.
+        out: Folder of checkpoints and results.
+        save: Saves the module in ``out``; called at every checkpoint.
+        report: Called with step and loss.
+        is_stopped: Asked after each update; if it returns True, the run writes a checkpoint and ends.
 
     Raises:
-        ValueError: ``out`` holds a checkpoint of another course.
+        ValueError: ``out`` holds a checkpoint of another plan.
     """
     from accelerate import Accelerator  # type: ignore[import-untyped]
 
     accelerator = Accelerator()
     weights = [weight for weight in module.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=course.learning_rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, course.rate)
-    first = _restore(out, course, module, optimizer, schedule)
+    optimizer = torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
+    first = _restore(out, plan, module, optimizer, schedule)
     module, optimizer = accelerator.prepare(module, optimizer)
     module.train()
     processes = accelerator.num_processes
-    for step in range(first, course.steps):
+    for step in range(first, plan.steps):
         loss = 0.0
         for part in parts(module, step, accelerator.process_index, processes):
             accelerator.backward(part * processes)  # gradients of several processes are averaged
@@ -85,9 +93,9 @@ def train_weights(
         optimizer.zero_grad()
         report(step + 1, loss * processes)
         stopped = is_stopped()
-        due = stopped or (step + 1) % course.save_every == 0
-        if accelerator.is_main_process and due and step + 1 < course.steps:
-            _checkpoint(out, course, step + 1, accelerator.unwrap_model(module), optimizer, schedule)
+        due = stopped or (step + 1) % plan.save_every == 0
+        if accelerator.is_main_process and due and step + 1 < plan.steps:
+            _checkpoint(out, plan, step + 1, accelerator.unwrap_model(module), optimizer, schedule)
             save(accelerator.unwrap_model(module), out)
         if stopped:
             return out
@@ -99,53 +107,61 @@ def train_weights(
 
 def train_batches(
     module: torch.nn.Module,
-    course: TrainingPlan,
+    plan: TrainingPlan,
     loss: Callable[[Any, int], torch.Tensor],
     out: Path,
     *,
     save: Callable[[Any, Path], None],
     report: StepReport = lambda step, loss: None,
 ) -> Path:
-    """As `teach`, with one batch of each process in an update: ``loss(module, number)`` is that of a batch.
+    """Train as `train_weights` with one batch per process and update.
+
+    Args:
+        module: Module to train.
+        plan: Training plan.
+        loss: ``loss(module, number)`` is the loss of a batch.
+        out: Folder of checkpoints and results.
+        save: Saves the module in ``out``; called at every checkpoint.
+        report: Called with step and loss.
 
     Raises:
-        ValueError: ``out`` holds a checkpoint of another course.
+        ValueError: ``out`` holds a checkpoint of another plan.
     """
     out.mkdir(parents=True, exist_ok=True)
 
     def parts(module: Any, step: int, process: int, processes: int) -> Iterator[torch.Tensor]:
         yield loss(module, step * processes + process) / processes
 
-    return train_weights(module, course, parts, out, save=save, report=report)
+    return train_weights(module, plan, parts, out, save=save, report=report)
 
 
-def _taught(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _trained_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.detach() for name, weight in module.named_parameters() if weight.requires_grad}
 
 
 def _checkpoint(
-    out: Path, course: TrainingPlan, step: int, module: torch.nn.Module, optimizer: Any, schedule: Any
+    out: Path, plan: TrainingPlan, step: int, module: torch.nn.Module, optimizer: Any, schedule: Any
 ) -> None:
-    """What the next update needs, whole or not at all."""
+    """Write everything that the next update needs, atomically."""
     state = {
-        "weights": _taught(module),
+        "weights": _trained_weights(module),
         "optimizer": optimizer.state_dict(),
         "schedule": schedule.state_dict(),
         "step": step,
-        "course": asdict(course),
+        "plan": asdict(plan),
     }
     write_file(out / _STATE, lambda file: torch.save(state, file), mode=None)
 
 
-def _restore(out: Path, course: TrainingPlan, module: torch.nn.Module, optimizer: Any, schedule: Any) -> int:
-    """The update to go on with: 0 where there is no checkpoint."""
+def _restore(out: Path, plan: TrainingPlan, module: torch.nn.Module, optimizer: Any, schedule: Any) -> int:
+    """Load the checkpoint; return the next update, or 0 without a checkpoint."""
     if not (out / _STATE).is_file():
         return 0
     state = torch.load(out / _STATE, weights_only=True)
-    if state["course"] != asdict(course):
-        raise ValueError(f"{out} holds a checkpoint of another plan ({state['course']}); give that, or another folder.")
+    if state["plan"] != asdict(plan):
+        raise ValueError(f"{out} holds a checkpoint of another plan ({state['plan']}); give that, or another folder.")
     with torch.no_grad():
-        for name, weight in _taught(module).items():
+        for name, weight in _trained_weights(module).items():
             weight.copy_(state["weights"][name])
     optimizer.load_state_dict(state["optimizer"])
     schedule.load_state_dict(state["schedule"])

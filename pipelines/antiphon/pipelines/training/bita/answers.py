@@ -1,4 +1,4 @@
-"""A model's own greedy answers to prompts, which BiTA is trained on. Knows nothing of training."""
+"""A model's own greedy answers to prompts, on which BiTA is trained."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
 
 TOGETHER, SAVED = 16, 64
-"""So many prompts share forwards, and so many answers are made between two saves."""
+"""Number of prompts per batch, and of answers between two saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAnswer:
-    """A prompt and the model's own greedy answer, as token ids, the one that ends it included."""
+    """A prompt and the model's greedy answer in token ids, including the end-of-sequence token."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -34,12 +34,19 @@ def own_answers(
     max_new_tokens: int = 192,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[OwnAnswer]:
-    """The model's answers to these prompts, of at most ``max_new_tokens`` tokens each, kept in ``file`` as JSON lines.
+    """Let the model answer prompts; return the answers, which are stored in ``file`` as JSON lines.
 
-    What the file holds already is not made again: a run that was cut off goes on where it was.
+    Stored answers are not generated again, so an interrupted run resumes.
+
+    Args:
+        language_model: Model that answers.
+        prompts: The prompts.
+        file: File of answers.
+        max_new_tokens: Maximum number of new tokens per answer.
+        report: Called with done and total.
 
     Raises:
-        ValueError: the file holds answers of another model, of another length, or to other prompts.
+        ValueError: the file holds answers of another model, with another length, or to other prompts.
     """
     from antiphon.accel.text.messages import encode_prompt
 
@@ -65,7 +72,7 @@ def own_answers(
 
 
 def as_prompt(language_model: LanguageModel, prompt: str) -> str | list[dict[str, str]]:
-    """A prompt in the form that the model is made for: a chat's first message where it chats, else a text."""
+    """Return a prompt in the model's format: a chat message if it has a chat template, else the text."""
     return prompt if language_model.tokenizer.chat_template is None else [{"role": "user", "content": prompt}]
 
 

@@ -1,4 +1,4 @@
-"""Measures BiTA: how many tokens per step it brings on a model's own answers. Knows nothing of training."""
+"""Evaluation of BiTA: tokens per step and acceptance rates on a model's own answers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 TOGETHER = 64
-"""So many groups of masks are asked in one forward."""
+"""Number of mask groups per forward pass."""
 
 WIDEST = 5
-"""The guesses of the first mask, as `Bita` makes them."""
+"""Candidates of the first mask, as in `Bita`."""
 
 Ranks = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class GuessFigures:
-    """``tokens_per_step``, without the prefill, for each shape of tree, and how often the truth is among the ``best``.
+    """Figures of trained mask tokens.
 
-    ``best[j][k]`` is the share of mask j's best k + 1 guesses that have the true token among them.
+    Attributes:
+        answers: Number of answers.
+        tokens: Number of their tokens after the first.
+        tokens_per_step: Tokens per step without the prefill, by shape of the draft tree.
+        best: ``best[j][k]`` is the share of mask j's best k + 1 candidates that contain the true token.
     """
 
     answers: int
@@ -47,12 +51,18 @@ def guess_figures(
     *,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> GuessFigures:
-    """Follow greedy answers as decoding with `Bita` alone would have made them, with a budget that is never too small.
+    """Replay greedy answers as decoding with `Bita` alone would emit them, with an unlimited budget.
 
-    Every group of masks is asked once, many in one forward: a group says the same whatever draft it stands in.
+    Every mask group is computed once, many in one forward pass, because its predictions do not depend on the draft tree.
+
+    Args:
+        model: The model.
+        learned: Trained weights.
+        answers: The model's own answers.
+        report: Called with done and total.
 
     Raises:
-        ValueError: there is no answer of two tokens or more, or it was learned for another model.
+        ValueError: no answer has two tokens, or the weights are for another model.
     """
     learned.check(model)
     learned = learned.to_model(model)
@@ -72,10 +82,14 @@ def guess_figures(
 
 
 def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ranks:
-    """For the group after every token but the last, how many tokens each mask thinks likelier than the true one.
+    """Return for the mask group after each token but the last the rank of the true token at each mask.
 
-    The group after ``answer[:s]`` guesses from ``answer[s + 1]`` on, so at the answer's end some masks have no truth:
-    the ranks of a group end with the answer.
+    The group after ``answer[:s]`` predicts from ``answer[s + 1]`` on; its ranks end with the answer.
+
+    Args:
+        model: The model.
+        learned: Trained weights.
+        answer: One of the model's own answers.
     """
     said: Ranks = []
     masks, length = len(learned.masks), len(answer.answer)
@@ -90,9 +104,13 @@ def ranks(model: PreTrainedModel, learned: BitaWeights, answer: OwnAnswer) -> Ra
 
 
 def steps(said: Ranks, wide: Sequence[int]) -> int:
-    """How many forwards after the prefill's an answer takes: the group of the last accepted token makes the next draft.
+    """Return the number of steps after the prefill. The group of the last accepted token makes the next draft.
 
-    A guess holds while it is among the mask's ``wide`` best; only the best one is gone on from.
+    A candidate is accepted if its rank is below the mask's width; only the best candidate has children.
+
+    Args:
+        said: Ranks of the true tokens, from `ranks`.
+        wide: Number of candidates per mask.
     """
     at = count = 0
     while at < len(said):

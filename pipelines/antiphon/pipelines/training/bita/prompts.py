@@ -1,4 +1,4 @@
-"""Prompts for BiTA's training: from a file, or made from templates. Runs no model."""
+"""Prompts for BiTA's training: from a file, or from bundled templates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from random import Random
 
 HELD_OUT = 4
-"""Of so many topics and tasks one is for examinations alone."""
+"""One topic or task in this many is held out for evaluation."""
 
 _WRITTEN = Path(__file__).with_name("written.json")
 _KINDS = (("about", "topics", 0.7), ("code", "tasks", 0.15))  # the other prompts are sums
 
 
 def read_prompts(file: Path) -> list[str]:
-    """The prompts of a file: of its lines, or, in a file of JSON lines, of each one's ``prompt``.
+    """Load prompts: the lines of a text file, or the ``prompt`` of each line of a .jsonl file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line is no object with a prompt, or there is no prompt at all.
+        ValueError: a line is not an object with a prompt, or there are no prompts.
     """
     if not file.is_file():
         raise FileNotFoundError(f"There is no file of prompts at {str(file)!r}.")
@@ -32,12 +32,15 @@ def read_prompts(file: Path) -> list[str]:
 
 
 def written_prompts(count: int, *, seed: int = 0, held_out: bool = False) -> list[str]:
-    """``count`` different prompts from the written templates: prose, code and sums.
+    """Make different prompts from the bundled templates: prose, code and sums.
 
-    Those that are ``held_out`` are about topics and tasks that the others never are.
+    Args:
+        count: Number of prompts.
+        seed: Random seed.
+        held_out: Whether to use held-out topics and tasks, or the others.
 
     Raises:
-        ValueError: there are not that many.
+        ValueError: the templates yield fewer prompts.
     """
     written = json.loads(_WRITTEN.read_text(encoding="utf-8"))
     random = Random(f"{seed} {held_out}")

@@ -1,6 +1,6 @@
-"""Trains BiTA's prefix and mask tokens, with which a model guesses several tokens ahead. Knows nothing of prompts.
+"""Trains BiTA's prefix and mask tokens, with which a model predicts several tokens ahead.
 
-BiTA (Lin et al. 2024), section 3.1: the model is frozen, and learns from answers of its own.
+BiTA (Lin et al. 2024), section 3.1: the model is frozen, and the training data are its own answers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BitaPlan:
-    """How to train: ``steps`` updates on ``answers`` answers each, with up to ``starts`` consecutive starts of each.
+    """Plan of a training run.
 
-    The paper has 16 prefix states a layer and 3 masks, and 0.1 of the prefix is dropped in training. The rate falls
-    from ``learning_rate`` to zero as a cosine. What was learned is saved every ``save_every`` steps.
+    The paper uses 16 prefix states per layer, 3 masks, and a prefix dropout of 0.1 in training.
+
+    Attributes:
+        steps: Number of updates.
+        answers: Answers per update.
+        starts: Maximum number of consecutive mask groups per answer.
+        learning_rate: Peak learning rate; it falls to zero as a cosine.
+        prefix: Prefix states per layer.
+        masks: Number of mask tokens.
+        dropout: Dropout of the prefix.
+        seed: Random seed.
+        save_every: Updates between checkpoints.
     """
 
     steps: int = 240
@@ -56,16 +66,21 @@ class BitaPlan:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
 
     def rate(self, step: int) -> float:
-        """The learning rate of update ``step``, from 0, as a share of the highest."""
+        """Return the learning rate of update ``step`` (from 0) relative to the peak."""
         return (1 + cos(pi * step / self.steps)) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class MaskGroups:
-    """An answer, and where in it ``count`` groups of masks stand: group i sees the prompt and ``first + i`` tokens.
+    """Mask groups in an answer: group i sees the prompt and the answer's first ``first + i`` tokens.
 
-    The first mask of a group stands where the next token would. That one the model itself predicts, so the masks learn
-    those after it: group i's masks j have the token ``first + i + 1 + j`` of the answer as their target.
+    The first mask of a group is at the position of the next token. The model itself predicts that token, so the masks
+    predict those after it: the target of group i's mask j is the answer's token ``first + i + 1 + j``.
+
+    Attributes:
+        answer: The answer.
+        first: Number of answer tokens that the first group sees.
+        count: Number of groups.
     """
 
     answer: OwnAnswer
@@ -81,10 +96,17 @@ def train_bita(
     *,
     report: StepReport = lambda step, loss: None,
 ) -> Path:
-    """Learn from the model's own answers; the file ``bita.safetensors`` in ``out`` has it, in bfloat16.
+    """Train on the model's own answers; write ``bita.safetensors`` in bfloat16 to ``out``.
 
-    A run that was cut off goes on from its last checkpoint, which lies in ``out`` until the end; with the same answers
-    and plan it ends with the same file as one that was not. ``report`` is told the mean cross-entropy of all masks.
+    An interrupted run resumes from its last checkpoint in ``out`` and, with the same answers and plan, ends with the same
+    file as an uninterrupted one.
+
+    Args:
+        model: The model, which is frozen.
+        answers: Its own answers.
+        out: Folder to write to.
+        plan: Training plan.
+        report: Called with step and mean cross-entropy of all masks.
 
     Raises:
         ValueError: no answer is long enough, the model cannot verify trees, or ``out`` has a checkpoint of another
@@ -113,7 +135,13 @@ def train_bita(
 
 
 def mask_groups_of(answers: Sequence[OwnAnswer], number: int, plan: BitaPlan) -> MaskGroups:
-    """The example of a number: every answer has its turn before one comes again, with starts drawn at random."""
+    """Return the mask groups of a number; all answers are used before one repeats, with random starts.
+
+    Args:
+        answers: The model's own answers.
+        number: Number of the example.
+        plan: Training plan.
+    """
     turn, place = divmod(number, len(answers))
     order = list(range(len(answers)))
     Random(f"{plan.seed} {turn}").shuffle(order)
@@ -124,23 +152,34 @@ def mask_groups_of(answers: Sequence[OwnAnswer], number: int, plan: BitaPlan) ->
 
 
 class Learner(torch.nn.Module):
-    """The weights that are learned; the model, which is not part of the module, stays as it is."""
+    """The trainable weights; the frozen model is not part of the module.
+
+    Args:
+        model: The model.
+        learned: Initial weights.
+    """
 
     def __init__(self, model: PreTrainedModel, learned: BitaWeights) -> None:
         super().__init__()
         self.keys = torch.nn.Parameter(learned.keys.to(model.device))
         self.values = torch.nn.Parameter(learned.values.to(model.device))
         self.masks = torch.nn.Parameter(learned.masks.to(model.device))
-        self._model = [model]  # in a list, so that torch does not take it for a part
+        self._model = [model]  # in a list, so that torch does not register it as a submodule
         self._learned = learned
 
     def learned(self, notes: dict[str, str]) -> BitaWeights:
-        """What has been learned so far, in bfloat16."""
+        """Return the current weights in bfloat16, with these notes."""
         keys, values, masks = (each.detach().cpu().bfloat16() for each in (self.keys, self.values, self.masks))
         return replace(self._learned, keys=keys, values=values, masks=masks, notes=notes)
 
     def forward(self, example: MaskGroups, dropout: float = 0.0, seed: int = 0) -> Tensor:
-        """The summed cross-entropy of a example's masks, in nats."""
+        """Return the summed cross-entropy of an example's masks in nats.
+
+        Args:
+            example: Mask groups.
+            dropout: Dropout of the prefix.
+            seed: Seed of the dropout.
+        """
         random = torch.Generator().manual_seed(seed)
         keys, values = (_dropped(each, dropout, random) for each in (self.keys, self.values))
         logits = mask_logits(
@@ -153,9 +192,14 @@ class Learner(torch.nn.Module):
 
 
 def mask_logits(model: PreTrainedModel, learned: BitaWeights, example: MaskGroups) -> Tensor:
-    """What the masks of a example predict, group by group, of shape (count * masks, vocab).
+    """Return the masks' logits, group by group, of shape (count * masks, vocab).
 
-    The tokens are read once and without gradients: nothing that is learned reaches them.
+    The prompt and answer are processed once and without gradients, because trained weights do not affect them.
+
+    Args:
+        model: The model.
+        learned: Prefix and masks.
+        example: Mask groups.
     """
     count, masks, prompt = example.count, len(learned.masks), len(example.answer.prompt)
     tokens = [*example.answer.prompt, *example.answer.answer][: prompt + example.first + count - 1]
@@ -173,7 +217,7 @@ def mask_logits(model: PreTrainedModel, learned: BitaWeights, example: MaskGroup
 
 @torch.no_grad()
 def _memory(model: PreTrainedModel, tokens: Sequence[int]) -> DynamicCache:
-    """The keys and values of some tokens; all layers keep everything, for windows are in the masks."""
+    """Return the KV cache of tokens; all layers keep all tokens, because sliding windows are in the masks."""
     cache = DynamicCache()
     least = {"logits_to_keep": 1} if traits_of(model).takes_logits_to_keep else {}
     ids = torch.tensor([tokens], device=model.device)
@@ -184,7 +228,7 @@ def _memory(model: PreTrainedModel, tokens: Sequence[int]) -> DynamicCache:
 def _sees(
     model: PreTrainedModel, visible: NDArray[np.int64], positions: NDArray[np.int64], length: int, prefix: int
 ) -> Tensor | dict[str, Tensor]:
-    """Who sees what: a mask sees ``visible`` of the ``length`` tokens, the masks before it in its group, the prefix."""
+    """Return the attention mask: a mask sees ``visible`` of ``length`` tokens, its group's earlier masks, the prefix."""
     traits = traits_of(model)
     own = (visible[:, None] == visible) & (positions[:, None] >= positions)
     rows = Tree(positions - length, own)
@@ -199,7 +243,7 @@ def _sees(
 
 
 def _dropped(states: Tensor, chance: float, random: torch.Generator) -> Tensor:
-    """The states with some of their numbers put to zero, and the others larger by as much (dropout)."""
+    """Apply dropout."""
     if not chance:
         return states
     kept = torch.rand(states.shape, generator=random) >= chance
