@@ -75,7 +75,7 @@ def test_without_masks_for_this_model_the_default_is_selected_with_the_reason(fo
     initial_bita_weights(tiny_model(seed=1)).save(folder / BITA_FILE)
     assert "the weights of" in choose_drafter(loaded(folder), FREE).reason
     (folder / BITA_FILE).write_bytes(b"torn")
-    assert "or damaged; train anew" in choose_drafter(loaded(folder), FREE).reason
+    assert "or is damaged; train them again" in choose_drafter(loaded(folder), FREE).reason
 
 
 def test_a_model_that_verifies_no_drafts_gets_the_default_with_the_reason() -> None:
