@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tests.imports import MODULES, PARTS, ROOT, imports_of, part_of, room_of
-from tests.rooms import ROOMS
+from tests.allowed_imports import ALLOWED_IMPORTS
+from tests.import_graph import MODULES, PARTS, ROOT, imports_of, package_of, part_of
 
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- drawn by make architecture -->\n", "<!-- end of what is drawn -->\n"
 DRAWN: Mapping[str, tuple[str, ...]] = {
-    "accel": tuple(ROOMS["accel"]),
+    "accel": tuple(ALLOWED_IMPORTS["accel"]),
     "retrieval": (),
-    "pipelines": tuple(ROOMS["pipelines"]),
+    "pipelines": tuple(ALLOWED_IMPORTS["pipelines"]),
     "integrations": ("langchain", "llama_index", "vllm"),
 }
 """The packages that are drawn, lowest first."""
@@ -29,7 +29,7 @@ def drawn() -> str:
     lines = ["```text", *(_line(part, parts[part] - {part}, PARTS) for part in PARTS)]
     for part in PARTS:
         if DRAWN[part]:
-            lines += ["", part, *(f"  {line}" for line in _rooms(part))]
+            lines += ["", part, *(f"  {line}" for line in _packages(part))]
     return "\n".join([*lines, "```", ""])
 
 
@@ -38,17 +38,22 @@ def own(part: str) -> list[str]:
     return [module for module in MODULES if part_of(module) == part]
 
 
-def _rooms(part: str) -> list[str]:
-    rooms = DRAWN[part] if "." in DRAWN[part] else (".", *DRAWN[part])
-    found: dict[str, set[str]] = {room: set() for room in rooms}
+def _packages(part: str) -> list[str]:
+    packages = DRAWN[part] if "." in DRAWN[part] else (".", *DRAWN[part])
+    found: dict[str, set[str]] = {package: set() for package in packages}
     for module in own(part):
-        room = room_of(module, rooms)
-        found[room] |= {room_of(each.imported, rooms) for each in imports_of(module) if part_of(each.imported) == part}
-    return [_line(_name(room), {_name(other) for other in found[room] - {room}}, map(_name, rooms)) for room in rooms]
+        package = package_of(module, packages)
+        found[package] |= {
+            package_of(each.imported, packages) for each in imports_of(module) if part_of(each.imported) == part
+        }
+    return [
+        _line(_name(package), {_name(other) for other in found[package] - {package}}, map(_name, packages))
+        for package in packages
+    ]
 
 
-def _name(room: str) -> str:
-    return "(root)" if room == "." else room
+def _name(package: str) -> str:
+    return "(root)" if package == "." else package
 
 
 def _line(name: str, imported: set[str], order: Iterable[str]) -> str:

@@ -19,7 +19,17 @@ ROOT = Path(__file__).parents[1]
 MODEL = "Qwen/Qwen3-8B"
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("start", "citations", "chat", "sessions", "drafters", "lookahead", "bita", "language-model", "concepts")
+    for page in (
+        "start",
+        "citations",
+        "chat",
+        "sessions",
+        "drafters",
+        "lookahead",
+        "bita",
+        "language-model",
+        "concepts",
+    )
     for number, block in enumerate(
         re.findall(
             r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL

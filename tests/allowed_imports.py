@@ -1,0 +1,61 @@
+"""The packages of each part, lowest first, and the packages of the same part that each may import.
+
+A package is a folder, or a single file if the rest of its folder imports it; "." is everything outside of the others.
+"""
+
+ALLOWED_IMPORTS: dict[str, dict[str, set[str]]] = {
+    "accel": {
+        "files": set(),
+        "processor": set(),
+        "engines/fair_lock": set(),
+        "engines/numpy_logits": set(),
+        "drafting": {"files"},
+        "engines/protocol": {"drafting", "engines/fair_lock"},
+        "engines/torch": {"drafting", "engines/fair_lock", "engines/protocol", "files", "processor"},
+        "engines/openvino": {
+            "drafting",
+            "engines/fair_lock",
+            "engines/numpy_logits",
+            "engines/protocol",
+            "engines/torch",
+            "files",
+        },
+        "engines/selection": {"engines/openvino", "engines/protocol", "engines/torch"},
+        "decoding": {"drafting", "engines/openvino", "engines/protocol", "engines/selection", "engines/torch"},
+        "text": {"decoding", "drafting", "engines/fair_lock"},
+        "remote": {"decoding", "text"},
+        ".": {
+            "decoding",
+            "drafting",
+            "engines/openvino",
+            "engines/protocol",
+            "engines/selection",
+            "engines/torch",
+            "remote",
+            "text",
+        },
+        "testing": {
+            ".",
+            "decoding",
+            "drafting",
+            "engines/fair_lock",
+            "engines/numpy_logits",
+            "engines/protocol",
+            "engines/selection",
+            "engines/torch",
+        },
+    },
+    "pipelines": {
+        "citations": set(),
+        "progress": set(),
+        "data": {"progress"},
+        "models": {"progress"},
+        "nearest_sentences": set(),
+        "rendering": {"citations", "nearest_sentences"},
+        ".": {"citations", "nearest_sentences", "rendering"},
+        "training": {".", "data", "models", "progress"},
+        "benchmark": {".", "data", "models", "progress"},
+        "server": {".", "citations", "rendering"},
+        "cli": {".", "benchmark", "data", "models", "progress", "rendering", "server", "training"},
+    },
+}

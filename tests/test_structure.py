@@ -1,0 +1,227 @@
+"""The structure of the code base: direction of imports, exports, docstrings, and sizes of files and functions."""
+
+import ast
+import importlib
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import architecture
+from tests.allowed_imports import ALLOWED_IMPORTS
+from tests.import_graph import Import, cycles, graph, module_name, package_of
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "accel": {"accel"},
+    "retrieval": {"retrieval"},
+    "pipelines": {"accel", "retrieval", "pipelines"},
+    "integrations": {"accel", "retrieval", "pipelines", "integrations"},
+}
+MAY_IMPORT_FILES = {"retrieval": ("antiphon.accel.files", "antiphon.accel.processor")}
+"""Single files of another part that a part may import as well."""
+
+FILES = {part: sorted((ROOT / part).rglob("*.py")) for part in MAY_IMPORT}
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+SOURCES = [path for paths in FILES.values() for path in paths]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield every name that a file imports, in functions and for type checking too."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import; use an absolute one"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_parts_import_only_allowed_parts(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in FILES[part]
+        for name in imports(path)
+        if name.split(".")[0] == "antiphon"
+        and name.split(".")[1] not in MAY_IMPORT[part]
+        and not any(f"{name}.".startswith(f"{file}.") for file in MAY_IMPORT_FILES.get(part, ()))
+    ]
+    assert FILES[part] or part == "integrations", f"{part} is empty"
+    assert wrong == []
+
+
+def imports_between_packages(part: str) -> list[tuple[Import, tuple[str, str]]]:
+    """Return every import of a part from one of its packages in another."""
+    found = [each for imports in graph(part).values() for each in imports]
+    packages = ALLOWED_IMPORTS[part]
+    pairs = [(each, (package_of(each.importer, packages), package_of(each.imported, packages))) for each in found]
+    return [(each, (package, other)) for each, (package, other) in pairs if package != other]
+
+
+@pytest.mark.parametrize("part", ALLOWED_IMPORTS)
+def test_a_package_imports_only_allowed_packages(part: str) -> None:
+    wrong = [
+        f"{each.importer}:{each.line} imports {each.imported}"
+        for each, (package, other) in imports_between_packages(part)
+        if other not in ALLOWED_IMPORTS[part][package]
+    ]
+    assert wrong == []
+    assert cycles(ALLOWED_IMPORTS[part]) == [], "packages that may import each other are one package"
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_there_are_no_import_cycles(part: str) -> None:
+    """Imports in functions and for type checking count too."""
+    assert cycles({file: [each.imported for each in found] for file, found in graph(part).items()}) == []
+
+
+def test_the_architecture_page_has_the_current_import_diagram() -> None:
+    assert f"{architecture.BEGIN}{architecture.drawn()}{architecture.END}" in architecture.PAGE.read_text("utf-8"), (
+        "run: make architecture"
+    )
+
+
+def test_a_cycle_is_found_and_two_paths_are_not_a_cycle() -> None:
+    assert cycles({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": [], "e": ["a", "d"]}) == [["a", "b", "c"]]
+    assert cycles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
+
+
+def test_every_library_that_is_imported_is_declared_and_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *(each for extra in extras.values() for each in extra)]
+    declared = {re.split(r"[^\w.-]", each)[0].lower() for each in required} - {"antiphon"}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+    assert declared - pinned == {"faiss-gpu"}
+    homes = importlib.metadata.packages_distributions()
+    used = {name.split(".")[0] for path in SOURCES for name in imports(path)} - sys.stdlib_module_names - {"antiphon"}
+    undeclared = [n for n in used if not declared & {home.lower().replace("_", "-") for home in homes.get(n, [n])}]
+    assert undeclared == []
+
+
+def test_models_are_reached_through_their_public_interface_alone() -> None:
+    inside = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in [*SOURCES, *TESTS]
+        for name in imports(path)
+        if name.startswith("transformers.models")
+    ]
+    assert inside == []
+    assert [path for path in SOURCES if path.name.startswith(("modeling_", "modular_", "configuration_"))] == []
+
+
+def test_only_accel_and_pipelines_run_models() -> None:
+    """Retrieval embeds through sentence-transformers and uses no causal language model."""
+    names = [name for path in FILES["retrieval"] for name in imports(path)]
+    assert [name for name in names if "CausalLM" in name] == []
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_the_four_roots_share_one_namespace(part: str) -> None:
+    assert not (ROOT / part / "antiphon" / "__init__.py").exists(), "it would hide the other three parts"
+    assert not (ROOT / part / "__init__.py").exists()
+    assert (ROOT / part / "antiphon" / part / "py.typed").is_file()
+    assert {path.parts[len(ROOT.parts) + 1] for path in FILES[part]} <= {"antiphon"}
+
+
+def rank(name: str) -> tuple[int, str]:
+    """Sort constants before types before functions, each alphabetically; lazy_loader sorts alphabetically only."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_exports_are_sorted_and_exist(part: str) -> None:
+    modules = {}
+    for name in map(module_name, FILES[part]):
+        try:
+            modules[name] = importlib.import_module(name)
+        except ImportError as error:
+            if part != "integrations" or "pip install" not in str(error):
+                raise
+    wrong = []
+    for name, module in modules.items():
+        offered = list(getattr(module, "__all__", []))
+        lazy = Path(str(module.__file__)).with_suffix(".pyi").exists()
+        if offered != sorted(set(offered), key=None if lazy else rank):
+            wrong.append(f"{name}.__all__ is not sorted")
+        hidden = [each for each in offered if getattr(module, each, None) in (None, modules.get(f"{name}.{each}"))]
+        wrong += [f"{name}.{each} does not exist, or is hidden by a module of that name" for each in hidden]
+    assert wrong == []
+
+
+def test_no_file_is_longer_than_400_lines_and_no_function_than_60() -> None:
+    long = []
+    for path in [*SOURCES, *TESTS]:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > 400 and path in SOURCES:
+            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > 60:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
+    assert long == []
+
+
+def loaded_after(importing: str, names: list[str]) -> str:
+    """Return which of these modules a fresh interpreter has loaded after an import."""
+    script = f"import sys\n{importing}\nprint(*[name for name in {names} if name in sys.modules])"
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=ROOT / "accel", capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_the_engine_loads_nothing_of_the_other_parts() -> None:
+    heavy = ["faiss", "sentence_transformers", "antiphon.retrieval", "antiphon.pipelines", "antiphon.integrations"]
+    assert loaded_after("import antiphon.accel.language_model", [*heavy, "torch"]) == "torch"
+
+
+def test_retrieval_loads_the_file_helpers_of_accel_and_nothing_else_of_it() -> None:
+    heavy = ["torch", "transformers", "antiphon.accel.drafting", "antiphon.accel.engines", "antiphon.accel.decoding"]
+    importing = "import antiphon.retrieval.index_folder.generations, antiphon.retrieval.indexing"
+    assert loaded_after(importing, [*heavy, "antiphon.accel.files"]) == "antiphon.accel.files"
+
+
+def test_every_module_has_a_docstring() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in [*SOURCES, *TESTS]
+        if path.name != "conftest.py" and not ast.get_docstring(parse(path))
+    ]
+    assert silent == []
+
+
+def test_drafting_loads_neither_torch_nor_transformers() -> None:
+    """Engines without torch, and workers that only draft, import this package alone."""
+    names = [module_name(path) for path in FILES["accel"] if "antiphon/accel/drafting" in path.as_posix()]
+    assert len(names) > 10
+    everything = "\n".join(f"import {name}" for name in names)
+    assert loaded_after(everything, ["torch", "transformers", "safetensors.torch", names[-1]]) == names[-1]
+
+
+def test_drafting_imports_no_engine_and_no_scheduler() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in FILES["accel"]
+        if "antiphon/accel/drafting" in path.as_posix()
+        for name in imports(path)
+        if name.startswith("antiphon.") and not name.startswith(("antiphon.accel.drafting.", "antiphon.accel.files."))
+    ]
+    assert wrong == []
+
+
+def test_only_the_engine_keeps_state_per_model() -> None:
+    maps = [path.name for path in FILES["accel"] if ": WeakKeyDictionary[" in path.read_text(encoding="utf-8")]
+    assert maps == ["engine.py"], "state of a model belongs to its engine"
