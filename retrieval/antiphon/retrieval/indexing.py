@@ -220,8 +220,7 @@ def update_index(
     Raises:
         IndexNotFound: The folder contains no index.
         IndexCorrupt: The index is damaged.
-        IndexMismatch: Another embedder made the index, the index counts tokens and the embedder has none, or the
-            installed version of FAISS cannot read it.
+        IndexMismatch: Another embedder made the index, or the installed version of FAISS cannot read it.
         ValueError: The numbers of vectors and passages differ, a vector is zero or not finite, or there are too few
             passages to train the setting again.
         ImportError: FAISS is needed and not installed; the message has the command.
