@@ -193,7 +193,7 @@ def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counte
         transcript = TokenHistory(torch.tensor([prompt]))
         chooser = Sampler(transcript, LogitsProcessorList([TopKLogitsWarper(4)]), sample=True, generator=generator)
         said: list[int] = []
-        scheme(draft, chooser.over(TorchLogits(logits)), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
+        scheme(draft, chooser.bind(TorchLogits(logits)), lambda token, said=said: bool(said.append(token)))  # type: ignore[misc]
         seen[tuple(said)] += 1
     return seen
 

@@ -97,7 +97,7 @@ def test_decoding_takes_the_steps_that_the_examination_counts(shape: Any, learne
         )  # fmt: skip
         assert tuple(output[0, START : START + LENGTH].tolist()) == answer.answer
         followed = [count for count in _starts(taken) if count < LENGTH]  # its last steps see no end coming
-        assert len(followed) - 1 == steps(ranks(speaker(), learned["deep"], answer), drafter.widths)
+        assert len(followed) - 1 == steps(ranks(speaker(), learned["deep"], answer), drafter.level_widths)
 
 
 def _starts(taken: list[Step]) -> list[int]:
