@@ -78,7 +78,7 @@ SUMMARY_HEAD = """\
 The default drafter, `blend`, in every run below: its speed-up over greedy decoding of transformers (*× greedy*), over
 the faster of transformers' two prompt lookups (*× lookup*), and over the fastest of all baselines that ran, such as
 OpenVINO GenAI's prompt lookup (*× best baseline*). *Tokens per step* is the number of tokens that one forward pass
-emits. The gain depends on how much an answer repeats: it is largest for quotes and smallest if there is nothing to copy.
+emits. The gain depends on how much an answer repeats: it is largest for quotes, smallest if there is nothing to copy.
 """
 
 REPLAY_HEAD = """\
@@ -232,8 +232,8 @@ def _drafters(result: Result) -> str:
 DRAFTERS_HEAD = """\
 ## All drafters, alone and combined
 
-Tokens per step, in brackets draft tokens per step (including mask tokens and lookahead windows), and the speed-up of the
-decoding phase over `model.generate` of transformers. 32 draft tokens in every step cost a CPU more than they gain;
+Tokens per step, in brackets draft tokens per step (including mask tokens and lookahead windows), and the speed-up of
+the decoding phase over `model.generate` of transformers. 32 draft tokens in every step cost a CPU more than they gain;
 *auto*, the default, lets the cost model choose their number. Chat has nothing to copy from except its own output.
 """
 

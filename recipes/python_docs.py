@@ -2,8 +2,8 @@
 
     python -m recipes.python_docs HTML_FOLDER TEXT_FOLDER
 
-A paragraph, list item or table row is one line; code keeps its lines; headings are separate blocks. Navigation, tables of
-contents, permalinks and images are removed; typographic quotes become plain ones.
+A paragraph, list item or table row is one line; code keeps its lines; headings are separate blocks. Navigation, tables
+of contents, permalinks and images are removed; typographic quotes become plain ones.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def batch(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="A drafter of `LanguageModel.generate_batch`; openvino-genai, or openvino-genai-lookup:5 (5 draft tokens): "
-            "its pipeline for continuous batching; may be repeated.",
+            help="A drafter of `LanguageModel.generate_batch`; openvino-genai, or openvino-genai-lookup:5 (5 draft "
+            "tokens): its pipeline for continuous batching; may be repeated.",
             show_default="nothing, blend, openvino-genai, and its lookup of 3, 5 and 10",
         ),
     ] = None,

@@ -54,8 +54,8 @@ def vllm(
     sources: Annotated[
         str,
         typer.Option(
-            help="Where our drafts come from: passages, which are in the prompt too; prediction, each sample's references, "
-            "which are not; answers, the references of all samples, which are not either."
+            help="Where our drafts come from: passages, which are in the prompt too; prediction, each sample's "
+            "references, which are not; answers, the references of all samples, which are not either."
         ),
     ] = "passages",
     passages: Annotated[int, typer.Option(help="Number of passages in the prompt.")] = 5,

@@ -33,7 +33,7 @@ SPECULATION: Mapping[str, Mapping[str, Any] | None] = MappingProxyType(
         },
     }
 )
-"""vLLM's ``--speculative-config`` of each method. ``suffix`` needs arctic-inference, and also drafts from the answers of
+"""vLLM's ``--speculative-config`` of each method. ``suffix`` needs arctic-inference, and also drafts from answers of
 earlier requests."""
 
 LOG_TAIL = 2000

@@ -137,7 +137,8 @@ def measure_vllm(
     if len(jobs) < sum(counts) + warm_up:
         raise ValueError(
             f"There are {len(jobs)} prompts; batch sizes {', '.join(map(str, batches))} with {least} prompts or more "
-            f"and {warm_up} to warm up need {sum(counts) + warm_up}, because no prompt is decoded twice; give more samples."
+            f"and {warm_up} to warm up need {sum(counts) + warm_up}, because no prompt is decoded twice; give more "
+            "samples."
         )
     for engine in engines:
         if warm_up:

@@ -26,7 +26,7 @@ AVERAGED = 4
 class CheckpointSelector:
     """Takes a snapshot every ``every`` updates, scores every second one, and keeps the best average in ``out/best``.
 
-    The score is the mean of the balanced scores of all sets of held-out examples. ``out/log.jsonl`` has a line per score.
+    The score is the mean of the balanced scores of all sets of held-out examples. ``out/log.jsonl`` has one line each.
 
     Args:
         tokenizer: The model's tokenizer.

@@ -14,8 +14,8 @@ from antiphon.retrieval.segmentation import sentences
 def demo_answer_lines(rag: Rag) -> Iterator[str]:
     """Ask each question and yield lines of a Markdown list, then the counts.
 
-    An answer is counted if it has 70 % of the words of an expected sentence, and counted again if it has 70 % of the words
-    of all expected sentences: many questions expect two sentences, and the reader gives one.
+    An answer is counted if it has 70 % of the words of an expected sentence, and again if it has 70 % of the words of
+    all expected sentences: many questions expect two sentences, and the reader gives one.
     """
     steps = tokens = 0
     said: list[tuple[DemoQuestion, str]] = []

@@ -86,7 +86,7 @@ class MultiPassageExamples:
         )
 
     def about(self, number: int) -> TrainingExample:
-        """Return an example around passage ``anchors[number]``, which has written questions; empty if there are none."""
+        """Return an example around passage ``anchors[number]``, which has written questions; empty if impossible."""
         random = Random(f"{self.seed} about {number}")
         tries = (self._around(self.anchors[number], random) for _ in range(_TRIES))
         return next((example for example in tries if example), TrainingExample((), ()))

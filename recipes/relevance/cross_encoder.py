@@ -1,8 +1,8 @@
 """Trains a LoRA adapter for a sentence encoder that encodes question and passage together and scores lines.
 
-It starts from the line encoder's adapter or one of its own kind, and keeps its comparisons: with a new head instead, the
-loss had not fallen after 800 updates. The loss is that of the right line among those of the passage and "none of them",
-whose score is 0.
+It starts from the line encoder's adapter or one of its own kind, and keeps its comparisons: with a new head instead,
+the loss had not fallen after 800 updates. The loss is that of the right line among those of the passage and "none of
+them", whose score is 0.
 """
 
 from __future__ import annotations

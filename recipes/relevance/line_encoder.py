@@ -1,7 +1,7 @@
 """Trains a LoRA adapter for a sentence encoder that encodes passages alone and scores which line answers.
 
-The loss has three terms: the right line among all lines of the batch, the right line among those of its own passage (van
-den Oord et al. 2018, InfoNCE), and whether the passage answers at all.
+The loss has three terms: the right line among all lines of the batch, the right line among those of its own passage
+(van den Oord et al. 2018, InfoNCE), and whether the passage answers at all.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ SPEED: dict[str, Any] = {
     "prompt_tokens": 903.6, "max_new_tokens": 128, "rows": "auto", "rounds": 3, "methods": [METHOD],
 }  # fmt: skip
 FLOOR: dict[str, Any] = {
-    "kind": "floor", "command": "python -m benchmarks.bandwidth_floor", "model": "llama-2-7b", "dtype": "bfloat16", **RAN,
+    "kind": "floor", "command": "python -m benchmarks.bandwidth_floor", "model": "llama-2-7b", "dtype": "bfloat16",
+    **RAN,
     "device": "NVIDIA H200", "weights_bytes": 13_210_000_000, "cache_bytes": 540_000_000, "copy_gb_per_s": 4000.4,
     "floor_ms": 3.437, "context": 1024, "rows": [1, 64], "ms": [4.0, 4.4], "ratio": [1.0, 1.1],
     "of_floor": [1.16, 1.28],

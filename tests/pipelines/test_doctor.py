@@ -13,8 +13,8 @@ from antiphon.accel.engines.openvino.conversion import windows_of
 from antiphon.accel.engines.openvino.runtime import is_installed
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.testing.families import ALL_FAMILIES
+from antiphon.accel.testing.family_check import ComparisonResult, FamilyResult, OpenVINOResult
 from antiphon.accel.testing.tiny import tiny_model
-from antiphon.accel.testing.family_check import FamilyResult, OpenVINOResult, ComparisonResult
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.cli.doctor_report import LEVELS, families_markdown, show_families, try_families
 

@@ -1,4 +1,4 @@
-"""A verified folder is complete or written again, whatever interrupts the writing and whichever process writes it too."""
+"""A verified folder is complete or written again, even if writing is interrupted or another process writes it too."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tokenizers.models import WordLevel
 from antiphon.pipelines.models.verified_folder import (
     MANIFEST,
     VerificationError,
-    verify_folder,
     verified_folder,
+    verify_folder,
     write_verified_folder,
 )
 

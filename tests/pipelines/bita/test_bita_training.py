@@ -20,7 +20,14 @@ from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.engines.torch.bita_weights import BitaWeights, initial_bita_weights
 from antiphon.accel.testing.tiny import EOS, tiny_model
 from antiphon.pipelines.training.bita.answers import OwnAnswer
-from antiphon.pipelines.training.bita.train import BitaPlan, Learner, MaskGroups, mask_groups_of, mask_logits, train_bita
+from antiphon.pipelines.training.bita.train import (
+    BitaPlan,
+    Learner,
+    MaskGroups,
+    mask_groups_of,
+    mask_logits,
+    train_bita,
+)
 
 PROMPT = (5, 6, 7)
 ANSWER = OwnAnswer(PROMPT, (10, 11, 12, 13, 14))

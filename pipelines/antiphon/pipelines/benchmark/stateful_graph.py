@@ -65,7 +65,7 @@ def export_stateful(model: PreTrainedModel) -> Path:
 
 @torch.no_grad()
 def stateful_model(model: PreTrainedModel) -> openvino.Model:
-    """Convert the model to a graph with inputs ``input_ids`` and ``position_ids`` (batch, tokens), ``beam_idx`` (batch).
+    """Convert the model to a graph of ``input_ids`` and ``position_ids`` (batch, tokens), and ``beam_idx`` (batch).
 
     Raises:
         ValueError: the model's attention cannot be exported.

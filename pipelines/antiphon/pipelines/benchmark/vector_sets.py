@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antiphon.retrieval import Embedder
 
 SPECTRUM = -0.6
-"""Axis ``i`` of the synthetic vectors has standard deviation i^-0.6: of 1,024 axes about 220 hold 90 % of the variance."""
+"""Axis ``i`` of the synthetic vectors has standard deviation i^-0.6; 220 of 1,024 axes hold 90 % of the variance."""
 
 _BLOCK = 65_536
 _PER_CLUSTER = 50
@@ -116,7 +116,7 @@ def held_out(vectors: Vectors, count: int, *, seed: int = 0) -> tuple[Vectors, V
     """
     if not 0 < count < len(vectors):
         raise ValueError(
-            f"{count} queries cannot be held out of {len(vectors)} vectors; give at least 1, and fewer than there are vectors."
+            f"{count} queries cannot be held out of {len(vectors)} vectors; give at least 1, and fewer than all."
         )
     asked = np.sort(np.random.default_rng(seed).choice(len(vectors), count, replace=False))
     queries = vectors[asked]

@@ -32,8 +32,8 @@ TokenizerName = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (at most 16 draft tokens), blend@openvino (on that "
-        "engine), ...; blend-warm, which learns from the requests before it in a round, as a LanguageModel does; "
+        help="hf-lookup, hf-lookup-n3, or a drafter: blend, blend:16 (at most 16 draft tokens), blend@openvino (on "
+        "that engine), ...; blend-warm, which learns from the requests before it in a round, as a LanguageModel does; "
         "openvino-genai, and openvino-genai-lookup:8 (8 draft tokens): OpenVINO GenAI on the same weights.",
         show_default="all",
     ),
@@ -41,8 +41,8 @@ Methods = Annotated[
 Windows = Annotated[
     list[str] | None,
     typer.Option(
-        help="Add lookahead with this window: columns, n-gram and guesses, as 7,5,7; may be repeated. Without --method, "
-        "only these and greedy decoding are measured."
+        help="Add lookahead with this window: columns, n-gram and guesses, as 7,5,7; may be repeated. Without "
+        "--method, only these and greedy decoding are measured."
     ),
 ]
 Unread = Annotated[

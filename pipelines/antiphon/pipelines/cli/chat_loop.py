@@ -56,7 +56,7 @@ def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:
         console.out.print(Text(sanitize(f"Searched for: {chat.search_query}")), style="dim")
     if chat.dropped_turns > dropped:
         console.out.print(
-            f"The first {chat.dropped_turns} turns no longer fit the model's context window; it does not see them any more.",
+            f"The first {chat.dropped_turns} turns no longer fit into the context window and were dropped.",
             style="dim",
         )
     try:

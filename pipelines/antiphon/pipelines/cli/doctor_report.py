@@ -161,16 +161,16 @@ This page is generated, and a test compares its families and levels with the cod
 
     {command} > docs/families.md
 
-The command builds a tiny random model of every family from transformers' own code and decodes {new} tokens after a prompt
-of {prompt} in float32 with drafts: random trees around the true tokens, the true tokens as a chain, and the default
-drafter, both greedy and sampled from the same random state.
+The command builds a tiny random model of every family from transformers' own code and decodes {new} tokens after a
+prompt of {prompt} in float32 with drafts: random trees around the true tokens, the true tokens as a chain, and the
+default drafter, both greedy and sampled from the same random state.
 
 - *greedy*, *sampled*: whether the tokens equal those of `model.generate` and all logits equal plain decoding's.
-- *logits*: bound on the difference between logits ({tolerance} passes; a wrong mask or position changes them by tenths).
-- *steps*: forward passes for the {new} tokens if {depth} true tokens are drafted in each. If rotary frequencies change with
-  the length (longrope, dynamic), no draft crosses the change.
-- *openvino*: whether tokens and logits also agree if OpenVINO runs the model (x86 CPUs), compared with plain decoding in
-  torch. Families that OpenVINO does not support stay on torch, and every loaded model is tested again. With sliding
+- *logits*: bound on the difference of logits ({tolerance} passes; a wrong mask or position changes them by tenths).
+- *steps*: forward passes for the {new} tokens if {depth} true tokens are drafted in each. If rotary frequencies change
+  with the length (longrope, dynamic), no draft crosses the change.
+- *openvino*: whether tokens and logits also agree if OpenVINO runs the model (x86 CPUs), compared with plain decoding
+  in torch. Families that OpenVINO does not support stay on torch, and every loaded model is tested again. With sliding
   windows, trees are verified while sequence and draft fit into the smallest window.
 
 What one forward pass can verify is determined for each loaded model, from the kinds of its layers and then numerically:

@@ -17,8 +17,8 @@ LARGER = (
 """Advice shown for a bundled model; these public models are not measured here."""
 
 DRAFTER_HELP = (
-    "Drafter: blend, trie, copying, recycling, lookahead, nothing; bita: BiTA's mask tokens alone; auto: chosen for the "
-    "model, with the reason."
+    "Drafter: blend, trie, copying, recycling, lookahead, nothing; bita: BiTA's mask tokens alone; auto: chosen for "
+    "the model, with the reason."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]

@@ -89,7 +89,7 @@ def _check(adapter: Path) -> None:
     if named != BASE:
         raise ValueError(
             f"The adapter {adapter} is for the model {named!r}; only adapters for {BASE!r} are merged, such as "
-            "`python -m recipes.reader train` makes. Merge another one with peft, and give the folder of the merged model."
+            "`python -m recipes.reader train` makes. Merge another one with peft and give the merged model's folder."
         )
 
 

@@ -114,7 +114,7 @@ def _write_manifest(folder: Path) -> None:
 
 
 def _replace(folder: Path, new: Path) -> None:
-    """Rename ``new`` to ``folder``; move an existing folder away first, because a rename replaces only empty folders."""
+    """Rename ``new`` to ``folder``; move an existing folder away first, because only empty ones are replaced."""
     while True:
         try:
             new.rename(folder)

@@ -53,7 +53,7 @@ def guess_figures(
 ) -> GuessFigures:
     """Replay greedy answers as decoding with `Bita` alone would emit them, with an unlimited budget.
 
-    Every mask group is computed once, many in one forward pass, because its predictions do not depend on the draft tree.
+    Every mask group is computed once, many in one forward pass, because the draft tree does not affect it.
 
     Args:
         model: The model.

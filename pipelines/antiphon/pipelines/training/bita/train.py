@@ -98,8 +98,8 @@ def train_bita(
 ) -> Path:
     """Train on the model's own answers; write ``bita.safetensors`` in bfloat16 to ``out``.
 
-    An interrupted run resumes from its last checkpoint in ``out`` and, with the same answers and plan, ends with the same
-    file as an uninterrupted one.
+    An interrupted run resumes from its last checkpoint in ``out`` and, with the same answers and plan, ends with the
+    same file as an uninterrupted one.
 
     Args:
         model: The model, which is frozen.
@@ -228,7 +228,7 @@ def _memory(model: PreTrainedModel, tokens: Sequence[int]) -> DynamicCache:
 def _sees(
     model: PreTrainedModel, visible: NDArray[np.int64], positions: NDArray[np.int64], length: int, prefix: int
 ) -> Tensor | dict[str, Tensor]:
-    """Return the attention mask: a mask sees ``visible`` of ``length`` tokens, its group's earlier masks, the prefix."""
+    """Return the attention mask: a mask token sees ``visible`` tokens, earlier masks of its group, and the prefix."""
     traits = traits_of(model)
     own = (visible[:, None] == visible) & (positions[:, None] >= positions)
     rows = Tree(positions - length, own)
