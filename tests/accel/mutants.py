@@ -66,7 +66,7 @@ def window_is_one_too_wide(patch: Patch) -> None:
 
 
 def window_counts_rows(patch: Patch) -> None:
-    """The sliding window counts rows instead of positions, so siblings push the text out of it."""
+    """The sliding window counts rows instead of positions, so siblings push earlier tokens out of the window."""
     patch.setattr(
         sequence,
         "attention_mask",
@@ -75,7 +75,7 @@ def window_counts_rows(patch: Patch) -> None:
 
 
 def left_padding_is_attended(patch: Patch) -> None:
-    """Draft rows attend to the left padding."""
+    """Draft rows attend to the slots of the left padding."""
     patch.setattr(
         sequence, "attention_mask", lambda tree, reach, **places: attention_mask(tree, reach, **places | {"padding": 0})
     )
@@ -182,7 +182,7 @@ def end_of_text_is_checked_per_forward_pass(patch: Patch) -> None:
 
 
 def length_is_checked_per_forward_pass(patch: Patch) -> None:
-    """The same, with drafts that may exceed the remaining length: each of the two faults alone does no harm."""
+    """The same, and drafts may exceed the remaining length: neither fault alone changes the output."""
     fit = TorchSequence.fit
     patch.setattr(TorchSequence, "fit", lambda self, draft, rows, depth, pending: fit(self, draft, rows, 99, pending))
     end_of_text_is_checked_per_forward_pass(patch)
@@ -310,7 +310,10 @@ def verify_with_faults(
     children: dict[int, dict[int, int]] | None = None,
     at_leaf: Callable[[int], dict[int, int] | None] = lambda row: {},
 ) -> Accepted:
-    """Verify like the engine, with options for faults: other children, and children of leaves (None: emit no token)."""
+    """Verify like the engine, with two injected faults: other ``children``, and children at leaves.
+
+    ``at_leaf`` returns the children of a leaf; if it returns None, the leaf emits no bonus token.
+    """
     children = draft.children if children is None else children
     row = ROOT
     path: list[int] = []

@@ -11,11 +11,11 @@ from antiphon.accel.drafting.draft import ROOT, Draft, Tokens, path_to
 from antiphon.accel.testing.drafters import RecordedStep
 
 ATOL, RTOL = 2e-4, 1e-4
-"""Tolerances for float32 logits: 100 times the rounding differences of batched rows, 1/1000 of those of any fault."""
+"""Tolerances for float32 logits: 100 times the rounding of batched rows, and 1/1000 of the error of any fault."""
 
 
 KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}})
-"""A plain step costs more than one of two rows, so it is padded; costs rise in steps, and many rows never pay."""
+"""Costs that rise in steps. One row costs more than two, so plain steps are padded; large drafts are never worth it."""
 
 
 def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:
@@ -24,7 +24,7 @@ def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:
 
 
 def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> Tensor:
-    """Return the same of several texts, shape (texts, tokens, vocabulary); undefined after the end of a text."""
+    """Return the logits of several texts, shape (texts, tokens, vocabulary); undefined after the end of a text."""
     width = max(map(len, texts))
     batch = torch.tensor([[*text, *[0] * (width - len(text))] for text in texts])
     arguments: dict[str, Tensor] = {}
@@ -51,7 +51,7 @@ def expect_plain_logits(
 def _expect_every_row(model: Any, context: Sequence[int], record: RecordedStep, padding: int) -> None:
     """Compare the logits of every path of the draft, accepted or not, with one batch of plain forward passes."""
     draft = record.draft
-    said = [row for row in range(len(draft)) if draft.tokens[row] >= 0]  # a mask is not a token
+    said = [row for row in range(len(draft)) if draft.tokens[row] >= 0]  # without masks (negative ids)
     leaves = sorted(set(said) - {draft.parents[row] for row in said})
     if not leaves:
         return
@@ -67,7 +67,7 @@ def expect_close(logits: Tensor, truth: Tensor) -> None:
 
 
 def spelled(draft: Draft, row: int) -> list[int]:
-    """Return the tokens from the root down to a row."""
+    """Return the tokens below the root on the path to a row."""
     tokens: list[int] = []
     while row != ROOT:
         tokens.insert(0, draft.tokens[row])

@@ -32,7 +32,7 @@ def told(model: Any, setting: tuple[int, int, int], group: Any = None) -> list[A
 
 
 def main(folder: Path) -> None:
-    """Decode with every number of processes up to all, and write the records of this one."""
+    """Decode in groups of 1, 2, ... processes up to all of them, and write the records of this process."""
     torch.set_num_threads(1)
     model: Any = tiny_model(seed=11)
     with process_group() as own:

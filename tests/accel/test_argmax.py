@@ -20,7 +20,7 @@ def random_logits(vocabulary: int, dtype: torch.dtype) -> Tensor:
 @DTYPES
 @pytest.mark.parametrize("lower", [0, 4, 9, 100])
 def test_top_k_returns_the_tokens_of_a_full_sort(vocabulary: int, dtype: torch.dtype, lower: int) -> None:
-    """Some or all logits are negative if ``lower`` is large."""
+    """``lower`` is subtracted from the logits, so that some or all of them become negative."""
     logits = random_logits(vocabulary, dtype) - lower
     tokens, chances = top_k(logits, 8)
     expected = logits.topk(8).values

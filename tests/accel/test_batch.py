@@ -57,14 +57,14 @@ def batch_of(model: Any, size: int = 8) -> Batch:
 
 
 def request_of(model: Any, prompt: Sequence[int], drafter: DrafterFactory, rows: int, **options: Any) -> RunningRequest:
-    """Return one request, as a batch takes it."""
+    """Return one request that can be added to a batch."""
     request = prepare(model, prompt, **(SETTINGS | options))
     decoding = DecodingOptions(drafter=drafter, num_draft_tokens=rows)
     return engine_of(model).lock.run(lambda: Generation(request, options=decoding)).running
 
 
 class Planted:
-    """Returns its drafters one after the other: sequence n of a batch gets drafter n."""
+    """A drafter factory that returns the given drafters in turn: sequence n of a batch gets drafter n."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
@@ -125,7 +125,7 @@ def test_a_batch_through_custom_generate_equals_transformers() -> None:
     options = SETTINGS | {"eos_token_id": end, "repetition_penalty": 1.2}
     expected = model.generate(**batch, **options)
     assert model.generate(**batch, **options, custom_generate=Decoder()).tolist() == expected.tolist()
-    assert len({row.tolist().count(0) for row in expected}) > 1  # the texts end at different places
+    assert len({row.tolist().count(0) for row in expected}) > 1  # the sequences have different numbers of pad tokens
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -139,7 +139,7 @@ def test_waiting_requests_start_when_others_finish(size: int) -> None:
         drafter = partial(RandomTreeDrafter, prompt + tail, 3, VOCAB_SIZE)
         running.append(batch.add(request_of(model, prompt, drafter, 16, max_new_tokens=len(tail))))
     said = {}
-    for place in (3, 0, 4, 1, 2):  # in whatever order they are read
+    for place in (3, 0, 4, 1, 2):  # the order in which requests are read does not matter
         steps = list(running[place])
         said[place] = [token for step in steps for token in step.tokens]
         assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"]

@@ -127,7 +127,8 @@ def test_a_model_without_a_bos_token_has_bigrams(start: int | None) -> None:
 def test_probabilities_sum_to_less_than_one_if_the_best_tokens_share_a_column() -> None:
     model: Any = tiny_model(seed=9, vocab_size=1024)
     with torch.no_grad():
-        model.lm_head.weight.zero_()[::16] = 1.0  # tokens 0, 16, 32, ... are equally good, in one column of sixteen
+        # Tokens 0, 16, 32, ... have equal logits and lie in one of the 16 columns that `top_k` compares.
+        model.lm_head.weight.zero_()[::16] = 1.0
     assert np.all(compute_bigrams(model, forwards_of(model)).chances.sum(1) <= DISCOUNT + 1e-4)
 
 
@@ -198,7 +199,7 @@ def test_every_drafter_with_a_recycling_table_gets_the_bigrams() -> None:
 def test_bigrams_save_forward_passes_and_change_no_output() -> None:
     model: Any = tiny_model(seed=11)
     for layer in model.model.layers:
-        layer.self_attn.o_proj.weight.data.zero_()  # what it says depends on the last token alone
+        layer.self_attn.o_proj.weight.data.zero_()  # the next token then depends on the last token only
     options: dict[str, Any] = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False}
     expected = model.generate(PROMPT, **options).tolist()
     steps: dict[bool, int] = {}

@@ -123,7 +123,7 @@ def test_a_smaller_budget_keeps_the_most_valuable_rows_and_whole_paths() -> None
     small = drafter.propose((1, 2, 3), 24)
     behind = {small.parents[row] for row in range(small.num_candidates, 24) if small.tokens[row] == -1}
     assert ROOT in behind
-    assert 1 < len(behind) < small.num_candidates  # only rows at which the path is likely to end have masks
+    assert 1 < len(behind) < small.num_candidates  # only rows at which the accepted path is likely to end have masks
 
 
 def _path(draft: Draft, row: int) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ def test_masks_are_isolated_from_other_rows_and_other_rows_from_masks(family: st
 
 
 def _base_row(draft: Draft, probe: int) -> list[int]:
-    """Return the row behind which a mask stands, as a list of one."""
+    """Return the row behind which a mask stands, in a list; the root gives an empty list."""
     while draft.tokens[probe] < 0:
         probe = draft.parents[probe]
         if probe == ROOT:
@@ -305,7 +305,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
 
 
 def test_the_isolation_test_fails_if_all_rows_attend_to_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show the prefix to all rows: the isolation test has to fail."""
+    """If all rows attend to the prefix, the test of row isolation must fail."""
     monkeypatch.setattr(Tensor, "expand", _all_true(Tensor.expand))
     with pytest.raises(AssertionError):
         test_masks_are_isolated_from_other_rows_and_other_rows_from_masks("llama")

@@ -182,10 +182,10 @@ def test_a_wrong_drafter_loses_its_rows_and_an_oracle_keeps_them() -> None:
 
 
 class LateTruthDrafter(WrongDrafter):
-    """Drafts wrong tokens for forty tokens, then the right ones."""
+    """Drafts wrong tokens until the context has 80 tokens, then the right ones."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return a wrong or a right draft, by the length of the context."""
+        """Return a wrong draft for a short context, and a right one from 80 tokens on."""
         return super().propose(context, budget) if len(context) < 80 else OracleDrafter.propose(self, context, budget)
 
 
@@ -216,7 +216,7 @@ def test_unverified_rows_are_calibrated_by_the_text() -> None:
     prior = Calibration()
     calibration = RequestCalibration(prior)
     calibration.calibrate(chain([1, 2, 3], [0.9, 0.8, 0.7]))
-    for token in (1, 2, 8):  # plain steps of one token
+    for token in (1, 2, 8):  # three steps that emit one token each
         calibration.observe([token])
     assert sum(prior.trials) == pytest.approx(3, abs=0.01)
     assert sum(prior.hits) == pytest.approx(2, abs=0.01)

@@ -71,7 +71,7 @@ def model_of(family: str) -> Any:
 
 
 class RoundedLayer(QuantizedLayer):
-    """A group-wise quantised layer without an extra library: 8 bits per state, and a residual window of full ones."""
+    """A group-wise quantised layer without an extra library: 8-bit states, but the last 16 in full precision."""
 
     def __init__(self) -> None:
         super().__init__(residual_length=16)
@@ -146,7 +146,7 @@ def test_output_and_logits_equal_generate_with_the_same_cache(kind: str, family:
     model, expected = model_of(family), plain(kind, family, mode)
     steps: list[Step] = []
     drafter = DRAFTERS[mode](expected.sequences[0].tolist())
-    memory = KINDS[kind](model.config, LENGTH + NEW - 1)  # no more slots than plain decoding needs
+    memory = KINDS[kind](model.config, LENGTH + NEW - 1)  # as many slots as plain decoding needs
     torch.manual_seed(5)
     with warned(kind, family):
         output: Any = generate(
@@ -154,7 +154,7 @@ def test_output_and_logits_equal_generate_with_the_same_cache(kind: str, family:
             max_new_tokens=NEW, **DETAILED, **MODES[mode],
         )  # fmt: skip
     assert output.sequences.tolist() == expected.sequences.tolist()
-    tolerance = 5e-3 if kind == "fp8" else 2e-4  # one key in thousands may round to another of the 256 codes
+    tolerance = 5e-3 if kind == "fp8" else 2e-4  # in fp8 about one key in a thousand may round to the next code
     torch.testing.assert_close(output.logits, expected.logits, atol=tolerance, rtol=1e-4)
     assert output.past_key_values is memory
     assert int(memory.get_seq_length()) == LENGTH + NEW - 1
@@ -210,7 +210,10 @@ def states(layer: Any, name: str, length: int) -> Tensor:
 
 
 def two_turns(kind: str, family: str, speakers: str, truth: Tokens = ()) -> list[int]:
-    """Return two turns of 16 tokens, with three user tokens between them; "d" is drafted, "p" is by `generate`."""
+    """Return the tokens of several turns that share a cache: 16 tokens per turn, three user tokens between turns.
+
+    Each letter of ``speakers`` is a turn: "d" is decoded with drafts, "p" by `generate` of transformers.
+    """
     model = model_of(family)
     options: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None, "do_sample": False}
     options["past_key_values"] = KINDS[kind](model.config, LENGTH + 40)

@@ -102,7 +102,7 @@ def test_left_padding_is_masked(family: str) -> None:
     mask = (torch.arange(LENGTH + 7) >= 7).long()[None]
     output = decoded(model, padded, attention_mask=mask)
     assert certify(model, output, LENGTH + 7, attention_mask=mask).worst == 0
-    if family != "mistral":  # its window hides it anyway
+    if family != "mistral":  # Mistral's sliding window hides the padding even without a mask
         assert not certify(model, output, LENGTH + 7).holds
 
 
@@ -152,7 +152,8 @@ def test_if_rotary_frequencies_switch_once_each_part_is_certified_separately() -
         whole = model(output[:, :-1]).logits[0, LENGTH - 1 :].argmax(dim=-1)
     differing = (whole != output[0, LENGTH:]).nonzero().flatten().tolist()
     assert differing
-    assert max(differing) <= 64 - LENGTH  # one forward alone would have accused the tokens before the switch
+    # A single forward pass has other logits for the tokens before rotary frequencies switch.
+    assert max(differing) <= 64 - LENGTH
 
 
 def test_if_rotary_frequencies_change_at_every_step_a_longer_output_is_refused() -> None:
@@ -219,7 +220,8 @@ def test_token_ids_and_texts_can_be_certified(language_model: LanguageModel) -> 
     completion = language_model.generate(TEXT, repetition_penalty=1.3, max_new_tokens=30)
     assert language_model.certify(TEXT, completion.tokens, repetition_penalty=1.3).holds
     assert not language_model.certify(TEXT, completion.tokens).holds
-    said = next(n for n in range(30) if completion.tokens[n] > 127)  # bytes that are no text cannot be read back
+    # Bytes above 127 may be invalid UTF-8, which cannot be tokenized again.
+    said = next(n for n in range(30) if completion.tokens[n] > 127)
     text = bytes(completion.tokens[:said]).decode() or "x"
     certificate = language_model.certify(TEXT, text, repetition_penalty=1.3)
     assert certificate.tokens == tuple(text.encode())

@@ -145,7 +145,8 @@ def test_after_every_step_slots_are_consistent_and_the_cache_equals_a_prefill() 
             cached.keep(longest_path(draft, text[len(known) :]))
             assert sorted(cached._order + cached._free) == list(range(128))
             assert cached._used.nonzero()[0].tolist() == sorted(cached._order)
-        assert cached._order != sorted(cached._order)  # accepted rows are not moved
+        # Accepted rows stay in their slots, so tokens are not in the order of the slots.
+        assert cached._order != sorted(cached._order)
         fresh = TorchSequence(model, traits_of(model))
         fresh.prefill(text[: cached.length])
     layers: list[tuple[Any, Any]] = list(zip(cached.cache.layers, fresh.cache.layers, strict=True))
@@ -164,7 +165,7 @@ def test_rejected_rows_free_their_slots() -> None:
     text = truth(model, max_new_tokens=80)
     assert (
         ours(model, WrongDrafter(text, 7), max_new_tokens=80, num_draft_tokens=7)[0].tolist() == text
-    )  # 79 steps of 8 rows
+    )  # 79 steps of 8 rows each, one token per step
     assert sizes_of(model) == [256]
 
 

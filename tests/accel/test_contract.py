@@ -43,7 +43,7 @@ def ignorant(text: Tokens, make: DrafterFactory) -> Drafter:
     return make()
 
 
-# A row makes a drafter from the text that plain decoding gives, which honest drafters ignore.
+# Each entry creates a drafter from the expected text; only the test drafters look at that text.
 TABLE: dict[str, Callable[[Tokens], Drafter]] = {
     **{name: partial(ignorant, make=make) for name, make in DRAFTERS.items()},
     "blend+lookahead": lambda text: Blend(window=WINDOW),
@@ -61,7 +61,7 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
 
 
 class Asking(Bita):
-    """Puts masks behind the rows of a tree_drafter, some of which hold."""
+    """Puts BiTA's masks behind the rows of random trees, some of which are accepted."""
 
     def __init__(self, text: Tokens, learned: BitaWeights) -> None:
         super().__init__(learned)
@@ -73,7 +73,7 @@ class Asking(Bita):
         return self.with_masks(Draft(draft.tokens, draft.parents, fading), budget)
 
 
-# These bring something along that was learned of the model, or could have been.
+# Drafters that need BiTA weights for the model; here the weights are random.
 TAUGHT: dict[str, Callable[[Tokens, BitaWeights], Drafter]] = {
     "bita": lambda text, learned: Bita(learned),
     "bita, below random trees": Asking,
@@ -93,7 +93,7 @@ def drafter_of(name: str, text: Tokens, model: Any) -> Drafter:
     return TAUGHT[name](text, loud(model)) if name in TAUGHT else TABLE[name](text)
 
 
-# The engine is one more column of the table; BiTA's masks run on torch only.
+# Every drafter runs on every engine, except that only torch supports BiTA's masks.
 OPENVINO = pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
 CELLS = [
     *((name, "torch") for name in [*TABLE, *TAUGHT]),
@@ -173,7 +173,8 @@ def test_tokens_and_logits_equal_plain_decoding(name: str, family: str, mode: st
     references = [text[40:60], prompt_of(9)[0].tolist(), text[55:88]]
     assert drafted(recorder, family, mode, engine, num_draft_tokens=32, references=references) == text
     expect_plain_logits(model, text, recorder.records)
-    if engine != "torch":  # the text is torch's plain decoding
+    # The expected text comes from torch; plain decoding by this engine must give the same text.
+    if engine != "torch":
         alone, logits = undrafted(family, mode, engine)
         assert alone == text
         expect_own_logits(recorder, logits)
@@ -184,7 +185,7 @@ def test_tokens_and_logits_equal_plain_decoding(name: str, family: str, mode: st
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["blend+lookahead", "all together"])
 def test_a_lookahead_window_in_the_tree_changes_no_kept_row(name: str, mode: str) -> None:
-    """The window is used only without references."""
+    """The request has no references, because `Blend` uses its Lookahead window only then."""
     model, expected = model_of("llama"), plain("llama", mode)
     text = expected[0].tolist()
     recorder = RecordingDrafter(drafter_of(name, text, model))

@@ -91,7 +91,7 @@ def test_a_model_without_verification_is_measured_for_plain_steps_only() -> None
 def test_no_row_is_measured_beyond_the_last_position_of_the_model(
     positions: int, context: int, counts: list[int]
 ) -> None:
-    model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # fails beyond its table
+    model = tiny_model("gpt2", n_positions=positions, max_position_embeddings=positions)  # more positions fail
     cost = measure_step_cost(sequences_of(model), rows=(8, 32), contexts=(300,))
     assert {key: list(row) for key, row in cost.seconds.items()} == {context: counts}
 

@@ -68,7 +68,7 @@ def test_no_draft_changes_a_token(family: str, dtype: torch.dtype) -> None:
 
 
 class Grouped(torch.nn.Module):
-    """The attributes of a layer that attention reads."""
+    """A stand-in for an attention layer, with the attributes that attention functions read."""
 
     num_key_value_groups = 2
     is_causal = True
@@ -95,7 +95,7 @@ def test_each_row_is_one_query_over_exactly_its_visible_keys(reach: AttentionSpa
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
 def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.dtype) -> None:
-    """Bitwise equality of logits: tokens alone would not show rounding if two logits are far apart."""
+    """Logits are compared bitwise, because rounding rarely changes which token is the most likely one."""
     model, prompt = half(family, dtype), prompt_of(5)
     text = steady(model, prompt)
     plain, drafted = RecordingDrafter(Nothing()), RecordingDrafter(RandomTreeDrafter(text, 4, VOCAB_SIZE))
@@ -162,7 +162,7 @@ def test_left_padding_changes_no_token(family: str) -> None:
 def test_learned_positions_are_used_up_to_the_last_one() -> None:
     model: Any = tiny_model("gpt2", max_position_embeddings=64).bfloat16()
     text = steady(model, prompt_of(3), max_new_tokens=25)
-    assert len(text) == 65  # the last token is emitted after the last position, and not fed
+    assert len(text) == 65  # the last token needs no position, because no forward pass reads it
     assert steady(model, prompt_of(3), lambda: OracleDrafter(text, 5), max_new_tokens=25) == text
 
 

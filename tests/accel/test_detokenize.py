@@ -18,7 +18,7 @@ LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"
 
 
 def sentencepiece(decoder: Any) -> PreTrainedTokenizerBase:
-    """Return a tokenizer like those of SentencePiece: words with their leading space, and single bytes."""
+    """Return a tokenizer like SentencePiece's, whose tokens are words with a leading space, and single bytes."""
     words = ["▁", "▁the", "▁cat", "s", "at", ".", "▁▁", "é", "\n"]
     names = ["<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))

@@ -32,7 +32,7 @@ FACTORIES: dict[str, DrafterFactory] = {
 
 
 def texts(seed: int) -> tuple[list[int], list[list[int]], list[int]]:
-    """Return a prompt, references of lengths from 0 on, and an answer, of a small vocabulary so that n-grams repeat."""
+    """Return a random prompt, references (some are empty) and an answer; the small vocabulary makes n-grams repeat."""
     chance = random.Random(seed)
 
     def text(length: int) -> list[int]:
@@ -92,7 +92,7 @@ def test_without_any_text_the_draft_is_empty(name: str) -> None:
     drafter.begin([], [])
     assert len(drafter.propose([], 32)) == 0
     drafter.begin([5], [[], []])
-    assert drafter.propose([5], 32).num_candidates <= 1  # at most the only known token
+    assert drafter.propose([5], 32).num_candidates <= 1  # only one token is known
 
 
 @pytest.mark.parametrize("name", FACTORIES)

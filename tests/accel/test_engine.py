@@ -1,4 +1,4 @@
-"""Promises of the engine: exact ends, exact processors, and an honest cache."""
+"""Decoding with drafts stops, calls processors and leaves the KV cache exactly as plain decoding does."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -25,7 +25,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
 LEVEL_OF = {family: level for level, families in LEVELS.items() for family in families}
 SDPA = [family for family in LEVELS["tree"] if family not in ("gptj", "gemma2", "gpt_oss", *FAMILIES)]
 ORACLE_STEPS = {"phi3-longrope": 10, "llama-dynamic": 38} | dict.fromkeys(LEVELS["plain"], 48)
-"""Forward passes for 48 tokens if five correct tokens are drafted in each: 9, unless drafts are not allowed."""
+"""Forward passes for 48 tokens with drafts of five correct tokens: 9, or more for families that refuse some drafts."""
 
 
 def test_every_family_has_an_expected_level() -> None:
@@ -41,7 +41,7 @@ def test_a_family_has_its_expected_level_and_a_reason(family: str) -> None:
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_logits_depend_on_the_order_of_the_tokens(family: str) -> None:
-    """Otherwise wrong masks and positions would pass all tests."""
+    """If the next token did not depend on the context, wrong masks and positions would pass all tests."""
     text = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(3))
     swapped = text.clone()
     swapped[0, [-5, -3]] = text[0, [-3, -5]]
@@ -88,7 +88,7 @@ def test_no_family_attends_to_left_padding(family: str) -> None:
 
 def test_a_check_detects_wrong_logits_of_draft_steps() -> None:
     model = tiny_model()
-    traits_of(model)  # the self-test must not see the disturbance
+    traits_of(model)  # the self-test must run before the disturbance
 
     def disturb(module: Any, arguments: Any, output: Any) -> None:
         if 1 < output.logits.shape[1] < 20:

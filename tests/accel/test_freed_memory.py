@@ -72,7 +72,7 @@ def test_tensors_are_freed_without_the_garbage_collector(way: str, engine: Engin
         pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'antiphon[openvino]'")
     torch.set_num_threads(1)
     model = LanguageModel(tiny_model("llama"), byte_tokenizer(), engine=engine)
-    WAYS[way](model)  # creates what lives as long as the model
+    WAYS[way](model)  # the first request creates objects that live as long as the model
     with left_behind() as found:
         WAYS[way](model)
     assert [each for each in found if isinstance(each, Tensor) or "Sequence" in type(each).__name__] == []

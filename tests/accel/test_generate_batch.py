@@ -24,7 +24,7 @@ def language_model(family: str = "llama", **options: Any) -> LanguageModel:
 def test_every_completion_equals_the_one_of_a_single_request(parameters: Any, batch_size: int) -> None:
     model = language_model(
         num_draft_tokens=32, recycling=False
-    )  # the same drafts for a text, whatever was decoded before it
+    )  # so that the drafts of a prompt do not depend on the prompts before it
     alone = [
         model.generate(prompt, references=own, max_new_tokens=24, **parameters)
         for prompt, own in zip(PROMPTS, REFERENCES, strict=True)

@@ -42,7 +42,7 @@ def model() -> Any:
 
 @cache
 def text_of(mode: str = "greedy", length: int = 24) -> list[int]:
-    """Return the tokens of plain decoding after the prompt, ended by the length only."""
+    """Return ``length`` new tokens of plain decoding, without end-of-sequence token."""
     torch.manual_seed(5)
     settings = {"max_new_tokens": length, "eos_token_id": None} | MODES[mode]
     tokens: list[int] = model().generate(PROMPT, **settings)[0, LENGTH:].tolist()
@@ -71,7 +71,7 @@ def end_at(place: int) -> dict[str, Any]:
     return {"eos_token_id": text_of()[place], "pad_token_id": 0}
 
 
-# A row makes the options afresh, since processors may keep state; each changes the tokens or the scores.
+# Each entry creates its options anew, because processors may keep state. All of them change the tokens or the scores.
 PROCESSORS: dict[str, Callable[[], dict[str, Any]]] = {
     "guidance_scale": lambda: {"guidance_scale": 1.7},
     "guidance_scale, negative prompt": lambda: {"guidance_scale": 1.7, "negative_prompt_ids": PROMPT[:, :9]},
@@ -187,7 +187,7 @@ def test_every_processor_of_transformers_is_in_the_table() -> None:
     assert stock - tried == OTHER_MODELS
 
 
-OFFERED = {  # each is tried in this file, in test_engine.py or in test_caches.py
+OFFERED = {  # options that are supported; tests in this file, test_engine.py and test_caches.py use each of them
     "max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings", "do_sample",
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "temperature", "top_k", "top_p", "min_p",
     "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty", "encoder_repetition_penalty",
@@ -202,7 +202,7 @@ REFUSED = {  # test_refusals.py
     "token_healing", "penalty_alpha", "dola_layers", "constraints", "force_words_ids", "use_mtp", "speculation_type",
     "prompt_lookup_num_tokens", "assistant_early_exit",
 }  # fmt: skip
-WITHOUT_EFFECT = {  # settings of what is refused, of encoders, of a compiler that runs on GPUs alone, and notes
+WITHOUT_EFFECT = {  # options of refused features, of encoders, and of the compiler for GPUs; and metadata
     "early_stopping", "length_penalty", "diversity_penalty", "low_memory", "is_assistant", "num_assistant_tokens",
     "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size",
     "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "decoder_start_token_id",
@@ -261,7 +261,7 @@ def test_max_time_ends_generation_after_one_token() -> None:
 
 
 def stop_string(mode: str) -> str:
-    """Return two printable characters that plain decoding emits one after the other, not at the start."""
+    """Return two consecutive printable characters from the middle of plain decoding's output."""
     tokens = text_of(mode, 40)
     place = next(i for i in range(3, 39) if all(32 < token < 127 for token in tokens[i : i + 2]))
     return str(byte_tokenizer().decode(tokens[place : place + 2]))
@@ -299,7 +299,7 @@ def test_stop_strings_end_the_text_wherever_they_are_set(
 
 
 def streamed(streamer: Any, run: Callable[..., Any]) -> list[str]:
-    """Return the pieces of an iterator that another thread fills."""
+    """Return the pieces of a streamer that another thread fills."""
     thread = Thread(target=run, kwargs={"streamer": streamer})
     thread.start()
     pieces = list(streamer)

@@ -61,7 +61,7 @@ def test_tokens_are_written_in_place_and_a_full_buffer_grows_by_an_eighth() -> N
         layer.update(*states(1, start=token))
         homes.append(layer.keys.data_ptr())
     assert len(set(homes)) == 2
-    assert homes.index(homes[-1]) == 10 * MIN_FREE_SLOTS // 8  # where the first buffer was full
+    assert homes.index(homes[-1]) == 10 * MIN_FREE_SLOTS // 8  # the first buffer was full there
     held = layer.keys.numel() * 4
     assert held < layer.keys.untyped_storage().size() <= held * 9 / 8
 
@@ -122,7 +122,7 @@ def test_layers_share_buffers_until_one_is_assigned_other_states() -> None:
     assert len({layer.keys.untyped_storage().data_ptr() for layer in layers}) == 1
     assert keys.all_layers().shape == values.all_layers().shape == (3, 2, 2, 5, 4)
     layers[1].update(*states(1))
-    assert not shared_buffers(layers)  # they are not equally long, as in the middle of a forward
+    assert not shared_buffers(layers)  # the layers have different lengths, as in the middle of a forward pass
     layers[1].crop(-1)
     assert shared_buffers(layers) == (keys, values)
     assert not shared_buffers(layers[:2])

@@ -50,7 +50,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 ROOM = {"flat": 41, "nested": 84, "list": 14}
-"""Limit in bytes, which are tokens: little more than the shortest answer."""
+"""Maximum length of the answer in tokens (one byte each): slightly more than the shortest answer needs."""
 
 
 @cache
@@ -80,8 +80,8 @@ def follows(value: Any, schema: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_answer_follows_the_schema(name: str) -> None:
-    """A random model never emits an end token: every answer is ended by its limit. The bundled model is held to
-    it a hundred times by `python -m tests.structured`.
+    """A random model never emits an end token, so every answer ends at its maximum length. The same is checked a
+    hundred times with the bundled model by `python -m tests.structured`.
     """
     for number in range(20):
         completion = model(number % 5).generate(
@@ -119,7 +119,7 @@ def test_the_shortest_answer_fits_exactly_and_a_lower_limit_is_refused() -> None
 
 
 def test_no_item_is_started_that_would_not_fit() -> None:
-    """An item of a list is longer than what completes the list, so it is started only if it fits."""
+    """The tokens that are left suffice to close the list, but not for another item of it."""
     large = {"type": "object", "properties": {f"property {n}": {"type": "string"} for n in range(12)}}
     large["required"] = list(large["properties"])
     listed = {"type": "array", "items": large}
@@ -162,7 +162,7 @@ def test_objects_have_only_named_properties_unless_the_schema_allows_more() -> N
 
 
 def test_the_bundled_model_follows_a_schema_and_repeats_the_given_facts() -> None:
-    """Its tokens are words, and different ones can make the same JSON."""
+    """The bundled model's tokens are words, and several sequences of them can spell the same JSON."""
     try:
         folder = resolve_model("smollm2")
     except ImportError as error:

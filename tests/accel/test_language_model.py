@@ -128,9 +128,7 @@ def test_a_text_ends_exactly_before_its_stop_string(stop: str | list[str], draft
 
 def test_generation_ends_with_the_forward_that_completes_a_stop_string() -> None:
     said = parrot("abcdefghijklm")
-    said.generate(
-        "Say:", drafter="nothing", max_new_tokens=2
-    )  # the model is looked into once, before the first request
+    said.generate("Say:", drafter="nothing", max_new_tokens=2)  # the self-test runs before the first request
     with forwards(said) as seen:
         said.generate("Say:", drafter="nothing", stop="cd", max_new_tokens=50)
     assert len(seen) == 4

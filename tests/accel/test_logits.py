@@ -23,7 +23,7 @@ def made(dtype: torch.dtype, vocabulary: int = 1000) -> Tensor:
 
 
 def array_of(tensor: Tensor) -> NDArray[Any]:
-    """Return the same numbers in numpy; bfloat16 as bits."""
+    """Return the tensor as a numpy array; bfloat16 numbers become their bits in uint16."""
     bits = tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
     return np.asarray(bits)
 

@@ -71,7 +71,7 @@ def plain_tokens(prompt: list[int], length: int) -> list[int]:
 
 
 STEPS: list[tuple[tuple[int, int], list[list[int]], list[int]]] = [
-    # the root and its position, the window before the step, the emitted tokens
+    # (root, its position), levels of the window before the step, emitted tokens
     ((5, 4), [[1, 5, 3, 4]], [12]),
     ((12, 5), [[5, 3, 4], [1, 2, 9, 11]], [16]),
     ((16, 6), [[3, 4], [2, 9, 11], [16, 3, 0]], [9]),
@@ -82,7 +82,7 @@ STEPS: list[tuple[tuple[int, int], list[list[int]], list[int]]] = [
 
 
 def test_the_worked_example_is_reproduced_step_by_step() -> None:
-    """Settings: W=3, N=4, G=2, prompt 3 1 4 1 5, level 0 fixed, prompt_as_reference=False."""
+    """Settings: W=3, N=4, G=2, prompt 3 1 4 1 5, level 0 given instead of random, no n-grams from the prompt."""
     drafter = Lookahead(3, 4, 2, prompt_as_reference=False)
     decoding = ToyDecoding(drafter, [3, 1, 4, 1, 5], [1, 5, 3, 4])
     for number, (root, window, emitted) in enumerate(STEPS):

@@ -1,4 +1,4 @@
-"""The report on a model: verification level, reasons and advice."""
+"""The model report of `antiphon doctor`: verification level, reasons and advice."""
 
 import json
 from typing import Any

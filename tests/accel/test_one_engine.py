@@ -34,9 +34,7 @@ def plain(model: Any, prompt: torch.Tensor) -> list[int]:
 
 @contextmanager
 def meeting(model: Any) -> Iterator[None]:
-    """In this context the first two threads that run a forward pass overlap if they can; the first one leaves
-    first.
-    """
+    """Let the first two threads that run a forward pass overlap if no lock prevents it; the first one finishes first."""
     inside, left = Event(), Event()
     order: list[int] = []
 
@@ -117,7 +115,7 @@ def test_a_callers_forward_pass_keeps_its_attention_during_one_of_ours() -> None
 
     def meanwhile(*given: Any) -> None:
         if not found and given and not isinstance(given[0], Thread):
-            found.append(expected)  # once only, not in the other thread
+            found.append(expected)  # start only one other thread, and none from inside of it
             thread = Thread(target=own)
             thread.start()
             thread.join()

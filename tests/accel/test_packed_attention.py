@@ -45,7 +45,7 @@ def masked(rows: int, slots: int = 50, *, heads: int = 1, batch: int = 1) -> Ten
 
 
 def attend_packed(*given: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-    """Packed attention in a forward pass whose attention it overrides."""
+    """Call packed attention while it overrides the model's attention."""
     with override_attention(MODEL, PACKED):
         return packed_attention(*given, **options)
 
@@ -129,7 +129,7 @@ def test_the_mask_is_made_once_per_forward_pass_and_freed(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_plain_steps_have_the_logits_of_transformers_to_the_bit(family: str, dtype: torch.dtype) -> None:
-    """Among them are layers with windows of 12 tokens."""
+    """The families include one with sliding windows of 12 tokens."""
     model: Any = tiny_model(family, seed=5)
     model.to(dtype)
     assert traits_of(model).uses_packed_attention
@@ -233,7 +233,7 @@ def test_a_model_without_packed_attention_has_a_reason(family: str) -> None:
 def test_packed_attention_that_changes_logits_is_not_used() -> None:
     def careless(*given: Any, **options: Any) -> Any:
         output, weights = packed_attention(*given, **options)
-        return output.roll(1, dims=2), weights  # the heads in another order
+        return output.roll(1, dims=2), weights  # wrong on purpose: the heads are swapped
 
     AttentionInterface.register(PACKED, careless)
     try:

@@ -28,7 +28,7 @@ def plain(model: Any, **options: Any) -> list[int]:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return the records of three processes in groups of one to three."""
+    """Return the records of three processes that decoded in groups of one, two and three."""
     folder = tmp_path_factory.mktemp("processes")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(max(SIZES))]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -84,7 +84,7 @@ def test_generation_may_reach_the_models_last_position() -> None:
     steps = list(decode_parallel(model, PROMPT, Lookahead(5, 4, 2), max_new_tokens=22))
     assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
     assert [step.prefilled for step in steps] == [len(PROMPT)] + [0] * (len(steps) - 1)
-    again = Lookahead(5, 4, 2)  # with the whole text to read from, the last runs are long ones
+    again = Lookahead(5, 4, 2)  # with the expected text as reference, long n-grams are accepted
     steps = list(decode_parallel(model, PROMPT, again, max_new_tokens=22, references=[plain(model, max_new_tokens=22)]))
     assert [token for step in steps for token in step.tokens] == plain(model, max_new_tokens=22)
     assert len(steps) < 12

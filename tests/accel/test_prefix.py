@@ -64,7 +64,7 @@ def test_a_continued_text_is_read_from_its_continuation(family: str) -> None:
     text, cost = decoded(family, FIRST, prefix)
     assert cost.prefill_tokens == len(FIRST)
     longer, cost = decoded(family, [*text, *SECOND], prefix)
-    assert cost.prefill_tokens == 1 + len(SECOND)  # the last token was emitted but not read
+    assert cost.prefill_tokens == 1 + len(SECOND)  # the last emitted token is not in the cache yet
     assert prefix.size == len(longer) - 1
     assert decoded(family, [*longer, *SECOND], prefix)[1].prefill_tokens == 1 + len(SECOND)
 
@@ -75,7 +75,7 @@ def test_a_different_text_is_read_from_the_first_difference(family: str) -> None
     text, _ = decoded(family, FIRST, prefix)
     turned = [*text[: len(FIRST) + 4], text[len(FIRST) + 4] ^ 1, *SECOND]
     assert decoded(family, turned, prefix)[1].prefill_tokens == 1 + len(SECOND)
-    assert decoded(family, FIRST, prefix)[1].prefill_tokens == 1  # one token has to be read for the next logits
+    assert decoded(family, FIRST, prefix)[1].prefill_tokens == 1  # the last token is read again for its logits
     assert decoded(family, SECOND, prefix)[1].prefill_tokens == len(SECOND)
 
 
@@ -118,7 +118,7 @@ def test_after_an_error_nothing_is_kept() -> None:
         if len(calls) > 1:
             raise MemoryError("no memory left")
 
-    hook = model.model.layers[1].register_forward_pre_hook(fail)  # when layer 0 has its new keys already
+    hook = model.model.layers[1].register_forward_pre_hook(fail)  # layer 0 has appended its new keys by then
     try:
         with pytest.raises(MemoryError):
             decoded("llama", [*text, *SECOND], prefix, Blend())

@@ -130,7 +130,7 @@ def identity(drafter: Drafter) -> Drafter:
 
 
 def num_forward_passes(language_model: LanguageModel, **settings: Any) -> int:
-    """Return the number of forward passes of one text."""
+    """Return the number of forward passes that generating one text takes."""
     return language_model.generate("A text.", max_new_tokens=40, **settings).steps.steps
 
 

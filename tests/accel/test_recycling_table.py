@@ -26,7 +26,7 @@ def tensor_of(*rows: dict[int, float]) -> Tensor:
 
 
 def logits_of(*rows: dict[int, float]) -> TorchLogits:
-    """Return the same logits as an engine does."""
+    """Return the logits of `tensor_of` as an engine returns them."""
     return TorchLogits(tensor_of(*rows))
 
 
@@ -92,7 +92,7 @@ def test_a_text_of_one_token_has_a_context_key() -> None:
 
 def test_a_full_table_replaces_the_entry_written_the_longest_ago() -> None:
     table = table_with((1, 2), (3, 4), entries=4)
-    table.update((1, 2), EMPTY, logits_of({3: 1.0}))  # written again, so (3, 4) is the oldest
+    table.update((1, 2), EMPTY, logits_of({3: 1.0}))  # this entry is written again, so that (3, 4) becomes the oldest
     table.update((5, 6), EMPTY, logits_of({7: 1.0}))
     assert table.size == 4
     assert table.lookup(3, 4) == {}

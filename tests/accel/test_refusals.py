@@ -43,7 +43,7 @@ def test_unsupported_options_are_refused_by_name(name: str) -> None:
         model.generate(PROMPT, custom_generate=Decoder(), max_new_tokens=4, **REFUSED[name])  # type: ignore[operator]
 
 
-# What transformers takes for itself, or trips over, before a decoder hears of it: refused at our own door.
+# Options that transformers handles or rejects before it calls a custom decoder: `prepare` has to refuse them.
 UNHEARD: dict[str, dict[str, Any]] = {
     "assistant_model; its drafts come from drafter= and references=": {"assistant_model": tiny_model()},
     "assistant_tokenizer": {"assistant_tokenizer": byte_tokenizer()},

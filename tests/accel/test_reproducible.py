@@ -42,7 +42,7 @@ def decode(question: str, **options: Any) -> list[tuple[Any, ...]]:
 
 def test_every_forward_pass_of_a_repeated_request_is_the_same_whatever_ran_before() -> None:
     first = [decode(question, reproducible=True) for question in QUESTIONS]
-    decode(PASSAGES[1], max_new_tokens=100)  # what teaches the clock and the chances of others
+    decode(PASSAGES[1], max_new_tokens=100)  # costs and acceptance rates are learned here
     assert [decode(question, reproducible=True) for question in QUESTIONS] == first
     assert any(drafted for steps in first for _, drafted, *_ in steps)
 

@@ -30,7 +30,7 @@ def tiny(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 def _plain(tiny: LanguageModel, text: str, count: int) -> list[int]:
-    """Return the greedy tokens after prompt and text, each from a plain forward pass of torch."""
+    """Return the greedy tokens after `PROMPT` + ``text``, from one plain forward pass of torch for each token."""
     read = list(tiny.tokenize(PROMPT + text).tokens)
     said: list[int] = []
     for _ in range(count):

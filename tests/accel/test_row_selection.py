@@ -30,7 +30,7 @@ COSTS = (
 
 
 def random_tree(chance: random.Random, most: int = 40) -> Draft:
-    """Return a draft of up to ``most`` rows, with ties, some chances that rise along a path, and often probes."""
+    """Return a random draft of at most ``most`` rows, some with probes; chances may be equal or rise along a path."""
     rows = chance.randint(0, most)
     probes = chance.choice((0, 0, chance.randint(0, rows)))
     parents, chances = [], list[float]()
@@ -43,7 +43,7 @@ def random_tree(chance: random.Random, most: int = 40) -> Draft:
 
 
 def random_continuation(chance: random.Random, draft: Draft) -> list[int]:
-    """Return three tokens that mostly follow the draft."""
+    """Return three tokens, each of which follows the draft with a probability of about 0.8."""
     row, text = ROOT, list[int]()
     for _ in range(3):
         below = draft.children.get(row, {})
@@ -119,14 +119,14 @@ def test_several_sequences_get_the_most_likely_rows_of_all_up_to_the_optimal_num
 
 
 def test_a_likely_draft_gets_the_rows_that_an_unlikely_one_does_not_use() -> None:
-    cost = StepCost({64: {1: 1.0, 6: 1.05, 7: 4.0, 64: 60.0}})  # four rows and two roots are cheap, more are not
+    cost = StepCost({64: {1: 1.0, 6: 1.05, 7: 4.0, 64: 60.0}})  # two roots and four rows are cheap
     likely, unlikely = chain([1, 2, 3, 4, 5], [0.9] * 5), chain([6, 7, 8, 9], [0.3, 0.25, 0.2, 0.15])
     assert [len(draft) for draft in trim_jointly([likely, unlikely], cost)] == [4, 0]
     assert [len(draft) for draft in trim_jointly([unlikely, unlikely], cost)] == [2, 2]
 
 
 def test_a_row_counts_once_and_not_for_every_sequence() -> None:
-    """A shared forward pass is ragged: the rows of one sequence do not lengthen the others."""
+    """In a shared forward pass each sequence has its own number of rows; none is padded to the longest."""
     cost = StepCost({64: {1: 1.0, 12: 1.1, 13: 9.0, 64: 90.0}})
     drafts = [chain([1, 2, 3, 4], [0.9] * 4), *[EMPTY] * 7]
     assert [len(draft) for draft in trim_jointly(drafts, cost)] == [4, *[0] * 7]
@@ -142,7 +142,7 @@ def test_probes_are_kept_for_those_drafts_for_which_they_pay() -> None:
 
 
 def test_rows_of_fixed_budgets_are_always_verified_and_count_in_the_cost() -> None:
-    cost = StepCost({64: {1: 1.0, 8: 1.0, 9: 8.0, 64: 80.0}})  # eight rows are free
+    cost = StepCost({64: {1: 1.0, 8: 1.0, 9: 8.0, 64: 80.0}})  # up to eight rows cost as much as one
     tree, guess = chain([1, 2, 3, 4, 5, 6, 7], [0.9] * 7), chain([8, 9], [0.8, 0.7])
     adaptive = AdaptiveBudget(FixedCostModel(cost), Calibration())
     assert trim_drafts([tree, guess], [FixedBudget(4), adaptive], [64, 64]) == [chain([1, 2, 3, 4], [0.9] * 4), guess]
@@ -157,7 +157,7 @@ def test_rows_of_fixed_budgets_are_always_verified_and_count_in_the_cost() -> No
 def tokens_per_second(
     scored: list[ScoredDraft], taken: list[list[int]], costs: list[float], first_row_costs: list[float]
 ) -> float:
-    """Return the tokens per second with these rows."""
+    """Return the expected tokens per second if the rows ``taken`` of each draft are verified."""
     tokens = len(scored) + sum(each.chances[row] for each, rows in zip(scored, taken, strict=True) for row in rows)
     seconds = costs[sum(map(len, taken))] + sum(
         first_row_cost for first_row_cost, rows in zip(first_row_costs, taken, strict=True) if rows
@@ -167,7 +167,7 @@ def tokens_per_second(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_first_row_of_a_sequence_has_to_pay_its_extra_cost(seed: int) -> None:
-    """The selection is the best prefix of all candidates by chance, including the extra cost of each first row."""
+    """With all candidates sorted by chance, the selected ones are the prefix with the most tokens per second."""
     chance, gained = random.Random(seed), 0.0
     for _ in range(60):
         scored = [ScoredDraft(draft := without_probes(random_tree(chance, 8)), list(draft.chances)) for _ in range(4)]

@@ -53,11 +53,11 @@ Scheme = Callable[[Draft, Choose, Callable[[int], bool]], Accepted]
 
 
 class ForkError(Exception):
-    """A draw that is not on the tape yet: every token is tried."""
+    """Raised at a draw whose token is not given yet; the caller then tries every token."""
 
 
 def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text, Fraction]]:
-    """Return every text that one step can make of a context, with its probability over all draws."""
+    """Return every context that can result from one step, with its probability over all draws."""
     tapes: list[tuple[Text, Fraction]] = [((), Fraction(1))]
     while tapes:
         tape, p = tapes.pop()
@@ -77,14 +77,14 @@ def outcomes(scheme: Scheme, draft: Draft, context: Text) -> Iterator[tuple[Text
         try:
             scheme(draft, choose, commit)
         except ForkError as fork:
-            law = toy((*context, *spelled(draft, fork.args[0])))  # the model answers for the row, not for the text
+            law = toy((*context, *spelled(draft, fork.args[0])))  # logits of the row where the draw happened
             tapes += [((*tape, token), p * q) for token, q in enumerate(law) if q]
         else:
             yield tuple(text), p
 
 
 def drafted_law(scheme: Scheme, drafter: Callable[[Text], Draft], context: Text = ()) -> Law:
-    """Return the distribution of whole texts, made step by step with a draft each."""
+    """Return the distribution of whole texts that are decoded step by step, each step with a draft."""
     if len(context) == LENGTH:
         return {context: Fraction(1)}
     step: Law = {}
@@ -157,7 +157,7 @@ def warped(model: Any, text: list[int]) -> Tensor:
 
 
 def draft_for(model: Any, prompt: list[int]) -> Draft:
-    """Return a tree of likely first tokens (the second one twice) and likely ones below them."""
+    """Return a tree of likely first tokens (the second one occurs twice), with likely next tokens below them."""
     first: list[int] = warped(model, prompt).argsort(descending=True)[:3].tolist()
     second = [int(warped(model, [*prompt, token]).argmax()) for token in first[:2]]
     return Draft((first[1], first[0], first[1], *second, 7), (-1, -1, -1, 1, 0, 3), (1.0,) * 6)
@@ -181,7 +181,7 @@ def exact_law(model: Any, prompt: list[int], draft: Draft) -> dict[Text, float]:
 
 
 def drawn(model: Any, prompt: list[int], draft: Draft, scheme: Scheme) -> Counter[Text]:
-    """Yield what sampler and verification emit in one step, repeatedly, from one forward pass over the draft."""
+    """Run one forward pass over the draft, then sample and verify repeatedly; yield the emitted tokens each time."""
     cached = TorchSequence(model, traits_of(model))
     with torch.no_grad():
         cached.prefill(prompt[:-1])

@@ -25,10 +25,10 @@ from antiphon.accel.testing.table_engine import GreedySampler, TableEngine, Tabl
 
 VOCAB_SIZE = 50
 FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
-"""Rows cost almost nothing, so sharing always pays."""
+"""Additional rows cost almost nothing, so sharing forward passes is always faster."""
 
 STEEP = FixedCostModel(StepCost({64: {1: 1.0, 2: 3.0, 64: 300.0}}))
-"""Every further row costs two plain steps, so sharing never pays."""
+"""Every additional row costs as much as two plain steps, so sharing forward passes is always slower."""
 
 
 def follows(tokens: Tokens) -> int:
@@ -100,7 +100,7 @@ def test_scheduler_and_table_engine_need_no_torch() -> None:
 
 
 class Asking(OracleDrafter):
-    """Returns a draft at the start of the request."""
+    """Its `begin` returns a draft for the first forward pass."""
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:  # type: ignore[override]
         return self.propose(prompt, 99)
@@ -313,7 +313,7 @@ def test_an_interrupt_in_a_forward_pass_for_another_thread_loses_none_of_its_tok
     others.append(requests[1].sequence)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         scheduler.advance(requests)
-    list(scheduler.steps(requests[1]))  # the first one belongs to the interrupted caller
+    list(scheduler.steps(requests[1]))  # the other request was interrupted
     assert requests[1].output.tokens == truth(prompts[1], 30)
 
 
@@ -369,4 +369,4 @@ def test_a_wrong_draft_costs_rows_but_changes_no_token() -> None:
     steps = list(scheduler_of(table).steps(request_of(prompt, 10, Verbose())))
     assert [*prompt, *emitted(steps)] == truth(prompt, 10)
     assert [step.accepted for step in steps] == [0] * 10
-    assert sum(step.drafted for step in steps) == 8  # none with the prompt, and none for the last token
+    assert sum(step.drafted for step in steps) == 8  # none in the prefill, and none for the last token

@@ -131,7 +131,7 @@ def test_a_long_match_counts_however_old_it_is() -> None:
 
 
 def test_references_contained_in_the_prompt_give_the_same_rows() -> None:
-    """All tokens would count twice, so the shares stay the same."""
+    """Otherwise every occurrence would be counted twice."""
     reference = [1, 2, 3, 1, 2, 4, 1, 5, 6, 7]
     once = drafted(pure(depth=3), [*reference, 50, 1, 2], prompt=len(reference) + 1)
     twice = drafted(pure(depth=3), [*reference, 50, 1, 2], reference, prompt=len(reference) + 1)

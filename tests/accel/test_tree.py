@@ -35,7 +35,7 @@ def test_a_row_attends_to_itself_its_ancestors_and_all_pending_tokens(rows: int)
 
 
 def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:
-    """Return the columns that a row attends to, by the definition, one pair at a time."""
+    """Return the columns that a row attends to, computed from the definition for each column separately."""
     here = length - padding + int(tree.depths[row])
     columns = [slot - padding for slot in range(offset, length)]
     visible = [position >= 0 for position in columns] + tree.ancestor_mask[row].tolist()

@@ -56,7 +56,7 @@ def test_a_token_without_continuation_gives_an_empty_draft() -> None:
     [((1, 2), 5), ((1, 2, 3), 3), ((1, 2, 4), 2), ((1, 2, 3, 1), 1), ((1, 2, 3, 5), 1), ((1, 2, 4, 1), 1)],
 )
 def test_window_counts_are_those_of_algorithm_1(path: tuple[int, ...], frequency: int) -> None:
-    """Compare with Algorithm 1, taken literally: each window of n tokens, each cut j of its prefix, each node."""
+    """Compare with a literal implementation of Algorithm 1: every window of n tokens, prefix length j and node."""
     n, prefix = 4, 2
     inserted = [TEXT[start + j : start + n] for start in range(len(TEXT) - n + 1) for j in range(prefix)]
     assert sum(node[: len(path)] == path for node in inserted) == frequency

@@ -14,7 +14,7 @@ from tests.accel.test_language_model import PROMPT, forwards, tiny
 
 
 class Interrupted:
-    """Replace the locks inside by ones that raise KeyboardInterrupt at the end of a call."""
+    """Wraps a stream's method or lock: a call raises KeyboardInterrupt before the method runs, or right afterwards."""
 
     def __init__(self, whole: Any) -> None:
         self.whole = whole
@@ -41,7 +41,7 @@ def test_threads_take_turns() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(read, range(2)))
-    first = order[-1] ^ 1  # the one that ended first
+    first = order[-1] ^ 1  # the thread that ended first
     until = len(order) - order[::-1].index(first)
     assert order[:until].count(first ^ 1) > until / 8
 
@@ -96,7 +96,7 @@ def test_the_lock_is_reentrant() -> None:
     def outer() -> None:
         other.start()
         began.wait()
-        other.join(0.2)  # now it waits for the lock
+        other.join(0.2)  # the other thread waits for the lock now
         turns.run(lambda: order.append("inner"))
         order.append("outer")
 

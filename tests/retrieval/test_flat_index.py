@@ -1,4 +1,4 @@
-"""The contract of vector indexes, one row each: exact, sorted, and closed to invalid vectors."""
+"""The contract of vector indexes, checked for each kind: exact and sorted results, invalid vectors refused."""
 
 import os
 import subprocess
@@ -117,7 +117,7 @@ def test_numpy_searches_up_to_its_limit_and_faiss_above() -> None:
 
 
 def test_without_faiss_few_vectors_work_and_many_are_an_error_with_the_command(tmp_path: Path) -> None:
-    """In a fresh interpreter the module ``faiss`` cannot be imported, as after a broken installation."""
+    """A new interpreter cannot import ``faiss``, as after a broken installation."""
     (tmp_path / "faiss.py").write_text("raise ImportError('no faiss')")
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
@@ -142,7 +142,7 @@ for setting, count, dim in (("auto", 50_001, 1), ("auto", 50_000, 1024), ("compa
 
 
 def test_two_faiss_packages_are_an_error_with_the_commands_that_repair_it(tmp_path: Path) -> None:
-    """Two installed distributions overwrite the same files, so only their metadata shows both."""
+    """Both distributions install the same files, so only their metadata shows that both are installed."""
     for name in ("faiss_cpu", "faiss_gpu"):
         folder = tmp_path / f"{name}-1.0.dist-info"
         folder.mkdir()

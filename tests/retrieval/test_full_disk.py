@@ -24,7 +24,7 @@ def passages(count: int, version: int = 0) -> list[Passage]:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 2 MB, outside of the folders that pytest clears."""
+    """Mount a file system of 2 MB, outside of pytest's folders because pytest deletes those."""
     folder = Path(tempfile.mkdtemp(prefix="antiphon-small-disk-"))
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
     try:
@@ -53,7 +53,7 @@ def fill(disk: Path, free: int) -> None:
 def test_whichever_file_fills_the_disk_the_old_index_stays_and_one_error_is_raised(
     small_disk: Path, setting: str, before: int
 ) -> None:
-    """Each step has a sixth more space, so that the disk becomes full in every file of the index once."""
+    """The free space grows from step to step, so that every file of the index is once the one that fills the disk."""
     index = small_disk / "index"
     if before:
         index_passages(passages(before), index, HashEmbedder())
@@ -126,7 +126,7 @@ SETTINGS, LIMITS = ("flat", "compact"), (1_000, 40_000, 90_000)
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
-    """For each folder the error of indexing into it under a file size limit."""
+    """Index into each folder under a file size limit, and return the errors."""
     here = tmp_path_factory.mktemp("limited")
     folders = [here / f"{setting}-{limit}" for setting in SETTINGS for limit in LIMITS]
     for folder in folders:

@@ -58,7 +58,7 @@ Content = dict[str, tuple[Passage, Vectors]]
 
 
 class Given(HashEmbedder):
-    """Embeds the texts of `passage` as the vectors of `vector`."""
+    """Embeds each text that `passage` makes as the vector that `vector` gives for the same number."""
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         numbers = [
@@ -205,7 +205,7 @@ def test_a_filtered_search_finds_only_allowed_rows(setting: str) -> None:
     chosen = choose_setting(setting, *VECTORS.shape)
     index = build_vector_index(
         VECTORS, replace(chosen, exact_rows=0)
-    )  # so that 700 allowed rows are searched in the index
+    )  # so that the filtered search uses the FAISS index instead of exact search
     allowed = np.arange(len(VECTORS)) % 3 == 1
     truth = ground_truth(VECTORS[allowed], 0, queries=QUERIES)
     hits = index.search(QUERIES, 100, allowed)

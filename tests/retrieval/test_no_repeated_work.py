@@ -29,7 +29,7 @@ def passages(count: int = COUNT, start: int = 0) -> list[Passage]:
 
 
 class OwnNorm(HashEmbedder):
-    """Embeds to unit vectors without calling the function that is counted."""
+    """Returns unit vectors without calling `normalized`, whose calls are counted."""
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         drawn = np.array([np.random.default_rng([len(text), *text.encode()]).standard_normal(64) for text in texts])

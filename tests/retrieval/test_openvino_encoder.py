@@ -90,7 +90,7 @@ def test_texts_of_several_threads_are_not_mixed(toy: SentenceTransformerEmbedder
 
 
 def chosen(model: Any, vectors: Any, wanted: Any = "auto", device: str = "cpu") -> Any:
-    """Choose the engine for these vectors, with a key that no other test uses."""
+    """Choose the engine, with ``vectors`` as the function that computes vectors; its name is the cache key."""
     key = getattr(vectors, "__name__", "")
     return choose_encoder_engine(
         wanted, model, "last_hidden_state", key=key, device=device, dtype=torch.float32, vectors=vectors

@@ -97,7 +97,7 @@ def test_maxsim_finds_the_answer_inside_a_passage_on_another_topic(minilm: MiniL
 
 
 def test_rare_tokens_weigh_more() -> None:
-    """Each passage has one of the two words of the question; the one with the rarer word wins."""
+    """Each passage contains one of the question's two words; the passage with the rarer word ranks first."""
     embedder = HashEmbedder()
     counts = np.zeros(embedder.vocabulary_size, np.int64)
     counts[embedder.token_ids(["common"])[0]] = 99
@@ -109,7 +109,7 @@ def test_rare_tokens_weigh_more() -> None:
 
 
 def test_the_weight_balances_search_score_and_match() -> None:
-    given = passages("cat", "dog", scores=(0.2, 0.8))  # standardized to one deviation above and one below the mean
+    given = passages("cat", "dog", scores=(0.2, 0.8))  # after standardization the search scores are -1 and 1
     found = {p.text: p.score for p in MaxSimReranker(HashEmbedder(), weight=0.25).rerank("cat", given)}
     assert found == pytest.approx({"cat": -1 + 0.25, "dog": 1 - 0.25})
     assert MaxSimReranker(HashEmbedder(), weight=0).rerank("cat", given)[0].text == "dog"

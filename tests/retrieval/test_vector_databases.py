@@ -1,4 +1,4 @@
-"""The contract of collections, one row each: index folder, PostgreSQL, Milvus and Qdrant."""
+"""The contract of collections, checked for each kind: index folder, PostgreSQL, Milvus and Qdrant."""
 
 import itertools
 import threading
@@ -220,7 +220,7 @@ def test_a_reopened_collection_keeps_its_passages_and_refuses_another_embedder(o
     again.close()
     with pytest.raises(IndexMismatch, match=r"hash:words:16.*which is not.*hash:words:32"):
         opened(name, OTHER)
-    right = opened(name, EMBEDDER)  # no other reference to it exists
+    right = opened(name, EMBEDDER)
     assert len(right) == 30
     right.close()
 

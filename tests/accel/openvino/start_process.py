@@ -35,7 +35,7 @@ MEMORY = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start of a model.
+    """One loading of a model.
 
     Attributes:
         port: Local port to connect to for output.

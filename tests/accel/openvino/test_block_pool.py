@@ -11,7 +11,7 @@ TEXT = list(range(3 * BLOCK_SIZE))
 
 
 def cached(pool: BlockPool, text: list[int], tenant: str = "a") -> list[int]:
-    """Return idle blocks whose contents are cached for this text."""
+    """Cache the blocks of a text, free them, and return them: they are idle now."""
     blocks = pool.allocate(len(text) // BLOCK_SIZE)
     pool.cache_prefix(tenant, text, blocks)
     pool.free(blocks)
@@ -62,7 +62,7 @@ def test_the_last_block_of_the_least_recently_used_prefix_is_evicted_first() -> 
 
 
 def test_blocks_after_an_evicted_block_are_not_found() -> None:
-    """A later block can be in use while an earlier one is evicted: it is uncached, and free after its last user."""
+    """A block that is in use while a block before it is evicted leaves the cache; its last user frees it."""
     pool = BlockPool(3)
     blocks = cached(pool, TEXT)
     pool.share(blocks[2:])

@@ -1,4 +1,4 @@
-"""Measuring the cost of forward passes in little time."""
+"""The cost of OpenVINO's forward passes is measured within a time budget."""
 
 from collections import Counter
 from collections.abc import Sequence

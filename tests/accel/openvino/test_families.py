@@ -47,7 +47,7 @@ def test_the_self_test_passes_for_the_model_and_fails_for_another_one(family: st
 
 
 def test_sliding_windows_are_part_of_the_graph() -> None:
-    """Without them the logits of a long text differ: an earlier conversion lost them without an error."""
+    """An earlier conversion lost the windows without an error; the logits of a long text show it."""
     model = model_of("mistral")
     wrong = engine_of(model_of("mistral-full"))
     found = {each.name: each.agrees for each in run_self_test(wrong, model, [12])}

@@ -39,25 +39,25 @@ READ_ONLY = 'mount --bind "$XDG_CACHE_HOME" "$XDG_CACHE_HOME" && mount -o remoun
 
 
 class RunningStart:
-    """A start in progress: a process at the other end of a connection."""
+    """A process that is loading the model, and the connection to it."""
 
     def __init__(self, connection: socket.socket, error: Path) -> None:
         self.lines, self.error = connection.makefile("rw"), error
 
     def send(self, line: str) -> None:
-        """Send it a line."""
+        """Send a line to the process."""
         self.lines.write(line)
         self.lines.flush()
 
     def wait(self) -> tuple[int, str, str]:
-        """Wait for its end; return exit code, output and standard error."""
+        """Wait until the process ends; return its exit code, output and standard error."""
         *out, code = self.lines.readlines()
         self.lines.close()
         return int(code), "".join(out), self.error.read_text()
 
 
 class Starts:
-    """Starts one model repeatedly, in processes that share a cache."""
+    """Loads one model repeatedly, in processes that share a cache."""
 
     def __init__(self, folder: Path, starter: subprocess.Popen[str]) -> None:
         self.model, self.cache, self.elsewhere = folder / "model", folder / "cache", folder / "elsewhere"
@@ -72,7 +72,7 @@ class Starts:
         return self.cache / "antiphon" / "openvino"
 
     def begin(self, **options: Any) -> RunningStart:
-        """Begin a start; ``options`` are fields of `Start`."""
+        """Start loading the model in a new process; ``options`` are fields of `Start`."""
         environment = {"XDG_CACHE_HOME": str(self.cache), "TMPDIR": str(self.elsewhere)}
         error = next(self.errors)
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -84,11 +84,11 @@ class Starts:
                 return RunningStart(connection, error)
 
     def run(self, **options: Any) -> tuple[int, str, str]:
-        """Run a start; return exit code, output and standard error."""
+        """Load the model in a new process; return its exit code, output and standard error."""
         return self.begin(**options).wait()
 
     def expect_success(self, truth: Sequence[int], *, stages: Sequence[int], mount: str = "") -> None:
-        """Check that a start succeeds after these stages of the preparation."""
+        """Check that loading succeeds and runs exactly these stages of the preparation."""
         code, out, err = self.run(mount=mount)
         assert code == 0, err
         *lines, text = out.splitlines()
@@ -114,7 +114,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def truth(saved: Path) -> list[int]:
-    """Tokens of torch without drafts."""
+    """Tokens that torch generates without drafts."""
     model = LanguageModel.from_pretrained(saved, engine="torch", drafter="nothing")
     return list(model.generate(**REQUEST).tokens)
 
@@ -128,7 +128,7 @@ def may_mount(tmp_path_factory: pytest.TempPathFactory) -> bool:
 
 @pytest.fixture(scope="module")
 def starter(may_mount: bool) -> Iterator[subprocess.Popen[str]]:
-    """The process that all starts are forked from, if possible in a private mount namespace."""
+    """The server process that forks all loading processes, if possible in a private mount namespace."""
     command = [*(PRIVATE if may_mount else ()), sys.executable, "-W", "ignore", "-m", f"{__package__}.start_process"]
     paths = os.pathsep.join([*(str(ROOT / package) for package in PACKAGES), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}

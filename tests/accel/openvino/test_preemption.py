@@ -22,7 +22,7 @@ PROMPTS = [
     f"{number}: a queen lays as many as two thousand eggs on a day {'of summer ' * number}" for number in range(6)
 ]
 LONGEST = 150 + NEW
-"""Maximum number of tokens of the longest request, with its answer and a draft."""
+"""Maximum number of tokens of the longest request: prompt, answer and one draft."""
 
 
 def language_model(blocks: int, seed: int = 0, **options: Any) -> LanguageModel:

@@ -32,7 +32,7 @@ def paged() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def plain() -> LanguageModel:
-    """The same model on torch, without drafts."""
+    """The model that runs on OpenVINO in these tests, on torch and without drafts."""
     return LanguageModel(model_of("llama"), byte_tokenizer(), name="tiny", drafter="nothing")
 
 

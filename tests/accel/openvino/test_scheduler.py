@@ -26,7 +26,7 @@ from tests.accel.openvino.builders import engine_of, model_of, text_of
 MODEL: Any = model_of()
 NEW = 30
 FLAT = FixedCostModel(StepCost({64: {1: 1.0, 64: 1.1}}))
-"""Rows cost almost nothing, so that sharing forward passes always pays."""
+"""Additional rows cost almost nothing, so sharing forward passes is always faster."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_request_gets_the_tokens_of_torch(graph: Any) -> None:
 
 @pytest.mark.parametrize("blocks", [64, 12])
 def test_long_prompts_that_are_prefilled_together_get_the_tokens_of_torch(graph: Any, blocks: int) -> None:
-    """With 12 blocks they do not fit together, so each is prefilled in a separate pass."""
+    """The requests do not fit into 12 blocks together, so each is prefilled in a separate forward pass."""
     truths = [truth_of(text_of(length, seed)) for seed, length in enumerate((150, 200, 180))]
     engine = engine_on(graph, blocks)
     requests = [request_of(engine, truth, seed) for seed, truth in enumerate(truths)]
@@ -86,7 +86,7 @@ def test_long_prompts_that_are_prefilled_together_get_the_tokens_of_torch(graph:
 
 @pytest.mark.parametrize("blocks", [64, 8])
 def test_requests_of_several_threads_get_the_tokens_of_torch(graph: Any, blocks: int) -> None:
-    """With 8 blocks they do not fit together, so the engine evicts sequences, which are prefilled again."""
+    """The requests do not fit into 8 blocks together, so the engine evicts sequences, which are prefilled again."""
     engine = engine_on(graph, blocks)
     truths = [truth_of(text_of(size, seed=size)) for size in (60, 45, 33, 70)]
     requests = [request_of(engine, truth, seed) for seed, truth in enumerate(truths)]

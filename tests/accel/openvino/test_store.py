@@ -162,7 +162,7 @@ def test_without_a_writable_cache_the_model_is_converted_for_this_process(tmp_pa
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Limit the size of files, which looks like a full disk to the writer."""
+    """Limit the size of files: a writer gets an error as from a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
