@@ -99,7 +99,7 @@ def test_trim_drops_all_probes_if_one_is_too_deep() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_trimmed_draft_with_probes_fits_and_keeps_all_probes_of_its_rows(seed: int) -> None:
-    draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=7)  # a token is its own row
+    draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=7)  # token n is row n
     for rows in range(len(draft) + 1):
         kept = trim(draft, rows, depth=14)
         assert len(kept) <= rows
@@ -113,7 +113,7 @@ def test_a_trimmed_draft_with_probes_fits_and_keeps_all_probes_of_its_rows(seed:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("probes", [0, 4])
 def test_depth_first_order_keeps_all_paths_and_puts_first_children_behind_their_parent(seed: int, probes: int) -> None:
-    draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # a token is its own row
+    draft = replace(random_tree(seed, 14), tokens=tuple(range(14)), num_probes=probes)  # token n is row n
     if any(parent >= draft.num_candidates for parent in draft.parents[draft.num_candidates :]):
         draft = replace(draft, parents=(*draft.parents[: draft.num_candidates], *(ROOT,) * probes))
     ordered = reorder_depth_first(draft)
