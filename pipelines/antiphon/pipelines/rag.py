@@ -166,10 +166,9 @@ class Rag:
         def to_answer(completion: Completion) -> Answer:
             return Answer.from_completion(question, completion, passages, cite(completion.text, passages))
 
-        on_end = [
-            *([context.on_end] if context else []),
-            *([partial(_keep, store, query)] if store is not None else []),
-        ]
+        on_end: list[Callable[[Answer], None]] = [context.on_end] if context else []
+        if store is not None:
+            on_end.append(partial(_keep, store, query))
         return AnswerStream(question, passages, prompt, stream, to_answer, on_end)
 
     def retrieve(self, question: str, k: int | None = None) -> tuple[Passage, ...]:
