@@ -46,7 +46,7 @@ def test_a_certified_answer_is_followed_by_its_card(index_folder: Path, tiny_fol
 
 
 @pytest.mark.parametrize("more", [(), ("--deterministic",), ("--drafter", "nothing")])
-def test_a_text_is_continued_and_certified_in_half_precision(tiny_folder: Path, more: tuple[str, ...]) -> None:
+def test_a_continued_text_is_certified_in_half_precision(tiny_folder: Path, more: tuple[str, ...]) -> None:
     arguments = ("certify", SAID, "--model", tiny_folder, "--dtype", "bfloat16", "--max-new-tokens", 20, "--json")
     shown = antiphon(*arguments, *more)
     assert shown.exit_code == 0, shown.stderr
@@ -56,7 +56,7 @@ def test_a_text_is_continued_and_certified_in_half_precision(tiny_folder: Path, 
     assert bytes(token for token in proof["tokens"] if token < 256).decode(errors="replace") == proof["text"]
 
 
-def test_an_answer_that_nobody_could_prove_ends_in_an_error(tiny_folder: Path) -> None:
+def test_a_certificate_that_does_not_hold_ends_with_exit_code_1(tiny_folder: Path) -> None:
     shown = antiphon("certify", SAID, "--model", tiny_folder, "--max-new-tokens", 3, "--ulps", -1)
     assert shown.exit_code == 1
     assert "The certificate does not hold" in shown.stdout
@@ -71,7 +71,7 @@ def test_an_answer_that_nobody_could_prove_ends_in_an_error(tiny_folder: Path) -
         (("--max-new-tokens", "0"), "max_new_tokens is 0"),
     ],
 )
-def test_what_cannot_be_used_is_refused(tiny_folder: Path, more: tuple[str, ...], complaint: str) -> None:
+def test_invalid_input_is_refused(tiny_folder: Path, more: tuple[str, ...], complaint: str) -> None:
     shown = antiphon("certify", SAID, "--model", tiny_folder, *more)
     assert shown.exit_code == 2
     assert complaint in shown.stderr
@@ -94,7 +94,7 @@ def test_of_a_readers_answer_what_follows_its_line_is_proven(retriever: Retrieve
     assert proof.certificate.holds
 
 
-def test_every_way_of_decoding_is_measured(tiny_folder: Path, tmp_path: Path) -> None:
+def test_all_ways_of_decoding_are_measured(tiny_folder: Path, tmp_path: Path) -> None:
     arguments = (recorded(tmp_path, 3), "--model", tiny_folder, "--limit", 2)
     shown = run_program(exactness.app, *arguments, "--max-new-tokens", 16, "--json")
     assert shown.exit_code == 0, shown.stderr
@@ -156,7 +156,7 @@ def test_the_model_attends_as_before_when_it_is_measured() -> None:
     assert implementation_of(model.model) == "eager"
 
 
-def test_a_prompt_without_room_is_refused(tiny: LanguageModel) -> None:
+def test_a_prompt_longer_than_the_context_window_is_refused(tiny: LanguageModel) -> None:
     with pytest.raises(ValueError, match=r"exceed the context window of 'tiny' \(1024 tokens\)"):
         measure_exactness(tiny, [PromptCase(SAID * 30, ())], max_new_tokens=4)
 
@@ -165,7 +165,7 @@ def certificate(*tokens: int, regret: float = 0.0) -> Certificate:
     return Certificate(tokens, (0.0,) * (len(tokens) - 1) + (regret,), 9, "float32", 2.0)
 
 
-def test_a_broken_promise_is_noticed() -> None:
+def test_a_broken_promise_is_detected() -> None:
     one, other = certificate(1, 2, 3), certificate(1, 2, 4)
     kept = CertifiedOutputs(plain=one, drafted=one, other_attention=other)
     assert Exactness("float32", (kept,)).is_kept

@@ -51,7 +51,7 @@ INDEX: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_summary_of_every_measured_run_stands_first() -> None:
+def test_the_page_starts_with_a_summary_of_all_runs() -> None:
     on_openvino = {**METHOD, "method": "blend@openvino", "speedup": 6.5, "speedup_best": 1.18}
     page = render_page([REPLAY, {**SPEED, "methods": [METHOD, on_openvino]}, FLOOR])
     summary = page[: page.index("## Tokens per step in replays")]
@@ -61,7 +61,7 @@ def test_a_summary_of_every_measured_run_stands_first() -> None:
     assert "references of another question, on OpenVINO; Abacus 3 | 6.50 |  | 1.18 | 4.00 |\n" in summary
 
 
-def test_every_kind_of_result_has_its_place() -> None:
+def test_every_kind_of_result_is_rendered() -> None:
     page = render_page([REPLAY, {**REPLAY, "rows": 64, "task": "rag"}, SPEED, FLOOR, INDEX, REFUSED])
     assert "### 100,000 vectors of dimension 1,024\n\n400 queries; Abacus 3 (avx2).\n" in page
     assert "| auto | IVF1024,PQ128x4fsr | 0.98 | 0.99 | 505.10 | 10.74 | 8.00 | 103.60 | 2.80 |" in page
@@ -79,7 +79,7 @@ def test_every_kind_of_result_has_its_place() -> None:
     assert all(f"    {result['command']}\n" in page for result in (REPLAY, SPEED, FLOOR))
 
 
-def test_published_figures_stand_with_their_sources() -> None:
+def test_published_figures_have_their_sources() -> None:
     page = render_page([])
     cells = (
         "LLMA",
@@ -98,7 +98,7 @@ def test_published_figures_stand_with_their_sources() -> None:
     ("line", "message"),
     [("{", "line 2 is not JSON"), ('{"kind": "rumour"}', "line 2 is not a result; its kind needs to be one of replay")],
 )
-def test_a_line_that_is_no_result_is_named(line: str, message: str, tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_result_is_reported_by_number(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text(f"{json.dumps(REPLAY)}\n{line}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=message):
@@ -115,7 +115,7 @@ def test_one_command_prints_the_page(tmp_path: Path) -> None:
     assert shown.stdout == render_page([REPLAY, SPEED])
 
 
-def test_the_page_in_the_docs_is_what_its_results_make_today() -> None:
+def test_the_page_in_the_docs_is_up_to_date() -> None:
     results = read_results(sorted((DOCS / "results").glob("*.jsonl")))
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     assert page == render_page(results), f"out of date; run: {COMMAND}"

@@ -21,7 +21,7 @@ ASKED = SpanQuestion("bees", "How many eggs?", "a.md", ("two thousand eggs",))
 NOBODY = SpanQuestion("bees", "Who made it?", None, ())
 
 
-def test_every_wanted_span_stands_in_the_document_that_is_named() -> None:
+def test_every_expected_span_is_in_its_document() -> None:
     texts = {document.source: document.text for document in load_documents([CORPORA]).documents}
     for asked in load_span_questions(CORPORA):
         if asked.source is not None:
@@ -44,7 +44,7 @@ def test_a_span_is_found_over_line_breaks_hyphens_and_marks() -> None:
     assert not ASKED.is_in("two hundred eggs")
 
 
-def test_an_answer_is_right_with_seven_tenths_of_the_wanted_words() -> None:
+def test_an_answer_is_right_with_70_percent_of_the_expected_words() -> None:
     asked = SpanQuestion("bees", "?", "a", ("one two three four five six seven eight nine ten",))
     assert asked.is_answered_by("ten nine eight seven six five FOUR")
     assert not asked.is_answered_by("ten nine eight seven six five")
@@ -61,11 +61,11 @@ def test_an_answer_is_right_with_seven_tenths_of_the_wanted_words() -> None:
         (False, 2, 2, "No.", "reader"),
     ],
 )
-def test_a_loss_has_one_place(cut: bool, rank: int | None, quotable: int | None, text: str, lost: str) -> None:
+def test_a_lost_answer_has_one_stage(cut: bool, rank: int | None, quotable: int | None, text: str, lost: str) -> None:
     assert AnswerTrace(ASKED, cut, rank, quotable, 3, text).lost_at == lost
 
 
-def test_what_no_document_says_cannot_be_lost() -> None:
+def test_unanswerable_questions_cannot_be_lost() -> None:
     assert AnswerTrace(NOBODY, is_cut=False, rank=None, quotable_rank=None, k=3, text="[1] Wax melts.").lost_at == ""
 
 

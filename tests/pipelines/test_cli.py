@@ -42,7 +42,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     assert run.stdout.splitlines()[-1] == "[]"
 
 
-def test_nothing_is_said_where_whoever_reads_the_output_has_seen_enough() -> None:
+def test_a_closed_pipe_prints_no_error() -> None:
     script = "from antiphon.pipelines.cli import app; app(['bench', 'speed', '--help'])"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     piped = f'{shlex.quote(sys.executable)} -c "{script}" | head -50'
@@ -56,12 +56,12 @@ def test_the_version_is_the_packages() -> None:
 
 
 @pytest.mark.parametrize("command", ["ask", "demo"])
-def test_the_reader_answers_where_no_model_is_named(command: str) -> None:
+def test_the_reader_is_the_default_model(command: str) -> None:
     chosen = get_command(app).commands[command].params  # type: ignore[attr-defined]
     assert {each.name: each.default for each in chosen}["model"] == "reader"
 
 
-def test_documents_are_indexed_and_what_was_left_out_is_named(tmp_path: Path) -> None:
+def test_documents_are_indexed_and_skipped_files_are_listed(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "bees.txt").write_text("Bees live in colonies. Each colony has one queen.")
@@ -125,7 +125,7 @@ def test_json_holds_the_whole_answer_and_plain_decoding_the_same_text(index_fold
         (("ask", "?", "--index", "INDEX", "--model", "MODEL", "--k", "3", "--max-new-tokens", "999"), "context window"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_sentence(
+def test_invalid_input_is_refused_with_one_line(
     arguments: tuple[str, ...],
     complaint: str,
     index_folder: Path,
@@ -146,13 +146,13 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_traceback_is_shown_when_it_is_asked_for() -> None:
+def test_traceback_shows_the_origin_of_an_error() -> None:
     shown = antiphon("--traceback", "ask", "?", "--index", "nowhere")
     assert shown.exit_code == 1
     assert isinstance(shown.exception, FileNotFoundError)
 
 
-def test_what_is_missing_on_the_command_line_is_said() -> None:
+def test_a_missing_option_is_reported() -> None:
     shown = antiphon("ask", "?")
     assert shown.exit_code == 2
     assert "--index" in shown.stderr

@@ -99,7 +99,7 @@ def test_html_is_self_contained_and_inherits_the_text_colour() -> None:
     html = answer("plain words")._repr_html_()
     assert "http" not in html
     assert "<script" not in html
-    assert "mark,.antiphon .part{color:inherit" in html
+    assert "mark,.antiphon .step{color:inherit" in html
     assert "No six words of the answer are quoted verbatim from a passage." in html
 
 

@@ -48,7 +48,7 @@ def replayed(language_model: LanguageModel, **how: Any) -> list[Job]:
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("qwen3", torch.bfloat16)])
-def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) -> None:
+def test_every_method_replays_the_recorded_answers(family: str, dtype: torch.dtype) -> None:
     model: Any = tiny_model(family, max_position_embeddings=1024)
     model = model.to(dtype)
     language_model = LanguageModel(model, byte_tokenizer(), name=family)
@@ -68,14 +68,14 @@ def test_every_method_says_what_was_recorded(family: str, dtype: torch.dtype) ->
 PROMPT_LOOKUP_FIRST = (GREEDY, *PROMPT_LOOKUP)
 
 
-def test_an_answer_that_is_cut_is_replayed_up_to_there(follower_model: LanguageModel) -> None:
+def test_a_truncated_answer_is_replayed_to_its_end(follower_model: LanguageModel) -> None:
     jobs = make_jobs(follower_model, SAMPLES, limit=7, replayed=True)
     assert [len(job.answer or ()) for job in jobs] == [7, 7, 7]
     measured = measure_speed(follower_model, jobs, methods_by_name(NAMES, 8), limit=7, rounds=1, warm_up=0)
     assert {run.tokens for figures in measured.methods for run in figures.rounds[0]} == {job.answer for job in jobs}
 
 
-def test_the_model_is_its_own_again_after_a_replay(follower_model: LanguageModel) -> None:
+def test_the_model_is_unchanged_after_a_replay(follower_model: LanguageModel) -> None:
     job = replace(replayed(follower_model)[0], answer=None)
     (before,) = (_plain(follower_model, job),)
     measure_speed(follower_model, replayed(follower_model), methods_by_name(["blend"], 8), limit=60, rounds=1)
@@ -89,7 +89,7 @@ def _plain(language_model: LanguageModel, job: Job) -> list[int]:
     return list(map(int, output[0]))
 
 
-def test_a_replay_leaves_all_logits_but_the_recorded_ones_as_they_are(follower_model: LanguageModel) -> None:
+def test_teacher_forcing_changes_only_the_recorded_logits(follower_model: LanguageModel) -> None:
     model: Any = follower_model.model
     ids = torch.tensor([[256, *b"It opens at nine."]])
     positions = torch.arange(ids.shape[1])[None]
@@ -118,7 +118,7 @@ class Silent(TeacherForcing):
 
 
 @pytest.mark.parametrize("wrong", [Late, Silent])
-def test_a_hook_that_leads_elsewhere_is_found_out(
+def test_wrong_teacher_forcing_is_detected(
     wrong: type[TeacherForcing], follower_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speed, "TeacherForcing", wrong)
@@ -127,7 +127,7 @@ def test_a_hook_that_leads_elsewhere_is_found_out(
     assert not follower_model.model._forward_hooks, "the hook is gone all the same"
 
 
-def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) -> None:
+def test_a_method_that_ends_early_is_detected(follower_model: LanguageModel) -> None:
     class Hasty:
         name, is_baseline = GREEDY, True
 
@@ -138,13 +138,13 @@ def test_a_method_that_ends_early_is_found_out(follower_model: LanguageModel) ->
         measure_speed(follower_model, replayed(follower_model), [Hasty()], limit=60, rounds=1, warm_up=0)
 
 
-def test_a_model_that_is_told_no_positions_is_refused() -> None:
+def test_a_model_without_position_ids_cannot_replay() -> None:
     language_model = LanguageModel(tiny_model("mamba2"), byte_tokenizer(), name="mamba2")
     with pytest.raises(ValueError, match="was not told the position of each token"):
         measure_speed(language_model, replayed(language_model), methods_by_name([], 8), limit=60, rounds=1, warm_up=0)
 
 
-def test_a_model_that_decides_for_itself_says_the_same_by_every_method(follower_model: LanguageModel) -> None:
+def test_all_methods_give_the_model_s_own_greedy_output(follower_model: LanguageModel) -> None:
     jobs = make_jobs(follower_model, SAMPLES[:2], limit=12)
     measured = measure_speed(follower_model, jobs, methods_by_name(NAMES, 8), limit=12, rounds=1)
     for figures in measured.as_dict():
@@ -153,7 +153,7 @@ def test_a_model_that_decides_for_itself_says_the_same_by_every_method(follower_
     assert [list(run.tokens) for run in measured.methods[0].rounds[0]] == plain
 
 
-def test_rows_and_forwards_of_the_peers_are_counted(follower_model: LanguageModel) -> None:
+def test_rows_and_forward_passes_of_transformers_are_counted(follower_model: LanguageModel) -> None:
     job = replayed(follower_model)[0]
     lengths: list[int] = []
 
@@ -192,14 +192,14 @@ def test_methods_take_turns(follower_model: LanguageModel) -> None:
     assert order == [(GREEDY, 1), ("blend", 1), *one_round, *one_round]
 
 
-def test_methods_are_named_once_with_plain_decoding_first() -> None:
+def test_methods_are_distinct_with_greedy_decoding_first() -> None:
     methods: Any = methods_by_name(["blend:16", "hf-lookup", "blend", "blend:auto", "blend"], 8)
     assert [method.name for method in methods] == [GREEDY, "blend:16", "hf-lookup", "blend", "blend:auto"]
     assert [getattr(method, "num_draft_tokens", None) for method in methods] == [None, 16, None, 8, None]
     assert (parse_num_draft_tokens("auto"), parse_num_draft_tokens("12")) == (None, 12)
 
 
-def test_lookaheads_setting_is_named_and_has_the_rows_that_it_needs() -> None:
+def test_lookahead_windows_are_in_the_name_and_get_all_their_rows() -> None:
     methods: Any = (
         *lookahead_methods(["7,5,7"]),
         *lookahead_methods(["15,5,3"], unread=True),
@@ -245,7 +245,7 @@ def test_rows_reach_the_engine_as_they_are(follower_model: LanguageModel, monkey
         (lambda: charts.check_chart(Path("chart.gif")), r"its name needs to end in \.png or \.svg"),
     ],
 )
-def test_what_cannot_be_measured_is_said(call: Callable[[], object], message: str) -> None:
+def test_invalid_methods_and_options_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_measured_is_said(call: Callable[[], object], message: st
         ({"limit": 1000}, r"exceed the context window of 'tiny' \(1024 tokens\)"),
     ],
 )
-def test_cases_that_cannot_be_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
+def test_invalid_job_options_are_refused(how: dict[str, Any], message: str, follower_model: LanguageModel) -> None:
     with pytest.raises(ValueError, match=message):
         make_jobs(follower_model, SAMPLES, **{"limit": 10, **how})
 
@@ -272,7 +272,7 @@ def said(job: Job) -> str:
     return bytes(token for token in job.prompt if token < 256).decode()
 
 
-def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_model: LanguageModel) -> None:
+def test_prompts_are_recorded_or_built_over_passages_or_without(follower_model: LanguageModel) -> None:
     recorded_, one, none = (make_jobs(follower_model, SAMPLES, limit=4, passages=count)[0] for count in (None, 1, 0))
     assert (said(recorded_), recorded_.references) == (f"{HILL} Where?", SAMPLES[0].references)
     assert HILL in said(one)
@@ -282,7 +282,7 @@ def test_a_question_is_asked_as_recorded_or_over_passages_or_alone(follower_mode
     assert (said(none), none.references) == ("user\nWhere?\nassistant\n", ())
 
 
-def test_shuffled_questions_have_the_references_of_others(follower_model: LanguageModel) -> None:
+def test_shuffled_samples_have_references_of_other_samples(follower_model: LanguageModel) -> None:
     first, second, third = make_jobs(follower_model, SAMPLES, limit=4, shuffled=True, replayed=True)
     assert first.references == SAMPLES[1].references
     assert "Bees dance." in said(first)
@@ -293,7 +293,7 @@ def test_shuffled_questions_have_the_references_of_others(follower_model: Langua
     assert second.references == ()
 
 
-def test_what_it_ran_on_is_named() -> None:
+def test_machine_facts_name_processor_threads_and_versions() -> None:
     facts = machine_facts(torch.device("cpu"))
     assert facts["processor"] == processor_name() != ""
     assert (facts["device"], facts["threads"], facts["torch"]) == ("cpu", torch.get_num_threads(), torch.__version__)
@@ -302,13 +302,13 @@ def test_what_it_ran_on_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "millions"), [("llama-15m", 15), ("llama-0.5b", 478), ("llama-2-7b", 6738), ("qwen2.5-0.5b", 494)]
 )
-def test_shapes_have_the_sizes_of_their_names(name: str, millions: int) -> None:
+def test_architectures_have_the_parameter_counts_of_their_names(name: str, millions: int) -> None:
     model = random_model(name, byte_tokenizer(), dtype=torch.bfloat16, device=torch.device("meta"))
     assert round(model.num_parameters() / 1e6) == millions
     assert (model.dtype, model.training) == (torch.bfloat16, False)
 
 
-def test_the_floor_counts_what_a_step_reads() -> None:
+def test_the_bandwidth_floor_counts_the_bytes_that_a_step_reads() -> None:
     apart, tied = tiny_model(), tiny_model(tie_word_embeddings=True)
     table: Any = apart.get_input_embeddings().weight
     assert read_bytes(apart) == sum(each.nbytes for each in apart.parameters()) - table.nbytes
@@ -325,7 +325,7 @@ def test_the_floor_counts_what_a_step_reads() -> None:
         measure_floor(apart, rows=(4, 12), context=500)
 
 
-def test_steps_are_measured_with_as_many_rows_as_were_asked_for() -> None:
+def test_steps_are_measured_with_the_requested_numbers_of_rows() -> None:
     model = tiny_model(max_position_embeddings=1024)
     forwards: list[int] = []
 
@@ -338,7 +338,7 @@ def test_steps_are_measured_with_as_many_rows_as_were_asked_for() -> None:
     assert forwards == [1, *[1, 3, 8] * 9]
 
 
-def test_what_a_led_model_knows_is_not_learned(follower_model: LanguageModel) -> None:
+def test_drafters_see_no_logits_under_teacher_forcing(follower_model: LanguageModel) -> None:
     shapes: set[Any] = set()
 
     class Curious(Blend):
@@ -354,5 +354,5 @@ def test_what_a_led_model_knows_is_not_learned(follower_model: LanguageModel) ->
     assert len(shapes) > 1
 
 
-def test_the_rate_of_a_copy_is_one_that_a_machine_has() -> None:
+def test_the_copy_rate_is_plausible() -> None:
     assert 1e7 < copy_rate(torch.device("cpu"), 2**24, repeats=3) < 1e14

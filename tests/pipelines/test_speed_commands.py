@@ -78,7 +78,7 @@ def test_speed_is_shown_as_tables_charts_and_one_line(file: Path, tiny_folder: P
     assert "<svg" in svg.read_text(encoding="utf-8")
 
 
-def test_other_texts_in_float32_end_in_an_error(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_outputs_in_float32_end_with_exit_code_1(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_identical", lambda one, other: 0.5)
     options = ("--num-draft-tokens", 8, "--limit", 1, "--max-new-tokens", 2, "--rounds", 1, "--method", "nothing")
     assert antiphon("bench", "speed", file, "--model", tiny_folder, *options, "--dtype", "float32").exit_code == 1
@@ -94,7 +94,7 @@ def small_shape(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> tuple[obj
     return ("--model", "llama-15m", "--tokenizer", tiny_folder, "--json")
 
 
-def test_a_shape_replays_what_was_recorded(file: Path, small_shape: tuple[object, ...]) -> None:
+def test_random_weights_replay_the_recorded_answers(file: Path, small_shape: tuple[object, ...]) -> None:
     options = (
         "--num-draft-tokens",
         8,
@@ -116,7 +116,7 @@ def test_a_shape_replays_what_was_recorded(file: Path, small_shape: tuple[object
     assert facts["methods"][1]["tokens_per_step"] > facts["methods"][2]["tokens_per_step"] > 1
 
 
-def test_the_floor_is_shown_beside_every_number_of_rows(
+def test_the_bandwidth_floor_is_printed_for_every_number_of_rows(
     small_shape: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COPIED, "cpu", 2**20)
@@ -144,7 +144,7 @@ def test_the_floor_is_shown_beside_every_number_of_rows(
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments: tuple[object, ...], complaint: str) -> None:
+def test_invalid_options_are_refused_with_one_line(arguments: tuple[object, ...], complaint: str) -> None:
     shown = antiphon("bench", "speed", *arguments)
     assert shown.exit_code == 2
     assert complaint in " ".join(shown.stderr.split())

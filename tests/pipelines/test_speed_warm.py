@@ -11,7 +11,7 @@ from antiphon.pipelines.benchmark.speed import measure_speed
 PROMPT = tuple(b"The hill is 84 feet high, and the hill")
 
 
-def test_a_round_remembers_its_own_requests_and_nothing_of_another_round() -> None:
+def test_the_warm_drafter_learns_within_a_round_only() -> None:
     language_model = LanguageModel(tiny_model(seed=4), byte_tokenizer(), name="tiny")
     jobs = [Job(PROMPT), Job(PROMPT, references=("another request",))]
     methods = methods_by_name(["blend:8", "blend-warm:8"], None)

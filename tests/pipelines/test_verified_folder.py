@@ -117,12 +117,12 @@ def little_room() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("save", [save_bytes, save_weights, save_words])
-def test_a_full_disk_is_one_sentence_whoever_writes_and_leaves_what_was_there(
+def test_a_full_disk_raises_one_clear_error_and_keeps_the_old_files(
     tmp_path: Path, save: Callable[[Path], None], request: pytest.FixtureRequest
 ) -> None:
     folder = write_verified_folder(tmp_path / "model", write)
     request.getfixturevalue("little_room")
-    with pytest.raises(OSError, match=r"There is no room for .*model: the disk is full, or .* What stood there"):
+    with pytest.raises(OSError, match=r"There is no room for .*model: the disk is full, or .* The old files are unchanged"):
         write_verified_folder(folder, lambda beside: save(beside / "model.bin"))
     verify_folder(folder)
     assert list(tmp_path.iterdir()) == [folder]

@@ -21,7 +21,7 @@ PACKAGES = {
 SPHINX = '<html><body><div role="main"><h1>Wax</h1><p>Wax melts at 64 degrees.</p></div></body></html>'
 
 
-def test_the_corpus_is_made_of_debian_packages(tmp_path: Path) -> None:
+def test_the_corpus_is_written_from_debian_packages(tmp_path: Path) -> None:
     bees = _package(tmp_path, "bees-doc", ["bees/html/library/bees.html", "bees/html/tutorial/bees.html"])
     wax = _package(tmp_path, "wax-doc", ["wax-doc/wax.html", "wax-doc/release-15.html", "wax-doc/copyright"])
     out = tmp_path / "corpus"
@@ -32,7 +32,7 @@ def test_the_corpus_is_made_of_debian_packages(tmp_path: Path) -> None:
     assert found == {"bees/library-bees.txt", "wax/wax.html", "wax.copyright"}
 
 
-def test_a_package_of_other_pages_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_package_without_the_pages_is_refused_and_files_stay(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.md").write_text("Bees dance.", encoding="utf-8")
     with pytest.raises(FileNotFoundError, match=r"bees-doc has no page like library/.* below bees/html"):
@@ -80,7 +80,7 @@ def test_pages_are_unpacked_and_named_by_their_place_and_others_are_left_out(tmp
     assert found == {"dance.md": "# Dance\n\nBees dance.\n", "howto-wax.html": SPHINX}
 
 
-def test_of_a_page_that_is_cut_the_text_is_written(tmp_path: Path) -> None:
+def test_only_the_text_of_a_cut_page_is_written(tmp_path: Path) -> None:
     chosen = Documentation("bees-doc", "bees/html", ["howto/*.html"], cut=True)
     assert write_pages(chosen, _tree(tmp_path), tmp_path / "out") == 1
     text = (tmp_path / "out" / "howto-wax.txt").read_text(encoding="utf-8")

@@ -117,7 +117,7 @@ def test_some_lessons_have_passages_of_a_few_sentences_and_decline_what_was_cut_
     assert len(seen) == 6  # each is answered where its sentences are there, and declined where none is
 
 
-def test_every_folder_that_people_asked_about_has_its_turn(documents: Path, tmp_path: Path) -> None:
+def test_folders_with_written_questions_take_turns(documents: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "moon.txt").write_text("The moon needs four weeks for one turn around us.", encoding="utf-8")
     passages = read_corpus([documents, tmp_path])
@@ -166,7 +166,7 @@ def test_what_people_asked_comes_into_the_lessons_of_its_passage(documents: Path
     assert "what is not there" not in asked
 
 
-def test_an_answer_is_a_quote_a_line_with_its_number() -> None:
+def test_an_answer_has_one_numbered_quote_per_line() -> None:
     quotes = (Quote(2, "Bees dance."), Quote(1, "Wax melts."))
     assert Question("?", quotes).answer == "[2] Bees dance.\n[1] Wax melts."
     assert Question("?").answer == REFUSAL
@@ -188,7 +188,7 @@ def test_the_written_questions_can_be_read_and_quote_their_place() -> None:
     assert sum(not one.sentences for one in written) > 100
 
 
-def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_question_is_reported_by_number(tmp_path: Path) -> None:
     path = tmp_path / "written.jsonl"
     good = {"page": "a/b", "question": "q", "answer": [], "place": []}
     path.write_text(json.dumps(good) + "\n" + json.dumps({"page": "a/b"}) + "\n", encoding="utf-8")

@@ -45,13 +45,13 @@ def test_an_answer_is_judged_by_its_quotes(text: str, verbatim: bool, passage: b
     assert (judged.is_verbatim, judged.is_right_passage, judged.is_right_sentence) == (verbatim, passage, sentence)
 
 
-def test_a_quote_said_twice_or_cut_off_is_no_ending() -> None:
+def test_a_repeated_or_truncated_quote_is_not_an_ending() -> None:
     assert _judged(WANTED, "[1] Bees dance.").is_ended
     assert not _judged(WANTED, "[1] Bees dance.\n[1] Bees dance.").is_ended
     assert not _judged(WANTED, "[1] Bees dance.", "length").is_ended
 
 
-def test_the_figures_are_shares_of_those_they_are_about() -> None:
+def test_figures_are_shares_of_the_relevant_questions() -> None:
     judged = [
         _judged(WANTED, "[1] Bees dance."),
         _judged(WANTED, "[2] Wax melts."),
@@ -69,7 +69,7 @@ def test_the_figures_are_shares_of_those_they_are_about() -> None:
     assert result.seconds == 10.0
 
 
-def test_no_answers_have_no_figures() -> None:
+def test_figures_without_answers_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one question"):
         reader_figures([])
 

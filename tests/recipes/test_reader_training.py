@@ -36,7 +36,7 @@ def _train(out: Path, plan: LoraPlan, report: StepReport = lambda step, loss: No
     train_reader(tiny_model(), TOKENIZER, lambda _: LESSON, out, plan, base="tiny", report=report)
 
 
-def test_each_branch_has_the_logits_of_its_prompt_alone() -> None:
+def test_each_branch_has_the_logits_of_its_own_prompt() -> None:
     model = tiny_model()
     encoded = encode_example(LESSON, TOKENIZER)
     got = model(
@@ -57,7 +57,7 @@ def test_each_branch_has_the_logits_of_its_prompt_alone() -> None:
     assert at == len(encoded.targets)
 
 
-def test_the_loss_is_that_of_answers_alone() -> None:
+def test_the_loss_covers_answer_tokens_only() -> None:
     model = tiny_model()
     encoded = encode_example(LESSON, TOKENIZER)
     logits = model(
@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_answers_alone() -> None:
     torch.testing.assert_close(answer_loss(model, encoded, torch.device("cpu")), wanted)
 
 
-def test_training_lowers_the_loss_and_leaves_an_adapter_of_peft(tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_saves_a_peft_adapter(tmp_path: Path) -> None:
     losses: list[float] = []
     plan = LoraPlan(steps=12, batch_size=1, learning_rate=2e-2, warm_up=1, rank=4, alpha=8)
     train_reader(
@@ -88,7 +88,7 @@ def test_training_lowers_the_loss_and_leaves_an_adapter_of_peft(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.glob("training*")) == []
 
 
-def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
     _train(tmp_path / "whole", PLAN)
     seen: list[int] = []
 
@@ -114,7 +114,7 @@ def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(tmp_pa
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-def test_a_run_may_begin_with_an_adapter_and_goes_on_from_what_it_knows(tmp_path: Path) -> None:
+def test_a_run_can_start_from_an_adapter_and_continues_from_its_weights(tmp_path: Path) -> None:
     losses: list[float] = []
 
     def train_weights(out: str, steps: int, start: Path | None = None) -> Path:
@@ -144,7 +144,7 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
         _train(tmp_path, other)
 
 
-def test_the_rate_rises_stays_and_falls() -> None:
+def test_the_learning_rate_warms_up_and_decays() -> None:
     plan = LoraPlan(steps=100, warm_up=10, decay=0.4)
     rates = [plan.rate(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
@@ -153,7 +153,7 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert rates[-1] == pytest.approx(1 / 40)
 
 
-def test_a_plan_of_no_steps_is_refused() -> None:
+def test_a_plan_without_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="steps is 0"):
         LoraPlan(steps=0)
 

@@ -51,7 +51,7 @@ PLAN = LoraPlan(steps=6, learning_rate=2e-3, warm_up=1, decay=1e-4, rank=2, alph
 @pytest.fixture(scope="module")
 def tokens() -> Iterator[MiniLMEmbedder]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("antiphon.retrieval.embedders.minilm.precision", lambda device: torch.float32)
+        patch.setattr("antiphon.retrieval.embedders.minilm.pick_dtype", lambda device: torch.float32)
         yield MiniLMEmbedder("cpu", engine="torch")
 
 
@@ -74,7 +74,7 @@ def _disturb(model: torch.nn.Module) -> None:
                 weight.copy_(weight.bfloat16().float())
 
 
-def test_what_is_trained_weighs_as_what_is_saved(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
+def test_training_and_saved_encoder_give_the_same_scores(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
     model = _model(tokens)
     _disturb(model)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_what_is_trained_weighs_as_what_is_saved(tokens: MiniLMEmbedder, tmp_pat
         assert plain.to(question)(lines) != pytest.approx(row, abs=2e-3)
 
 
-def test_training_lowers_the_loss_and_goes_on_where_it_was_cut_off(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_resumes_after_an_interruption(tokens: MiniLMEmbedder, tmp_path: Path) -> None:
     losses: list[float] = []
     train_line_encoder(
         _model(tokens), lambda _: BATCH, tmp_path / "whole", PLAN, report=lambda _, loss: losses.append(loss)
@@ -128,7 +128,7 @@ def test_the_loss_is_that_of_the_right_line_and_of_whether_there_is_one(tokens: 
     )
 
 
-def test_what_cannot_be_learned_from_is_no_error(tokens: MiniLMEmbedder) -> None:
+def test_examples_without_lines_raise_no_error(tokens: MiniLMEmbedder) -> None:
     bare = Passage.at("docs/bare.md", 0, "\u200b. Wax melts.")
     batch = [LineExample(bare, "Who dances?", ()), LineExample(bare, "Who sings?", ())]
     assert torch.isfinite(line_encoder_loss(_model(tokens), tokens, batch))
@@ -144,7 +144,7 @@ def start(tokens: MiniLMEmbedder, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_training_may_begin_with_an_adapter(tokens: MiniLMEmbedder, start: Path) -> None:
+def test_training_can_start_from_an_adapter(tokens: MiniLMEmbedder, start: Path) -> None:
     model = LineEncoder(tokens, PLAN, in_half=False, start=start)
     saved = LineRelevance(MiniLMEmbedder("cpu", engine="torch", adapter=start), Scale.load(start))
     with torch.no_grad():
@@ -162,7 +162,7 @@ def _cross(tokens: MiniLMEmbedder, start: Path) -> CrossEncoder:
     return CrossEncoder(tokens, CROSS_PLAN, start, in_half=False)
 
 
-def test_a_cross_encoder_begins_as_the_encoder_that_reads_alone(tokens: MiniLMEmbedder, start: Path) -> None:
+def test_a_cross_encoder_starts_with_the_scores_of_the_line_encoder(tokens: MiniLMEmbedder, start: Path) -> None:
     reading = next(encoder_inputs(BEES, tokens, "Who dances?"))
     model = _cross(tokens, start)
     alone = MiniLMEmbedder("cpu", engine="torch", adapter=start)
@@ -173,7 +173,7 @@ def test_a_cross_encoder_begins_as_the_encoder_that_reads_alone(tokens: MiniLMEm
     assert model([("Who dances?", reading)])[0].tolist() == pytest.approx(wanted, abs=2e-3)
 
 
-def test_a_cross_encoder_weighs_in_training_as_what_is_saved(
+def test_training_and_saved_cross_encoder_give_the_same_scores(
     tokens: MiniLMEmbedder, start: Path, tmp_path: Path
 ) -> None:
     model = _cross(tokens, start)
@@ -189,7 +189,7 @@ def test_a_cross_encoder_weighs_in_training_as_what_is_saved(
         assert saved.to(one.question)(lines) == pytest.approx(weights.tolist(), abs=2e-3)
 
 
-def test_a_cross_encoder_begins_as_another_one(tokens: MiniLMEmbedder, start: Path, tmp_path: Path) -> None:
+def test_a_cross_encoder_can_start_from_another_one(tokens: MiniLMEmbedder, start: Path, tmp_path: Path) -> None:
     earlier = _cross(tokens, start)
     _disturb(earlier)
     with torch.no_grad():
@@ -202,7 +202,7 @@ def test_a_cross_encoder_begins_as_another_one(tokens: MiniLMEmbedder, start: Pa
         assert other.tolist() == pytest.approx(one.tolist(), abs=5e-3)
 
 
-def test_a_cross_encoder_learns_and_goes_on_where_it_was_cut_off(
+def test_cross_encoder_training_lowers_the_loss_and_resumes(
     tokens: MiniLMEmbedder, start: Path, tmp_path: Path
 ) -> None:
     losses: list[float] = []
@@ -314,7 +314,7 @@ def test_examples_are_about_lines_of_their_passage_or_none_and_batches_are_alway
     assert len({one.passage for one in first}) >= 4
 
 
-def test_passages_that_nothing_was_asked_about_teach_nothing() -> None:
+def test_passages_without_questions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Of 1 passages none answers a question; give more documents"):
         RelevanceExamples([Passage.at("docs/a.md", 0, "It rained.")], [])
 

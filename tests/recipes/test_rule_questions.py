@@ -39,7 +39,7 @@ def test_the_answer_is_the_sentence_as_it_stands() -> None:
     assert ("If a hive is opened in winter, the colony loses its warmth.",) in answers
 
 
-def test_a_sentence_that_leans_on_the_one_before_is_asked_about_by_no_rule() -> None:
+def test_no_rule_asks_about_a_sentence_that_refers_to_the_previous_one() -> None:
     assert sentence_questions("This is a thing that can be used to open a file in a hurry.", Random(0)) == []
 
 
@@ -58,7 +58,7 @@ def test_a_list_is_answered_by_its_items_without_their_marks() -> None:
         "To open one:\n    door.open(1, 2, 3).",
     ],
 )
-def test_headings_fragments_and_listings_are_no_answers(sentence: str) -> None:
+def test_headings_fragments_and_listings_are_not_quotable(sentence: str) -> None:
     assert not quotable(sentence)
 
 
@@ -74,7 +74,7 @@ def test_the_mark_of_an_item_is_no_part_of_its_quote() -> None:
     assert quoted_form("-x is an option") == "-x is an option"
 
 
-def test_haste_is_the_same_for_the_same_seed_and_never_empties_a_question() -> None:
+def test_typing_noise_is_deterministic_and_never_empties_a_question() -> None:
     question = "How do I delete a directory?"
     typed = [add_typing_noise(question, Random(seed)) for seed in range(300)]
     assert typed == [add_typing_noise(question, Random(seed)) for seed in range(300)]

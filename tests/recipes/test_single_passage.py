@@ -56,7 +56,7 @@ def test_headings_lists_tables_and_code_give_questions_that_they_answer() -> Non
     assert {"code", "item", "row"} <= kinds
 
 
-def test_what_leads_to_code_says_what_the_code_does() -> None:
+def test_an_introduction_to_code_says_what_the_code_does() -> None:
     asked = [one for seed in range(20) for one in structure_questions(BUILD, Random(seed)) if one.kind == "code"]
     assert {one.sentences for one in asked} == {("make tests",)}
     assert any("build the tests" in one.text for one in asked)
@@ -100,7 +100,7 @@ LESSON = TrainingExample(
 )
 
 
-def test_a_score_counts_what_the_model_would_have_said_greedily() -> None:
+def test_a_score_counts_greedy_answers() -> None:
     tokenizer, model = byte_tokenizer(), tiny_model(max_position_embeddings=2048)
     found = score(model, tokenizer, [LESSON])
     assert (found.answerable, found.unanswerable) == (1, 1)

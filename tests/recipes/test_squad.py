@@ -80,7 +80,7 @@ def squad(tmp_path: Path) -> Path:
     return file
 
 
-def test_questions_without_an_answer_stand_at_the_sentence_that_seems_to_be_one(tmp_path: Path, squad: Path) -> None:
+def test_unanswerable_questions_are_placed_at_the_sentence_that_seems_to_answer(tmp_path: Path, squad: Path) -> None:
     written = read_squad2(tmp_path, squad)
     assert (written.folder, written.articles, written.questions) == (tmp_path / UNANSWERED, 1, 2)
     answered, refused = load_written_questions(written.file)
@@ -88,7 +88,7 @@ def test_questions_without_an_answer_stand_at_the_sentence_that_seems_to_be_one(
     assert refused.place == ("Dr. Aimé Roux mapped its gorges in 1883.",)
 
 
-def test_a_file_that_is_none_of_squad_is_refused_by_name_and_what_was_there_stays(tmp_path: Path, squad: Path) -> None:
+def test_a_file_that_is_not_squad_is_refused_and_files_stay(tmp_path: Path, squad: Path) -> None:
     written = read_squad2(tmp_path, squad)
     for content in ("{", "{}", "[]", '{"data": [1]}'):
         (tmp_path / "other.json").write_text(content)
@@ -97,7 +97,7 @@ def test_a_file_that_is_none_of_squad_is_refused_by_name_and_what_was_there_stay
     assert [path.name for path in written.folder.iterdir()] == ["Tarn.md"]
 
 
-def test_the_command_says_where_the_articles_and_the_questions_are(tmp_path: Path, wheel: Path, squad: Path) -> None:
+def test_the_command_prints_the_folders_of_articles_and_questions(tmp_path: Path, wheel: Path, squad: Path) -> None:
     out = tmp_path / "out"
     command = ["squad", str(out), "--wheel", str(wheel), "--unanswered", str(squad)]
     result = CliRunner().invoke(app, command)
