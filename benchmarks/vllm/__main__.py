@@ -35,6 +35,14 @@ COLUMNS = {
     "identical": "identical",
 }
 
+Sources = Annotated[
+    str,
+    typer.Option(
+        help="Where our drafts come from: passages, which are in the prompt too; prediction, each sample's "
+        "references, which are not; answers, the references of all samples, which are not either."
+    ),
+]
+
 
 def vllm(
     file: Annotated[
@@ -51,13 +59,7 @@ def vllm(
         list[int] | None,
         typer.Option(help="Number of concurrent requests; may be repeated.", show_default="1, 4 and 16"),
     ] = None,
-    sources: Annotated[
-        str,
-        typer.Option(
-            help="Where our drafts come from: passages, which are in the prompt too; prediction, each sample's "
-            "references, which are not; answers, the references of all samples, which are not either."
-        ),
-    ] = "passages",
+    sources: Sources = "passages",
     passages: Annotated[int, typer.Option(help="Number of passages in the prompt.")] = 5,
     limit: Annotated[int, typer.Option(min=1, help="Minimum number of prompts per batch size.")] = 6,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens per output.")] = 128,

@@ -10,6 +10,7 @@ import torch
 
 from antiphon.pipelines.models.adapter import trainable_adapter
 from antiphon.pipelines.training.loop import StepReport, train_weights
+from antiphon.retrieval import Passage
 from recipes.reader.checkpoint_selection import CheckpointSelector
 from recipes.reader.corpus import is_held_out, page_name, read_corpus
 from recipes.reader.encoding import encode_example
@@ -84,11 +85,7 @@ def continue_training(
 
     out.mkdir(parents=True, exist_ok=True)
     passages = read_corpus(corpus)
-    asked = [one for file in (WRITTEN_QUESTIONS, *written) for one in load_written_questions(file)]
-    examples = SinglePassageExamples(
-        [passage for passage in passages if not is_held_out(passage)], asked, seed=plan.seed, short=_SHORT
-    )
-    examples.folders = _by_turns(examples)
+    examples = _training_examples(passages, written, plan)
     guard = [p for p in passages if is_held_out(p) and not page_name(p).startswith("manuals/")]
     set_seed(plan.seed)
     adapted = trainable_adapter(model, start)
@@ -117,6 +114,16 @@ def continue_training(
         report=told,
         is_stopped=lambda: is_stopped() or watch.is_over(),
     )
+
+
+def _training_examples(passages: Sequence[Passage], written: Sequence[Path], plan: LoraPlan) -> SinglePassageExamples:
+    """Return the examples of the pages that are not held out, with folders weighted by `TURNS`."""
+    asked = [one for file in (WRITTEN_QUESTIONS, *written) for one in load_written_questions(file)]
+    examples = SinglePassageExamples(
+        [passage for passage in passages if not is_held_out(passage)], asked, seed=plan.seed, short=_SHORT
+    )
+    examples.folders = _by_turns(examples)
+    return examples
 
 
 def _by_turns(examples: SinglePassageExamples) -> list[list[int]]:

@@ -36,9 +36,7 @@ def ask(
     bita: Bita = None,
     window: Window = None,
     num_draft_tokens: NumDraftTokens = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Decode without drafts: the same as --drafter nothing.")
-    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode without drafts (--drafter nothing).")] = False,
     temperature: Annotated[float, typer.Option(help="0 decodes greedily; above 0 the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
     stop: Annotated[

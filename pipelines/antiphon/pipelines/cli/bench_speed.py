@@ -130,12 +130,8 @@ def speed(
         )
     facts = run_facts("speed", model, loaded.model) | {"file": Path(file).name, "task": task, "samples": len(samples)}
     facts |= prompts | {"prompt_tokens": round(sum(len(job.prompt) for job in jobs) / len(jobs), 1)}
-    facts |= {
-        "max_new_tokens": max_new_tokens,
-        "rows": num_draft_tokens,
-        "rounds": rounds,
-        "methods": measured.as_dict(),
-    }
+    facts |= {"max_new_tokens": max_new_tokens, "rows": num_draft_tokens, "rounds": rounds}
+    facts |= {"methods": measured.as_dict()}
     _show(facts)
     for path in chart or ():
         draw(facts["methods"], path, run_title(facts))
