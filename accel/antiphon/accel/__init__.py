@@ -1,4 +1,4 @@
-"""Exact, faster generation for unmodified Hugging Face causal models. Knows tokens and text, and never passages.
+"""Exact, faster generation for unmodified Hugging Face causal models. Works on tokens and text, not passages.
 
 Names are imported when they are first used, so that ``import antiphon.accel`` costs nothing.
 """

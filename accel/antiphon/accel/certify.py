@@ -1,7 +1,7 @@
 """Certificates of greedy outputs: the regret of every emitted token in one full forward pass. Independent of decoding.
 
-In half precision two ways to compute a text round differently, so neither can promise the tokens of the other. Each
-can promise that every token was the most likely one up to rounding. This module measures that for any decoder.
+In half precision, two decoders round differently, so they can emit different tokens. Each can still guarantee that
+every token was the most likely one up to rounding. This module measures that for any decoder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SINGLE_ULPS = 64.0
 """Regret that rounding may cause: half precision accumulates in single precision and rounds the results."""
 
 BLOCK = 64
-"""Rows of logits that are widened to float32 at a time."""
+"""Number of rows of logits that are converted to float32 at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Certificate:
 
     @property
     def share(self) -> float:
-        """Share of the tokens whose regret is above zero, by rounding or for another reason."""
+        """Share of the tokens whose regret is above zero, for any reason."""
         return sum(regret > 0 for regret in self.regrets) / len(self.regrets)
 
     @property
@@ -126,8 +126,8 @@ def certify(
 
     Raises:
         ValueError: there is nothing to certify, several rows are given, ids are outside the vocabulary, the model is
-            in training mode, or its rotary frequencies change while the text grows, so that no single forward pass has
-            the numbers that it was decoded with.
+            in training mode, or its rotary frequencies change while the text grows, so that no single forward pass can
+            compute the logits of decoding.
     """
     ids = _row(model, output, prompt_length)
     mask = _whole_mask(attention_mask, ids)
@@ -182,7 +182,7 @@ def _token_ranges(model: PreTrainedModel, first: int, length: int, padding: int)
     if rope is None or length <= padding + rope.position:
         yield first, length
         return
-    switch = padding + rope.position + 1  # the first token whose context sees the other frequencies
+    switch = padding + rope.position + 1  # the first token whose logits come from the changed frequencies
     if rope.dynamic or (first < switch < length and not rope.rebuilds):
         raise ValueError(
             f"{type(model).__name__} changes its rotary frequencies after {rope.position} tokens while its cache keeps "

@@ -58,7 +58,7 @@ class Decoder:
         references: Sequence[Any] = (),
         **arguments: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Decode a request that `generate` has prepared and passes here."""
+        """Decode a request that `generate` of transformers has prepared."""
         request = Request(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
         check_supported(request)
         return _finish(request, references, self.tokenizer, self.on_step, self.options)
@@ -113,7 +113,7 @@ def generate(
 
     A batch, padded on the left, shares its forward passes, except in deterministic decoding and with compiled steps.
     Its sequences end at different steps, so each gets its own copies of processors and criteria; samples have the same
-    distribution as those of `model.generate` but use its random numbers in another order.
+    distribution as those of `model.generate` but use the random numbers in another order.
 
     Args:
         model: the causal model.

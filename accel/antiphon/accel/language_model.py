@@ -1,4 +1,4 @@
-"""Text in, text out: a causal model with tokenizer and drafter. Knows no passages: a reference is just a text."""
+"""Text in, text out: a causal model with tokenizer and drafter. It handles no passages: a reference is just a text."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class LanguageModel:
     Drafts never change the text, only the number of forward passes. Any number of requests may run at once, from any
     threads: they share forward passes if that is faster, and each generates what it generates alone.
 
-    The recycling table makes earlier requests visible only in how fast a text is generated. Give tenants that must not
-    learn of each other separate tables, here or with each request. Prompts with a common prefix are read once per
-    table on an engine with one memory for all requests (OpenVINO's).
+    Through the recycling table, earlier requests affect how fast a text is generated, never the text. Give separate
+    tables to tenants that must not observe each other, here or with each request. An engine with one KV cache for all
+    requests (OpenVINO's) prefills a common prefix of several prompts once per table.
 
     Args:
         model: the causal model of transformers.
         tokenizer: its tokenizer.
-        name: what to call the model; None: from its configuration.
-        recycling: True: the default drafter also drafts what the model found likely in earlier requests, kept in
-            ``recycling_table``, which can be cleared and saved; a table: this one; False: nothing is kept.
-        memory: maximum bytes of the KV cache on OpenVINO; None: a quarter of what is free, at most 1 GiB.
+        name: name of the model, for messages and stored files; None: from its configuration.
+        recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
+            are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
+        memory: maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: called with the progress of a conversion to OpenVINO, at a model's first start.
         **options: the fields of `DecodingOptions`: drafter, num_draft_tokens, deterministic, compiled, cost,
             reproducible, engine, weights.
@@ -171,7 +171,7 @@ class LanguageModel:
         batch_size: int = 8,
         **parameters: Unpack[Parameters],
     ) -> list[Completion]:
-        """Return the completion of each prompt, the same as alone, from forward passes that prompts share.
+        """Return the completion of each prompt, the same as if it were alone; the prompts share forward passes.
 
         When a completion ends, the next prompt takes its place. A model that cannot share forward passes answers one
         prompt after the other.
@@ -203,7 +203,7 @@ class LanguageModel:
     ) -> list[Stream]:
         """Return a stream for each prompt; reading from one runs forward passes for all.
 
-        Each stream counts its `Stream.log_probability`. A closed stream costs nothing any more.
+        Each stream counts its `Stream.log_probability`. A closed stream causes no more computation.
 
         Args:
             prompts: the prompts.
@@ -262,8 +262,8 @@ class LanguageModel:
             prompt: a text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
                 messages and tools, which go through the chat template.
             references: texts that the answer may repeat; drafts are copied from them.
-            prefix: the prefix cache of a conversation: its part of the prompt is not read again, and it holds what this
-                request has read afterwards.
+            prefix: the prefix cache of a conversation: the part of the prompt that it holds is not prefilled again, and
+                afterwards it holds the tokens of this request.
             **parameters: as in `Settings`.
 
         Raises:
@@ -286,7 +286,7 @@ class LanguageModel:
         options = options if settings.drafter is None else replace(options, drafter=settings.drafter)
         table = self._recycling_table(settings.recycling)
         if table is not None and options.reproducible:
-            table = RecyclingTable(self.name)  # learns from this request only
+            table = RecyclingTable(self.name)  # a table of its own: it holds tokens of this request only
         return Generation(
             request,
             [*sources, forced] if forced else sources,
@@ -344,20 +344,21 @@ class LanguageModel:
         response_prefix: str = "",
         ulps: float | None = None,
     ) -> Certificate:
-        """Measure whether a greedy completion of this prompt is the model's own, by whatever it was generated.
+        """Measure whether a completion of this prompt is the model's own greedy one; any program may have generated it.
 
         See `antiphon.accel.certify.certify`. A response prefix is not certified.
 
         Args:
             prompt: as in `stream`.
-            completion: a completion; or token ids; or a text, whose ids the tokenizer guesses: if the certificate does
-                not hold, the text may have been emitted as other tokens.
-            repetition_penalty: of ids or a text; a completion knows its own.
-            response_prefix: of ids or a text; a completion knows its own.
+            completion: a completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
+                it may have been emitted as other tokens.
+            repetition_penalty: the penalty that token ids or a text were generated with; a completion contains its own.
+            response_prefix: the forced beginning of token ids or a text; a completion contains its own.
             ulps: allowed regret; None: 2 in half precision, 64 in single.
 
         Raises:
-            ValueError: the completion was sampled, is empty, does not fit, or is not of the weights that were loaded.
+            ValueError: the completion was sampled, is empty, does not fit into the context window, or was generated
+                with compressed weights.
         """
         self.options.check_certifiable()
         if isinstance(completion, Completion):

@@ -1,4 +1,4 @@
-"""Name and instruction sets of the processor, as Linux reports them. Imports nothing of the package."""
+"""Name and instruction sets of the processor, as Linux reports them. Imports nothing from the package."""
 
 from __future__ import annotations
 

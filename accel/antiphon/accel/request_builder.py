@@ -24,7 +24,7 @@ class RequestBuilder:
     Args:
         model: the causal model.
         tokenizer: its tokenizer.
-        name: what error messages call the model.
+        name: name of the model in error messages.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
@@ -61,8 +61,10 @@ class RequestBuilder:
             self._vocab_size,
         )
         processors += forced_prefix(self.prefix_tokens(settings.response_prefix), len(tokens))
-        processors += self._json.processors(settings.json_schema, len(tokens), limit)  # last, so that it always holds
-        cache = None if prefix is None else prefix.take(self.model, tokens)  # only once nothing can be refused any more
+        # The schema comes last, so that no other processor can override it.
+        processors += self._json.processors(settings.json_schema, len(tokens), limit)
+        # The cache is taken out when nothing can be refused any more: a refused request would lose it.
+        cache = None if prefix is None else prefix.take(self.model, tokens)
         return self._prepare(tokens, limit, processors, settings, past_key_values=cache)
 
     def build_certified(self, tokens: Sequence[int], emitted: int, settings: Settings) -> Request:
@@ -83,7 +85,7 @@ class RequestBuilder:
         return list(self.tokenizer.encode(response_prefix, add_special_tokens=False, split_special_tokens=True))
 
     def generator(self, seed: int | None) -> torch.Generator:
-        """Return a new source of random numbers; None: with a random seed."""
+        """Return a new random generator with this seed; None: with a random seed."""
         generator = torch.Generator(self.model.device)
         return generator.manual_seed(generator.seed() if seed is None else seed)
 
@@ -94,7 +96,7 @@ class RequestBuilder:
         return prepare(
             self.model,
             ids,
-            attention_mask=torch.ones_like(ids),  # pad tokens in a prompt are text
+            attention_mask=torch.ones_like(ids),  # without a mask, pad tokens in a prompt would count as padding
             max_new_tokens=limit,
             logits_processor=processors,
             **settings.generate_kwargs,

@@ -1,1 +1,1 @@
-"""The loop from a prepared request to its last step. Knows engines by their protocol alone."""
+"""Decoding: from a prepared request to its last step. Uses engines through `antiphon.accel.engines.protocol` only."""

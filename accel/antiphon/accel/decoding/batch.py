@@ -14,7 +14,7 @@ class Batch:
     """Decodes up to ``size`` requests at once; when one finishes, the next waiting one starts.
 
     Every request has its own drafts, verification and stopping rules, so it emits what it would emit alone. Only the
-    forward passes are shared, and with them the seconds of its steps.
+    forward passes are shared; their duration counts in the steps of every request that shares them.
 
     Args:
         scheduler: runs the forward passes.
@@ -70,7 +70,7 @@ class Batch:
             self._drop(request)
 
     def _advance(self) -> None:
-        """Start waiting requests as far as the size allows, and decode one step of every active one."""
+        """Start waiting requests until ``size`` are active, and decode one step of every active one."""
         while self._waiting and len(self._active) < self.size:
             self._active.append(self._waiting.popleft())
         requests = list(self._active)

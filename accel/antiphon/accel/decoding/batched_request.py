@@ -1,4 +1,4 @@
-"""A batch that `generate` prepared: split into one request per sequence, and their outputs merged again."""
+"""Splits a batch that `generate` prepared into one request per sequence, and merges their outputs."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ _ROW_BY_ROW = (
     MaxTimeCriteria,
     StopStringCriteria,
 )
-"""Processors and criteria that treat every row of a batch alike; any other one may depend on the row's index."""
+"""Processors and criteria whose result for a batch row does not depend on the index of the row."""
 
 
 def split_batch(request: Request) -> list[Request]:
     """Return one request for each sequence of the batch, with its left padding and a new cache.
 
     Sequences of a batch end up with different lengths, so a processor cannot be called for all of them at once. Each
-    sequence gets copies of its own, which see a batch filled with this sequence, as some depend on the row's index.
+    sequence gets copies of its own. They are called with a batch in which every row is this sequence, because some of
+    them use the index of the row.
 
     Raises:
         ValueError: a processor or criterion cannot be copied.
@@ -117,11 +118,11 @@ def merge_outputs(generations: Sequence[Generation]) -> Tensor | GenerateDecoder
 
 
 def _stack_steps(kept: Sequence[list[Tensor] | None], padding: int) -> tuple[Tensor, ...] | None:
-    """Return the rows of all sequences, token by token, each of shape (sequences, vocab)."""
+    """Return for each token position the scores of all sequences, shape (sequences, vocab)."""
     rows = [tensors for tensors in kept if tensors is not None]
     if not rows:
         return None
-    ended = torch.full_like(rows[0][0], -torch.inf)  # only padding is possible after the end
+    ended = torch.full_like(rows[0][0], -torch.inf)  # after the end of a sequence only the pad token is possible
     ended[:, padding] = 0.0
     return tuple(torch.cat(step) for step in zip_longest(*rows, fillvalue=ended))
 

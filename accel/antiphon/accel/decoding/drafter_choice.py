@@ -26,7 +26,7 @@ _CONTEXT = 512
 """Context length, in tokens, at which costs are compared."""
 
 _WINDOW_GAIN = 0.05
-"""Tokens per step that Lookahead's window added to SmolLM2's chats, at 32 rows."""
+"""Measured gain of Lookahead's window in tokens per step: SmolLM2, chat prompts, 32 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ def choose_drafter(
     deterministic: bool | int = False,
     engine: EngineChoice = "torch",
 ) -> DrafterChoice:
-    """Return `Blend`, with BiTA's masks if they were trained for this model and pay on this device.
+    """Return `Blend`, with BiTA's masks if they were trained for this model and are worth their cost on this device.
 
-    Masks pay if BiTA's full draft emits more tokens than its forward pass costs plain steps. They are not used on a GPU
-    whose steps would be compiled, because masks prevent that. `Lookahead` is never selected, alone or in `Blend`: the
-    recycling table of `Blend` gains more per row, and the window added only a few hundredths of a token per step to it;
-    the reason states what it would cost.
+    Masks are worth their cost if a step with BiTA's full draft emits more tokens than plain steps would in the same
+    time. They are not used on a GPU that runs compiled steps, because masks prevent those. `Lookahead` is never
+    selected, neither alone nor as a part of `Blend`: the recycling table of `Blend` gains more per row, and the window
+    added only a few hundredths of a token per step. The returned reason states the cost of the window.
 
     Args:
         model: the causal model that decodes.
@@ -82,10 +82,10 @@ def check_drafter(drafter: str | DrafterFactory) -> None:
 
 
 def drafter_factory(options: DecodingOptions, engine: ModelEngine) -> DrafterFactory:
-    """Return what makes the drafters of these options.
+    """Return the drafter factory that these options select.
 
     Args:
-        options: name a drafter, `AUTO`, or a factory, which is returned as it is.
+        options: their ``drafter`` is a name, `AUTO`, or a factory, which is returned unchanged.
         engine: the engine that decodes, for `AUTO`.
 
     Raises:
@@ -142,7 +142,7 @@ def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
 
 
 def _masks_pay(weights: MaskWeights, cost: StepCost) -> tuple[bool, str]:
-    """Return whether BiTA's full draft emits more tokens than its forward pass costs plain steps, and both figures."""
+    """Return whether BiTA's full draft emits more tokens than plain steps in the same time, and the figures."""
     rows, tokens = 1 + Bita(weights).max_rows, 1 + sum(initial_acceptance(len(weights.masks)))
     price = cost.ratio(rows, _CONTEXT)
     reason = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"

@@ -1,4 +1,4 @@
-"""A request assembled for decoding: engine, sequence, drafter, sampler, stopping rules and budget; and its output."""
+"""A request assembled for decoding (engine, sequence, drafter, sampler, stopping rules, budget), and its output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Generation:
         tokenizer: needed if references are texts.
         generator: source of random numbers; None: torch's global one.
         options: how to decode; None: the defaults.
-        tenant: an engine with one memory for all requests reuses prefixes within a tenant; None: with no other request.
+        tenant: an engine with one KV cache for all requests reuses prefixes within a tenant; None: reuse none.
         recycling: True: the drafter keeps its own recycling table; a table: it is shared with other requests, unless
             the drafter was made with one; False: none.
 
@@ -96,7 +96,7 @@ class Generation:
 
     @torch.no_grad()
     def release_after(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield the same steps, and release the memory of the request when they end or are not read any more."""
+        """Yield the given steps, and release the request's memory when they end or the iterator is closed."""
         try:
             yield from steps
         finally:
@@ -152,7 +152,7 @@ def decode_together(generations: Sequence[Generation], size: int | None = None) 
 
 
 def _engine_for(request: Request, drafter: Drafter, selected: ModelEngine, options: DecodingOptions) -> ModelEngine:
-    """Return the selected engine, or torch if the request needs what no other engine has; see `DecodingOptions`."""
+    """Return the selected engine, or torch if the request needs a feature of torch; see `DecodingOptions`."""
     needs_torch = (
         request.padding
         or request.has_own_cache

@@ -1,4 +1,4 @@
-"""JSON that follows a schema, as a logits processor over llguidance. Independent of drafts and models."""
+"""A logits processor that forces JSON that follows a schema, with llguidance. Independent of drafts and models."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CANDIDATES = 4
-"""Number of likely tokens to try, when few are left, for one after which the response can be completed in time."""
+"""When few tokens are left: number of the most likely tokens that are checked for a completion that still fits."""
 
 SLACK = 8
-"""Bytes that one token may add to the shortest completion beyond one part of the schema: brackets and quotes."""
+"""One token may lengthen the shortest completion by one part of the schema and this many bytes of punctuation."""
 
 LONGEST = 4096
-"""Maximum length, in tokens, of a completion that is searched for."""
+"""Maximum length, in tokens, of the completions that `shortest_completion` tries."""
 
 FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as `json.dumps` writes it."""
 
 CLOSING = '"]},"0123456789ntf[{'
-"""Characters that are tried to complete an answer: the first one inside a string, the others outside, in this order."""
+"""Characters that are tried in this order to complete a response: the first inside a string, the others outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class JsonSchema:
 
     Attributes:
         schema: the schema.
-        begun: beginning of the JSON text that is already in the prompt.
+        begun: beginning of the JSON text, if the prompt already contains it.
     """
 
     schema: Mapping[str, Any]
@@ -129,12 +129,12 @@ class _SchemaProcessor(LogitsProcessor):
         self._state.advance(new)
         admitted = self._state.allowed_tokens(scores.shape[-1])
         left = self._end - self._read
-        if left <= self._least + 2 * self._growth:  # earlier, no single token can make it too late
+        if left <= self._least + 2 * self._growth:  # otherwise any token leaves enough
             admitted &= self._in_time(admitted, scores, left)
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:
-        """Return a mask of the likely tokens after which the response can be completed; there is always one."""
+        """Return a mask of likely tokens, at least one, after which the response can still be completed."""
         shortest = self._state.shortest_completion() or [self._tokens.eos_token]
         if len(shortest) + self._growth < left:
             return admitted
@@ -183,7 +183,7 @@ class _ParserState:
         return state
 
     def shortest_completion(self) -> list[int] | None:
-        """Return the tokens of a short completion of the response; None if none is found."""
+        """Return a short sequence of tokens that completes the response; None if none is found."""
         state, completion = self._copy(), list[int]()
         while not (state._matcher.is_accepting() or state._matcher.is_stopped()):
             if len(completion) > LONGEST:
@@ -195,7 +195,7 @@ class _ParserState:
         return completion
 
     def _next(self) -> list[int]:
-        """Return the tokens that must come next, or those that close the most."""
+        """Return the next part of a short completion: forced tokens, a closing character or the longest token."""
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))
         for closing in self._closing[:1] if self._in_string and not self._escaped else self._closing[1:]:
@@ -209,7 +209,7 @@ class _ParserState:
 
 
 def _sizes(schema: Any, root: Any, depth: int = 8) -> list[int]:
-    """Return upper bounds, in bytes, of the shortest JSON of each part of a schema that a response may start."""
+    """Return for each part of a schema an upper bound, in bytes, of its shortest JSON."""
     if not isinstance(schema, Mapping) or not depth:
         return []
     if isinstance(pointer := schema.get("$ref"), str) and pointer.startswith("#/"):

@@ -16,7 +16,7 @@ from antiphon.accel.engines.selection import (
 )
 
 ROW_MULTIPLE = 8
-"""Deterministic forward passes have a multiple of this many rows, unless a number is given."""
+"""The number of rows in deterministic forward passes is rounded up to a multiple of this, unless the user sets it."""
 
 DETERMINISTIC_DRAFT_TOKENS = 32
 """Maximum number of draft tokens in deterministic decoding if ``num_draft_tokens`` is None."""
@@ -40,33 +40,33 @@ class DecodingOptions:
     """How requests are decoded. No option changes a text, except by rounding in half precision and by ``weights``.
 
     Attributes:
-        drafter: name of a drafter; what makes a new one for each request; or "auto", the best one for the model on
+        drafter: name of a drafter, a factory that is called for each request, or "auto": the best one for the model on
             this machine (`choose_drafter`).
-        num_draft_tokens: maximum number of draft tokens to verify per step; None: as many as pay, by the measured cost
-            of forward passes and the acceptance rate so far. Measuring takes under two seconds per model, and about
-            three more for the model's most likely token after each frequent token; the user's cache keeps both.
+        num_draft_tokens: maximum number of draft tokens to verify per step; None: adapted to
+            the measured cost of forward passes and the acceptance rate so far. Measuring takes under two seconds per
+            model, and about three more for its bigrams (see `ModelEngine.bigrams`); the user's cache stores both.
         deterministic: in half precision, where rounding decides between two equally likely tokens, drafts can change
-            which one is emitted (`certify` measures this). If True they cannot: every forward pass after the prefill
+            which one is emitted (`certify` measures this). If True, they cannot: every forward pass after the prefill
             has the same number of rows, 1 + ``num_draft_tokens`` (32) rounded up to a multiple of 8, and computes the
             attention of each row by itself, which costs time. A number sets the number of rows.
-        compiled: compiled steps have fixed shapes and fixed memory. None: on a GPU, as CUDA graphs, if they have been
-            tried and are faster; False: never; True: on any device, by `torch.compile`.
+        compiled: whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
+            graphs, if a trial shows that they are faster; False: never; True: on any device, by `torch.compile`.
         cost: cost of forward passes to assume; it is then neither measured nor corrected by the clock, and acceptance
             rates are learned for each request separately. None: measured.
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
-            (`antiphon.accel.engines.selection.select_engine`). Torch also runs what OpenVINO does not offer: prompts
-            with left padding, a cache of the caller's, ``deterministic`` or compiled steps, and BiTA.
+            (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need a feature
+            which only torch has: left padding, the caller's own KV cache, ``deterministic``, compiled steps, BiTA.
         reproducible: a repeated request gives the same text in half precision too. Drafts and their number depend on
-            the request alone, neither on the clock nor on other requests, and no forward pass is shared. It is cheaper
-            than ``deterministic`` but a weaker promise: the text may differ from plain decoding where rounding decides,
-            always in the same way on one machine; another machine measures other costs.
-        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. It is another
-            model with its own texts, which drafts change as little as any other model's; `certify` does not apply to
-            it, and what OpenVINO does not offer is refused. None: the loaded weights.
+            the request alone, neither on the clock nor on other requests, and no forward pass is shared. It costs less
+            than ``deterministic`` and guarantees less: if rounding decides between two tokens, the text may differ from
+            plain decoding. One machine always gives the same text; another one measures other costs.
+        weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits. This is
+            a different model with different texts; drafts do not change them either. `certify` cannot check them, and
+            requests that need a feature of torch are refused. None: the loaded weights.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative or does not fit into a deterministic forward pass; the engine or
-            the weights are unknown; or weights are combined with what only torch has.
+            the weights are unknown; or weights are combined with a feature that only torch has.
     """
 
     drafter: str | DrafterFactory = "blend"
@@ -101,8 +101,8 @@ class DecodingOptions:
     def fixed_rows(self) -> int:
         """Number of rows of every forward pass after the prefill; 0 if not deterministic.
 
-        True gives 1 + ``num_draft_tokens`` (32 if that is None), rounded up to a multiple of 8. A number gives itself,
-        so that runs with different ``num_draft_tokens`` can be compared.
+        If ``deterministic`` is True: 1 + ``num_draft_tokens`` (32 if that is None), rounded up to a multiple of 8. If
+        it is a number: that number, so that runs with different ``num_draft_tokens`` can be compared.
         """
         if not isinstance(self.deterministic, bool):
             return self.deterministic
@@ -111,14 +111,14 @@ class DecodingOptions:
 
     @property
     def engine_name(self) -> EngineName:
-        """The engine to use: torch if another option needs it, else the one that was asked for."""
+        """The engine to use: torch if another option needs it, else the requested one."""
         if self.fixed_rows or self.compiled:
             return "torch"
         return "openvino" if self.weights is not None and self.engine == "auto" else self.engine
 
     @property
     def engine_choice(self) -> EngineChoice:
-        """The engine to use, with the weights that were asked for."""
+        """The engine to use, with the requested weights."""
         return self.engine_name if self.weights is None else cast(EngineChoice, f"openvino-{self.weights}")
 
     def check_certifiable(self) -> None:
@@ -135,7 +135,7 @@ class DecodingOptions:
 
     @property
     def max_draft_rows(self) -> int | None:
-        """Maximum number of rows in a draft; None: as many as pay."""
+        """Maximum number of rows in a draft; None: the budget adapts it."""
         fixed = self.fixed_rows
         is_open = fixed and self.num_draft_tokens is None
         return min(DETERMINISTIC_DRAFT_TOKENS, fixed - 1) if is_open else self.num_draft_tokens

@@ -19,7 +19,7 @@ class TokenHistory:
         prompt: token ids of the prompt, shape (1, length).
 
     Attributes:
-        tokens: the same as a list that only grows; drafters get it as their context.
+        tokens: prompt and emitted tokens as a list that only grows; drafters get it as their context.
     """
 
     def __init__(self, prompt: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Lookahead parallelism: several devices, each with the whole model, verify parts of one draft. One greedy request."""
+"""Lookahead parallelism: several devices, each with the whole model, verify parts of one greedy request's draft."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def decode_parallel(
     """Decode greedily with all processes of a group; every process yields the same steps, and none is a leader.
 
     Lookahead parallelism (Fu et al. 2024, arXiv 2402.02057, section 3.4): each of D devices verifies 1/D of the
-    window's columns, with what they see of level 0, and 1/D of the n-grams, so a pass has about 1/D of the rows.
+    window's columns, with the level-0 rows that they attend to, and 1/D of the n-grams. So each device computes about
+    1/D of the rows.
 
     Args:
         model: this process's copy of the model.
@@ -155,7 +156,7 @@ class ParallelEngine:
         return (dist.get_rank(self._group), dist.get_world_size(self._group)) if dist.is_initialized() else (0, 1)
 
     def _all_reduce(self, best: list[int]) -> list[int]:
-        """Return the tokens of all processes; -1 marks rows of others, and the larger token of a row counts."""
+        """Combine the tokens of all processes by the maximum: a process has -1 for rows that it did not compute."""
         if not dist.is_initialized():
             return best
         device = torch.device("cuda" if dist.get_backend(self._group) == "nccl" else "cpu")
@@ -166,7 +167,7 @@ class ParallelEngine:
 
 
 class ParallelSequence:
-    """A `CachedSequence` in one of several processes, which keeps only what every process has read.
+    """A `CachedSequence` in one of several processes; it keeps only tokens that every process has computed.
 
     Args:
         own: this process's sequence.
@@ -184,7 +185,7 @@ class ParallelSequence:
 
     @property
     def level(self) -> Level:
-        """The drafts that a forward pass can verify."""
+        """The verification level of the sequence."""
         return self.own.level
 
     @property
@@ -201,7 +202,7 @@ class ParallelSequence:
         return self.own.fit(draft, rows, depth, pending)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Keep the pending tokens and no draft rows: other processes may not have them."""
+        """Keep the pending tokens and no draft rows: the accepted rows may have been computed by another process."""
         self.own.keep(())
 
     def reset(self) -> None:
@@ -233,7 +234,7 @@ class BestTokens:
         return self.tokens[1 + row]
 
     def head(self, rows: int) -> Logits:
-        """Return the logits of the root and the first ``rows`` rows."""
+        """Return these logits cut to the root and the first ``rows`` draft rows."""
         return BestTokens(self.tokens[: 1 + rows], self.vocab_size)
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -254,7 +255,7 @@ class BestTokens:
 
 
 def part(count: int, rank: int, size: int) -> range:
-    """Return the indices, of ``count`` ones, that fall to a process: equally many for each, fewer for the last.
+    """Return the indices from 0 to ``count`` - 1 that a process handles: equally many each, fewer for the last ones.
 
     Args:
         count: number of items.
@@ -266,7 +267,7 @@ def part(count: int, rank: int, size: int) -> range:
 
 
 def part_of_draft(draft: Draft, rank: int, size: int) -> list[int]:
-    """Return the rows that a process verifies: its part of the paths to candidates, and of those to probes.
+    """Return the rows that a process verifies: its part of the candidate paths and its part of the probe paths.
 
     Args:
         draft: the whole draft.

@@ -1,4 +1,4 @@
-"""Prefix cache: the KV cache of one text, kept for the next prompt that starts alike. Independent of messages."""
+"""Prefix cache: the KV cache of one text, kept for the next prompt with the same beginning. Independent of messages."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["PrefixCache"]
 
 
 class PrefixCache:
-    """KV cache of the last text of a conversation, so that the next request reads only what differs from it.
+    """KV cache of the last text of a conversation, so that the next request prefills only the tokens that differ.
 
-    Pass the same one to every request of a conversation. A request takes the cache and gives its own back when it
-    ends; a request that starts meanwhile finds nothing and prefills its whole prompt. A request that ends in an error
-    gives nothing back. Tokens after the common prefix are cropped; layers that cannot be cropped (sliding, recurrent)
+    Pass the same one to every request of a conversation. A request takes the KV cache out and returns it when
+    it ends; a request that starts in between prefills its whole prompt. A request that ends in an error returns
+    nothing. Tokens after the common prefix are cropped; layers that cannot be cropped (sliding, recurrent)
     are reused only if the new text continues the whole old one. Nothing is reused for a model whose rotary frequencies
-    change with the length of the text, or that can only be decoded plainly. Texts do not change, except by rounding,
-    which depends on how many tokens a forward pass reads.
+    change with the length of the text, or whose level is "plain". Texts do not change, except by rounding, which
+    depends on the number of tokens per forward pass.
 
-    An engine with one memory for all requests (OpenVINO's) keeps the tenant's prefixes there: for this cache
-    alone, in whole blocks of tokens, for any number of requests at a time, as long as there is space.
+    An engine with one KV cache for all requests (OpenVINO's) keeps the tenant's prefixes there instead: in whole blocks
+    of tokens, for any number of simultaneous requests, until the memory is needed.
 
     Args:
-        tenant: caches with the same tenant share what such an engine has read; None: with no other cache.
+        tenant: in such an engine, prefix caches with the same tenant share prefixes; None: this one shares with none.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
@@ -54,11 +54,11 @@ class PrefixCache:
         self._kept, self.tenant = None, AnonymousTenant()
 
     def take(self, model: PreTrainedModel, tokens: Tokens) -> Cache | None:
-        """Take out the cache of the common prefix of a prompt and the last text; None if there is none.
+        """Remove and return the KV cache of the prefix that a prompt shares with the last text; None if there is none.
 
         Args:
             model: the model that reads the prompt.
-            tokens: token ids of the prompt, of which at least the last one is left to be read.
+            tokens: token ids of the prompt; at least the last one is always left to prefill.
         """
         with self._taking:
             kept, self._kept = self._kept, None
@@ -73,7 +73,7 @@ class PrefixCache:
         return cache
 
     def keep_after(self, generation: Generation, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield the same steps, and keep the request's cache when they end or are not read any more.
+        """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed.
 
         Args:
             generation: the request that reads and fills the cache.
@@ -81,7 +81,7 @@ class PrefixCache:
         """
         try:
             yield from steps
-        except GeneratorExit:  # between two steps the cache is consistent; after an error inside of one it is not
+        except GeneratorExit:  # the KV cache is consistent between two steps, but not after an error inside a step
             self._keep(generation)
             raise
         self._keep(generation)
@@ -91,7 +91,7 @@ class PrefixCache:
         if cache is None:  # the engine has a prefix cache for this tenant
             return
         traits = traits_of(generation.request.model)
-        # Plain models (Jamba) may restart their recurrence whenever several tokens are read at once.
+        # Models of level "plain" (Jamba) may restart their recurrence whenever a forward pass has several tokens.
         if generation.running.is_started and cached_length(cache) and traits.rope is None and traits.level != "plain":
             self._kept = (generation.request.model, generation.history.tokens[: cached_length(cache)], cache)
 

@@ -68,7 +68,7 @@ class Request:
 
     @property
     def has_own_cache(self) -> bool:
-        """Whether this very cache has to be read or filled, so that an engine cannot use its own."""
+        """Whether the engine has to use the caller's cache object: it holds tokens, or the caller wants it filled."""
         cache = self.cache
         return cache is not None and (
             self.is_cache_given or type(cache) is not DynamicCache or cached_length(cache) > 0
@@ -107,7 +107,7 @@ def prepare(
         input_ids = torch.tensor([list(input_ids)], device=model.device)
     criteria = StoppingCriteriaList(stopping_criteria or [])
     configured = _option(model, arguments, "stop_strings")
-    if configured:  # `generate` would need the tokenizer, which it does not pass on
+    if configured:  # handled here, because `generate` does not pass the tokenizer to custom decoding
         stop_strings, arguments["stop_strings"] = stop_strings or configured, None
     if stop_strings:
         if tokenizer is None:

@@ -49,12 +49,12 @@ class RunningRequest:
         output: its tokens and stopping rules.
         budget: decides how many rows of a draft are verified.
         references: token ids of the texts that drafts may be copied from.
-        prefill_chunk: longest part of the prompt that one forward pass reads, in tokens; None: the engine's choice.
+        prefill_chunk: maximum number of prompt tokens per forward pass; None: the engine's default.
         thread: id of the thread that decodes the request.
         is_started: whether the drafter has seen the prompt.
         last_step_at: when its last step ended, in seconds of `perf_counter`; 0 before the first.
-        idle_seconds: time between the end of its last step and the request for the next one.
-        must_run_alone: whether its next forward pass is its own, because a shared one failed.
+        idle_seconds: time between the end of its last step and the moment when its caller asked for the next one.
+        must_run_alone: whether its next forward pass must not be shared, because a shared one failed.
     """
 
     sequence: CachedSequence

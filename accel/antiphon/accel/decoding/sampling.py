@@ -1,4 +1,4 @@
-"""The model's own next token: an argmax, or one draw from the processed distribution. Independent of drafts."""
+"""Chooses the model's next token: the argmax, or one draw from the processed distribution. Independent of drafts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from antiphon.accel.drafting.draft import Logits
 
 
 class Sampler:
-    """Chooses tokens as `generate` does, and only at the rows that verification visits.
+    """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
 
-    Logits processors get the confirmed tokens with those of the accepted path, shape (1, length), and float32 logits,
+    Logits processors get the confirmed and the so far accepted tokens, shape (1, length), and float32 logits,
     shape (1, vocab), in the order of plain decoding, so stateful ones stay correct. There is one draw per emitted
     token: a seed gives the same text with and without drafts.
 
@@ -44,7 +44,7 @@ class Sampler:
         keep_logits: bool = False,
     ) -> None:
         self.history = history
-        self.processors: Any = processors  # its stub wants a LongTensor, which no tensor is
+        self.processors: Any = processors  # the type stub declares a LongTensor
         self.sample = sample
         self.generator = generator
         self.scores: list[Tensor] | None = [] if keep_scores else None

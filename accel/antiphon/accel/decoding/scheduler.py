@@ -1,4 +1,6 @@
-"""The scheduler of one engine: running requests of all threads share forward passes. Knows engines by their protocol.
+"""The scheduler of one engine: running requests of all threads share forward passes.
+
+It uses engines through `antiphon.accel.engines.protocol` only.
 
 A thread that wants the next step of a request puts it into a queue. The thread whose step is the oldest is elected to
 run one forward pass for all waiting steps that can share it; the other threads wait until their step is done or they
@@ -32,7 +34,9 @@ from antiphon.accel.drafting.verify import verify
 from antiphon.accel.engines.protocol import Engine, SequenceInput
 
 JOIN_WINDOW = 1.0
-"""Longest wait for a request to join a shared forward pass, in plain steps; only for one that last asked sooner."""
+"""Maximum time to wait for a request to join a shared forward pass, as a multiple of a plain step's duration.
+
+The scheduler waits only for requests that asked for their last step within this time."""
 
 JOIN_POLL_SECONDS = 1e-4
 """Polling interval while waiting for requests to join."""
@@ -84,10 +88,10 @@ class Scheduler:
             self.leave(request)
 
     def advance(self, requests: Sequence[RunningRequest]) -> list[Step | Exception]:
-        """Decode one more step of each request; return it, or what its drafter, sampler, output or forward raised."""
+        """Decode one more step of each request; return the steps, or the exception for a request that failed."""
         steps = [self._begin(request) for request in requests]
         if len(steps) == 1 and len(self._running) == 1:
-            requests[0].idle_seconds = inf  # if another request joins now, it does not wait for this one
+            requests[0].idle_seconds = inf  # others must not wait for it
             self._run_alone(steps[0])
         else:
             self._run_in_queue(steps)
@@ -133,7 +137,7 @@ class Scheduler:
     def _run_or_wait(self, step: StepRequest) -> None:
         """Run the next forward pass if this step is elected, else wait until it is done or elected."""
         try:
-            is_nested = self.engine.lock.is_held  # a logits processor or drafter of another request decodes as well
+            is_nested = self.engine.lock.is_held  # nested: a logits processor or drafter of another request decodes
             if is_nested or (step is self._oldest() and self._elected.setdefault(0, step) is step):
                 self._run_elected(step, is_nested)
             else:
@@ -160,7 +164,7 @@ class Scheduler:
         lock = self.engine.lock
         if is_nested or len(self._running) == 1 or not lock.run(partial(self._can_batch, step)):
             self._queue.pop(step, None)
-            self._resign(step)  # other threads compute while this one verifies
+            self._resign(step)  # so that other threads can run forward passes while this one verifies
             self._run_alone(step)
             return
         if self._worker is None:
@@ -186,13 +190,13 @@ class Scheduler:
         return not request.must_run_alone and request.sequence.can_batch
 
     def _fitting_prompts(self, prompts: Sequence[StepRequest]) -> list[StepRequest]:
-        """Return the first long prompt, and the next ones as far as the engine reads them in one forward pass."""
+        """Return the first long prompt, and as many further ones as the engine prefills in one forward pass."""
         ends = accumulate(step.uncached_tokens for step in prompts)
         limit = self.engine.prefill_batch_tokens
         return [step for step, end in zip(prompts, ends, strict=True) if step is prompts[0] or end <= limit]
 
     def _wait_for_joining(self, elected: RunningRequest) -> None:
-        """Wait for requests whose last step ended a moment ago: one shared forward pass costs less than two."""
+        """Wait for requests that will probably ask soon, because one shared forward pass costs less than two."""
         cost = self.engine.batch_cost
         window = 0.0 if cost is None else JOIN_WINDOW * cost.seconds(elected.sequence.length, 1)[0]
         until = perf_counter() + window
@@ -204,7 +208,7 @@ class Scheduler:
             sleep(JOIN_POLL_SECONDS)
 
     def _missing(self, window: float, thread: int) -> list[RunningRequest]:
-        """Return requests of other threads that have not asked yet but asked sooner than ``window`` the last time."""
+        """Return other threads' requests that are not queued but asked within ``window`` seconds the last time."""
         queued = {step.request for step in list(self._queue)}
         others = [request for request in list(self._running) if request.thread != thread and request not in queued]
         return [request for request in others if request.idle_seconds < window]
@@ -298,9 +302,9 @@ def scheduler_of(engine: Engine) -> Scheduler:
 def _pad_one(
     group: Sequence[StepRequest], pending: Sequence[list[int]], drafts: Sequence[Draft], cost: CostModel, rows: int
 ) -> list[Draft]:
-    """Return the drafts with padding rows in the first one that is not empty, if they make the pass cheaper.
+    """Return the drafts, with padding rows added to the first one that is not empty if they make the pass cheaper.
 
-    Without any drafts there is no need: the next forward pass has the same number of rows.
+    If all drafts are empty, no padding is added, because the next forward pass has the same number of rows.
     """
     padded = list(drafts)
     index = next((at for at, draft in enumerate(drafts) if draft), None)

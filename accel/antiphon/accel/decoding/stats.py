@@ -1,4 +1,4 @@
-"""What decoding cost: one Step per forward pass, and their summary. Plain numbers."""
+"""Statistics of decoding: one `Step` per forward pass, and their summary."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Step:
     """One decoding step of one request.
 
     Attributes:
-        tokens: the emitted tokens: those of the accepted rows and the bonus token.
+        tokens: the emitted tokens: the accepted tokens and the bonus token.
         drafted: number of draft rows that were verified.
         accepted: number of draft rows that were accepted.
         seconds: duration of the step.
-        draft_seconds: the drafter's part of it.
-        forward_seconds: the forward pass's part of it.
+        draft_seconds: time of the drafter in it.
+        forward_seconds: time of the forward pass in it.
         finish: why generation stopped with this step; None if it goes on.
-        padded: number of padding rows, which made the forward pass cheaper; they are not drafted.
-        prefilled: number of prompt tokens that were read because they were not in the KV cache; after an eviction,
-            of prompt and emitted tokens.
+        padded: number of padding rows, which make the forward pass cheaper; ``drafted`` does not count them.
+        prefilled: number of prompt tokens that were computed because they were not in the KV cache; after an eviction
+            this counts the emitted tokens, too.
     """
 
     tokens: tuple[int, ...]
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The steps of one request, added up. The first step is the prefill, which emits one token unless it has a draft.
+    """Totals over the steps of one request. The first step is the prefill; it emits one token unless it has a draft.
 
     Attributes:
         steps: number of forward passes.
@@ -50,8 +50,8 @@ class Summary:
         prefill_seconds: duration of the first step.
         draft_seconds: the drafter's part of ``seconds``.
         forward_seconds: the forward passes' part of ``seconds``.
-        prefill_tokens: number of prompt tokens that were read: all of them, unless a cache held a prefix.
-        weights: "int8" or "int4" if a model with fewer bits generated the text; see `DecodingOptions`.
+        prefill_tokens: number of prompt tokens that were computed: all of them, unless a cache held a prefix.
+        weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
     """
 
     steps: int = 0

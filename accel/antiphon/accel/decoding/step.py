@@ -22,15 +22,15 @@ class StepRequest:
     Attributes:
         request: the request to advance.
         started_at: when the step was asked for, in seconds of `perf_counter`.
-        prefilled: prompt tokens that this step has read or will read.
+        prefilled: number of prompt tokens that this step computes.
         draft: the draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
         draft_seconds: time spent in the drafter before the forward pass.
-        prefill_seconds: time spent on reading the prompt up to its last token, if a draft hangs from that one.
+        prefill_seconds: time of prefilling the prompt up to its last token, if the first draft is below that token.
         forward_seconds: time of the forward pass, shared or not.
         cached_tokens: tokens in the KV cache before the forward pass.
         num_rows: rows of the forward pass with the root and padding; 0 if it is a prefill.
         is_shared: whether the forward pass was shared with other requests.
-        result: the finished step, or what its drafter, sampler, stopping rule or forward pass raised.
+        result: the finished step, or the exception of its drafter, sampler, stopping rule or forward pass.
         wake: set when there is a result, and when its thread is elected to run the next forward pass.
     """
 
@@ -84,7 +84,7 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
     candidates = propose_draft(engine, step)
 
     def select_and_forward() -> tuple[Draft, Logits]:
-        # The p >= 1 confirmed tokens that are not in the KV cache; known only here, as other requests may evict it.
+        # The p >= 1 confirmed tokens that are not in the KV cache. Counted here, as other requests may evict the cache.
         pending = step.begin_forward()
         selected = padded = candidates
         if step.num_rows:
@@ -118,7 +118,7 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
     returns one at the start and the sequence supports it.
 
     Args:
-        engine: reads the prompt up to its last token if a draft hangs from that token.
+        engine: prefills the prompt up to its last token if there is a draft below that token.
         step: the step to draft for.
     """
     if step.draft is not None:
@@ -147,7 +147,7 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
 
 
 def _prefill(engine: Engine, request: RunningRequest, tokens: Tokens) -> None:
-    """Read the prompt up to its last token, so that a draft can hang from that one.
+    """Prefill the prompt up to its last token, so that the next forward pass can verify a draft below that token.
 
     A tree over the whole prompt would need a mask that is quadratic in its length.
     """
@@ -168,7 +168,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
     try:
         [logits] = engine.forward([inputs])
     except BaseException as error:
-        if not isinstance(error, Exception):  # Ctrl-C may hit a pass for another thread's request, which then goes on
+        if not isinstance(error, Exception):  # Ctrl-C: the request may be another thread's and continue
             inputs.sequence.reset()
         raise
     step.forward_seconds = perf_counter() - started
@@ -192,7 +192,7 @@ def pad_draft(request: RunningRequest, draft: Draft, token: int, count: int) -> 
 
 
 def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_seconds: float) -> Step:
-    """Tell budget and drafter what the model made of a draft, and return the finished step.
+    """Let budget and drafter observe the result of verification, and return the finished step.
 
     Args:
         step: the step after its forward pass.
@@ -201,7 +201,7 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
         verify_seconds: time of verification and of keeping the accepted rows.
     """
     request, draft, started = step.request, step.draft or EMPTY, perf_counter()
-    if step.num_rows and not step.is_shared:  # prefills and shared forward passes say nothing of this cost
+    if step.num_rows and not step.is_shared:  # not after a prefill or a shared pass
         request.budget.observe_time(step.num_rows, step.cached_tokens, step.forward_seconds + verify_seconds)
     request.budget.observe_accepted(accepted)
     request.drafter.observe(draft, accepted, logits)

@@ -1,1 +1,1 @@
-"""Who runs a model: one protocol, and one folder for each engine behind it."""
+"""Engines, which run models: the protocol that all engines implement, and one folder for each engine."""

@@ -1,4 +1,4 @@
-"""A fair, re-entrant lock for engines. Knows nothing of models."""
+"""A fair, re-entrant lock for engines. Independent of models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FairLock:
             self._holder = thread
             self._next.release()
             return function()
-        finally:  # there is no call, and so no signal, before the first release
+        finally:  # no call comes before the first release, so no signal handler can run before it
             if self._holder == thread:
                 self._holder = 0
             try:

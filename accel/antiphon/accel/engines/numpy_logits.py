@@ -1,4 +1,4 @@
-"""Logits of one sequence's rows as a numpy array, for engines without torch. Knows neither drafts nor models."""
+"""Logits of one sequence's rows as a numpy array, for engines without torch. Independent of drafts and models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class NumpyLogits:
         return torch.from_numpy(self._array)
 
     def _float32(self, rows: Sequence[int]) -> NDArray[np.float32]:
-        """Return rows in float32, as a view of the array if possible: callers do not write to them."""
+        """Return rows in float32, as a view of the array if possible; callers must not write to it."""
         if isinstance(rows, range) and rows.step == 1:
             selected = self._array[rows.start + 1 : rows.stop + 1]
         else:
@@ -84,15 +84,15 @@ def _top_k(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDAr
     rows, vocab = logits.shape
     strips = gcd(vocab, STRIPS) if vocab >= STRIPS * k else 1
     page = logits.reshape(rows, strips, vocab // strips)
-    # 1. The k columns with the largest maxima, and all logits in them.
+    # 1. Find the k columns with the largest maxima, and all logits in them.
     maxima = page.max(1)  # (rows, columns)
     columns = np.argpartition(maxima, -k, axis=1)[:, -k:]  # (rows, k)
     candidates = np.take_along_axis(page, columns[:, None, :], 2).reshape(rows, strips * k)
-    # 2. The k largest of these logits, in descending order; of ties the first token.
+    # 2. Find the k largest of these logits, in descending order; among equal logits the lowest token id.
     chosen = np.sort(np.argpartition(candidates, -k, axis=1)[:, -k:], axis=1)
     ranks = np.argsort(-np.take_along_axis(candidates, chosen, 1), axis=1, kind="stable")
     order = np.take_along_axis(chosen, ranks, 1)
-    # 3. Their token ids and probabilities.
+    # 3. Compute their token ids and probabilities.
     tokens = order // k * page.shape[2] + np.take_along_axis(columns, order % k, 1)
     values = np.take_along_axis(candidates, order, 1)
     highest = values[:, :1]

@@ -1,4 +1,4 @@
-"""The engine protocol: what the scheduler and requests ask of an engine, which runs one model. Imports no framework.
+"""The engine protocol: the methods of an engine that the scheduler and requests call. Imports no framework.
 
 To add an engine, write a class with the methods of `ModelEngine` and one with those of `CachedSequence`, and name the
 engine in ``selection.py``. `antiphon.accel.testing.table_engine` is the smallest example.
@@ -11,17 +11,17 @@ One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 3. `Engine.forward` computes the pending tokens and the rows of the draft, for one sequence or for several.
 4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
 
-The first forward pass of a sequence is its prefill. It carries a draft only if `CachedSequence.can_draft_at_prefill`;
-the scheduler then prefills the prompt up to its last token first, in a separate forward pass.
+The first forward pass of a sequence is its prefill. It has a draft only if
+`CachedSequence.can_draft_at_prefill` returns True; the scheduler then prefills the prompt up to its last token first, in
+a separate forward pass.
 
 Threads: any thread may decode. Engines need no other locks, except where noted below, because the caller holds
 `Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or
 ``bigrams``. `CachedSequence.fit`, ``keep`` and ``reset`` are called by the thread that decodes the sequence, without
 the lock unless a forward pass is shared; so they must not touch what another sequence's forward pass uses.
 
-Errors: what ``forward`` raises is raised to the requests of that forward pass. After a failed shared forward pass, and
-after any that was interrupted, the scheduler calls ``reset`` on its sequences; a sequence must survive that in any
-state. An engine that is out of memory raises `MemoryError` with a message that says what to change.
+Errors: all requests of a forward pass get the exception that ``forward`` raises. After a shared forward pass has
+failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An engine that is out of memory raises `MemoryError` with a message that says what to change.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class CachedSequence(Protocol):
     def is_evicted(self, context: Tokens) -> bool:
         """Return whether the cache has to be reset before the next forward pass.
 
-        This is the case if the engine gave the memory to other sequences, or if cached values do not hold for a text of
-        this length (for example because rotary frequencies depend on it).
+        This is the case if the engine gave the memory to other sequences, or if cached values are invalid for a
+        text of this length (for example because rotary frequencies depend on it).
 
         Args:
             context: Token ids of the prompt and of everything emitted so far.
@@ -144,9 +144,9 @@ class AnonymousTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOptions:
-    """What a request asks of its sequence. An engine ignores options of features that it does not have.
+    """The options of a request's sequence. An engine ignores options of features that it does not have.
 
-    Requests that need `cache`, `padding`, `fixed_rows`, `bita` or `compiled` steps are always given to torch.
+    Requests that need `cache`, `padding`, `fixed_rows`, `bita` or `compiled` are always given to the torch engine.
 
     Attributes:
         tenant: Owner of the text: cached prefixes are shared within one tenant only.
@@ -154,7 +154,7 @@ class SequenceOptions:
         cache: Cache of transformers to continue from; None for a new one.
         padding: Number of left padding tokens before the prompt.
         fixed_rows: Number of rows that every forward pass is padded to, for bitwise equal logits; 0 for no padding.
-        bita: Trained BiTA masks whose rows the drafter drafts, None for none.
+        bita: Trained BiTA masks that the drafter uses, None for none.
         compiled: Whether to use compiled steps; None lets the engine decide.
     """
 
@@ -196,7 +196,7 @@ class Engine(Protocol):
         logits are returned. The caller holds the lock.
 
         Args:
-            inputs: One input per sequence. There are several only if every sequence says `CachedSequence.can_batch`.
+            inputs: One input per sequence. There are several only if all of them have `CachedSequence.can_batch`.
 
         Returns:
             For each sequence the logits after its last pending token (the root) and after each row of its draft:
@@ -254,7 +254,7 @@ class ModelEngine(Engine, Protocol):
 
         Args:
             tokens: Token ids of the prompt. An engine with a prefix cache may return a sequence that holds its start.
-            options: What the request asks of the sequence.
+            options: Options of the sequence.
         """
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:

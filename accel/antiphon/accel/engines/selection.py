@@ -1,4 +1,4 @@
-"""Engine selection: the engine that was requested, or the fastest one that agrees with torch. Knows no requests."""
+"""Engine selection: the requested engine, or the fastest one that agrees with torch. Independent of requests."""
 
 from __future__ import annotations
 

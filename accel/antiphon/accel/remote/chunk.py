@@ -1,4 +1,4 @@
-"""One chunk of a streamed completion as plain values, and tool calls put together from chunks. Knows no connection."""
+"""Parses the chunks of a streamed completion, and joins their parts of tool calls. Independent of the connection."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def parse_chunk(event: Mapping[str, Any]) -> Chunk:
 
 @dataclass(slots=True)
 class ToolCallParts:
-    """The tool calls of a completion, put together from their parts."""
+    """The tool calls of a completion, joined from the parts in its chunks."""
 
     _calls: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def add(self, parts: tuple[Mapping[str, Any], ...]) -> None:
-        """Add the parts of one chunk: names come complete, arguments piece by piece."""
+        """Add the parts of one chunk. A tool's name arrives in one chunk, its arguments in several."""
         for part in parts:
             call = self._calls.setdefault(int(part.get("index") or 0), {"name": "", "arguments": ""})
             function = part.get("function") or {}

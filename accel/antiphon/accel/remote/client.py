@@ -149,7 +149,7 @@ class Client:
                 return RequestRejectedError(f"{self.base_url} rejects the request ({error.status_code}): {said}")
             case openai.APIStatusError():
                 return ServerFailedError(f"{self.base_url} failed ({error.status_code}): {said}")
-            case openai.APIError() if _code(error) < 500:  # an event of a stream that had started
+            case openai.APIError() if _code(error) < 500:  # the stream had started and contains an error event
                 return RequestRejectedError(f"{self.base_url} rejects the request ({_code(error)}): {said}")
         return ServerFailedError(f"{self.base_url} failed: {said}")
 

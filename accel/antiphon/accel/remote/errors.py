@@ -1,4 +1,4 @@
-"""Errors of models on a server. Knows no HTTP."""
+"""Errors of models on a server. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnreachableError(RemoteError):
 
 
 class AddressError(RemoteError):
-    """The server at the address does not speak OpenAI's protocol there."""
+    """There is a server at the address, but it does not speak OpenAI's protocol."""
 
 
 class AuthenticationError(RemoteError):

@@ -1,4 +1,4 @@
-"""What a server offers: its models, their context windows, and whether it drafts from references. Knows no prompts."""
+"""Asks a server for its models, their context windows, and whether it drafts from references."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class RemoteStream(TextStream):
         self._tokens: list[int] = []
         self._num_chunks = 0
         self._started_at = self._first_at = self._last_at = 0.0
-        self._server_finish: FinishReason | None = None  # as reported; events with counts may still follow
+        self._server_finish: FinishReason | None = None  # events with counts may still follow
         self._finish: FinishReason | None = None
         self._is_closed = False
 
@@ -62,7 +62,7 @@ class RemoteStream(TextStream):
                     self._pieces.append(piece)
                     return piece
         except BaseException:
-            self._is_closed = True  # Ctrl-C may have lost a piece; going on would leave a gap
+            self._is_closed = True  # an interrupted read may have lost a piece, so continuing would leave a gap
             raise
         raise StopIteration
 
@@ -140,9 +140,9 @@ class RemoteStream(TextStream):
         raise BrokenStreamError(f"The answer broke off after {count} characters: {why}", self.completion) from error
 
     def _steps(self, num_tokens: int) -> Summary:
-        """Return a summary of the steps that the server reports: each emits its accepted tokens and one more.
+        """Return a summary of the steps that the server reports; each step emits its accepted tokens and a bonus token.
 
-        A server also counts accepted tokens beyond the end of the completion, in its last step; here they do not count.
+        In the last step, servers also count accepted tokens after the end of the completion; the summary omits them.
         """
         accepted, draft_steps = self._reported.accepted, self._reported.draft_steps or 0
         steps = 0 if accepted is None else max(num_tokens - accepted, 1 + draft_steps)
@@ -159,5 +159,5 @@ class RemoteStream(TextStream):
         self._finish = self._finish or finish
         response, self._response = self._response, None
         if response is not None:
-            with suppress(*STREAM_ERRORS, RuntimeError):  # it may be broken, or be read by another thread right now
+            with suppress(*STREAM_ERRORS, RuntimeError):  # broken, or in use by another thread
                 response.close()

@@ -1,4 +1,4 @@
-"""A report on one model: verification level, cost of its steps, and advice. Knows nothing of terminals."""
+"""A report on one model: verification level, cost of its steps, and advice. Independent of how it is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random models and a byte tokenizer, for tests and examples. Knows nothing of drafts."""
+"""Tiny random models and a byte tokenizer, for tests and examples. Independent of drafts."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Completion:
 
 
 class TextStream(Iterator[str]):
-    """An iterator over the pieces of a text that is being generated. As a context manager it is closed at the end."""
+    """An iterator over the pieces of a text that is being generated, and a context manager that closes it."""
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +104,7 @@ class TextStream(Iterator[str]):
         """The completion, after the stream has ended or was closed."""
 
     def to_end(self) -> Self:
-        """Read the rest of the stream, close it and return it; its completion is then available."""
+        """Read the stream to its end, close it and return it, so that ``completion`` is available."""
         with self:
             for _ in self:
                 pass
@@ -155,7 +155,7 @@ class Stream(TextStream):
         self._logprobs = logprobs
         self._weights = weights
         self._response_prefix = response_prefix
-        self._lock = FairLock()  # another thread may close the stream while one reads it
+        self._lock = FairLock()  # one thread may read the stream while another one closes it
         self._steps: list[Step] = []
         self._pieces: list[str] = []
         self._emitted: list[tuple[int, tuple[int, bool]]] = []  # token, its step, and whether it was drafted
@@ -168,7 +168,7 @@ class Stream(TextStream):
             while (piece := self._lock.run(self._advance)) == "":
                 pass
         except BaseException:
-            self._is_closed = True  # Ctrl-C may have lost a piece; going on would leave a gap
+            self._is_closed = True  # an interrupted read may have lost a piece, so continuing would leave a gap
             raise
         if piece is None:
             raise StopIteration
@@ -227,11 +227,11 @@ class Stream(TextStream):
 
     def close(self) -> None:
         """Stop generating and free what generation holds; the completion is the text so far."""
-        self._is_closed = True  # stops a thread that reads, before its next forward pass
+        self._is_closed = True  # a thread that reads the stream stops before its next forward pass
         self._lock.run(partial(self._end, "cancelled"))
 
     def _advance(self) -> str | None:
-        """Run one forward pass; return its text, or None at the end. The lock is free between two calls."""
+        """Run one forward pass; return its text, or None at the end. The lock is released between two calls."""
         if self._finish or self._is_closed:
             return None
         piece, finish = self._text_of(next(self._remaining))

@@ -1,4 +1,4 @@
-"""Incremental detokenization: token ids to text, piece by piece. Knows nothing of models."""
+"""Incremental detokenization: token ids to text, piece by piece. Independent of models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["Detokenizer"]
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""Output of a decoder for bytes that are not, or not yet, a character."""
+"""The character that a tokenizer decodes incomplete or invalid UTF-8 to."""
 
 
 class Detokenizer:

@@ -34,8 +34,8 @@ class Conversation:
         tools: Tools that the model may call, as JSON schemas.
         assistant_prefix: Beginning of the assistant's turn. It is part of the prompt; the completion continues it and
             does not repeat it.
-        tool_choice: For models on a server: whether a tool has to be called, and which one, as OpenAI's ``tool_choice``
-            says it. A local model needs an ``assistant_prefix`` for that.
+        tool_choice: For models on a server: whether a tool has to be called, and which one, in the format of OpenAI's
+            ``tool_choice``. To force a call of a local model, use ``assistant_prefix``.
     """
 
     messages: Sequence[Message]
@@ -78,7 +78,7 @@ class TokenizedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CountedPrompt:
-    """A prompt for a model on a server, which alone knows its tokens.
+    """A prompt for a model on a server, whose tokens only the server knows.
 
     Attributes:
         content: The prompt.

@@ -1,4 +1,4 @@
-"""The parameters of a request to a language model, and their validation. Knows no model."""
+"""The parameters of a request to a language model, and their validation. Independent of models."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Settings:
         json_schema: The completion is JSON that follows this schema, complete within ``max_new_tokens``.
         presence_penalty: Subtracted from the scores of tokens that the completion contains, from -2 to 2.
         frequency_penalty: Subtracted from these scores once per occurrence, from -2 to 2.
-        logit_bias: Added to the scores of the given token ids, from -100 to 100. Like the two penalties as in OpenAI's
-            API.
+        logit_bias: Added to the scores of the given token ids, from -100 to 100. Defined like
+            the two penalties in OpenAI's API.
         logprobs: Return the log-probability of each token and of this number of most likely alternatives. They are
             computed from the model's own scores, before any of these parameters changes them.
-        response_prefix: The completion starts with this text, whatever the model would generate, and continues freely.
+        response_prefix: The completion is forced to start with this text, and continues freely.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -130,12 +130,12 @@ class Settings:
 
     @property
     def generate_kwargs(self) -> dict[str, Any]:
-        """The same as arguments of `generate`; they override every default of the model's generation config."""
+        """The parameters as arguments of `generate`; they override all defaults of the model's generation config."""
         return {
             "do_sample": self.is_sampled,
             "temperature": self.temperature if self.is_sampled else 1.0,
             "top_p": self.top_p if self.is_sampled else 1.0,
-            "top_k": self.top_k if self.is_sampled else 50,  # the default of transformers
+            "top_k": self.top_k if self.is_sampled else 50,  # transformers' default
             "min_p": self.min_p if self.is_sampled and self.min_p else None,
             "repetition_penalty": self.repetition_penalty,
             "typical_p": 1.0,
@@ -173,7 +173,7 @@ def check_texts(name: str, given: Sequence[str]) -> list[str]:
         given: Its value.
 
     Raises:
-        TypeError: It is a single text, whose characters would be taken for texts, or contains something else.
+        TypeError: It is a single text (a list of texts is expected), or an item is not a text.
     """
     if isinstance(given, str):
         raise TypeError(f"{name} is one text of {len(given)} characters; give a list of texts.")

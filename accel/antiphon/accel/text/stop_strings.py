@@ -27,7 +27,7 @@ class StopStrings:
 
         Args:
             piece: The next piece of the text.
-            pending: Text after it that the detokenizer has not settled yet. A complete stop string in it counts.
+            pending: Text after it that the detokenizer may still change. A complete stop string in it ends the text.
 
         Returns:
             The new text; if ``is_found`` is then true, the end of the text.

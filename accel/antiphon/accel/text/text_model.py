@@ -1,4 +1,4 @@
-"""The interface of language models, local or on a server. Runs nothing itself."""
+"""The interface of language models, local or on a server."""
 
 from __future__ import annotations
 

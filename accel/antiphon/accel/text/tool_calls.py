@@ -1,4 +1,4 @@
-"""Parses tool calls in the output of a model. Knows no model."""
+"""Parses tool calls in the output of a model. Independent of models."""
 
 from __future__ import annotations
 

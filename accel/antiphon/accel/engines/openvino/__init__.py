@@ -1,1 +1,1 @@
-"""The engine of OpenVINO: the same model as a graph with paged attention, on x86 CPUs."""
+"""The OpenVINO engine: runs the model as an OpenVINO graph with paged attention, on x86 CPUs."""

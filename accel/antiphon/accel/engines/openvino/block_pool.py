@@ -1,6 +1,6 @@
 """The block pool: allocates blocks of KV cache to sequences, counts their users, and caches prefixes by their tokens.
 
-Knows tokens and block numbers, neither models nor the contents of the memory.
+Handles tokens and block numbers only, not the contents of the blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE
 
 
 class OutOfBlocksError(MemoryError):
-    """There are fewer free and idle blocks than needed."""
+    """Raised if fewer blocks are free or idle than are needed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -24,9 +24,9 @@ class CachedBlock:
     Attributes:
         block: Block number; -1 for the root of a tree.
         tokens: The `BLOCK_SIZE` tokens of the block; empty for the root.
-        parent: The block before it in the text; None for the root.
+        parent: The node of the block before it in the text; None for the root.
         tenant: The tenant of the tree; set for the root only.
-        children: Blocks that continue the text, by their tokens.
+        children: Nodes of the blocks that continue the text, by the tokens of the block.
     """
 
     block: int = -1
@@ -40,8 +40,8 @@ class BlockPool:
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
     An idle block has no user, but its contents are cached as a prefix; it is evicted when no block is free, the least
-    recently used first. Cached blocks hold confirmed tokens and are never written to again. A prefix is found by the
-    tenant that computed it, and by no other.
+    recently used first. Cached blocks hold confirmed tokens and are never written to again. Only the
+    tenant that computed a prefix can find it.
 
     Args:
         num_blocks: Number of blocks.
@@ -99,7 +99,7 @@ class BlockPool:
                     self._free.append(block)
 
     def is_writable(self, block: int) -> bool:
-        """Return whether the block has exactly one user, which may write to it, and is not cached."""
+        """Return whether the block's user may write to it: it has exactly one user and is not cached."""
         return self._users[block] == 1 and block not in self._cached
 
     def is_free(self, block: int) -> bool:
@@ -178,7 +178,7 @@ class BlockPool:
 
 
 def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens that two texts have in common at their beginning."""
+    """Return the length of the longest common prefix of two texts, in tokens."""
     return next(
         (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

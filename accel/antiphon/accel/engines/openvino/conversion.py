@@ -1,4 +1,4 @@
-"""From a model of transformers to an OpenVINO graph with paged attention: torch in, graph out. Knows no files."""
+"""Converts a model of transformers to an OpenVINO graph with paged attention. Reads and writes no files."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ INPUTS = ("input_ids", "position_ids", "rows", *TABLES)
 """Inputs of a graph besides its KV cache. ``rows`` are the rows whose logits are returned."""
 
 EXPERTS = "batched_mm"
-"""Implementation of mixture-of-experts layers: the only one of transformers that can be traced for any routing."""
+"""Implementation of mixture-of-experts layers in transformers: the only one whose trace is valid for any routing."""
 
 SMALL = 4096
 """Tensors with fewer elements are not stored in half precision."""
 
 
 class UnsupportedModelError(ValueError):
-    """The OpenVINO engine cannot run the model; the message is the reason, for the user."""
+    """The OpenVINO engine cannot run the model; the message gives the user the reason."""
 
 
 @torch.no_grad()
@@ -99,7 +99,7 @@ class _Forward(torch.nn.Module):
         self.sliced = sliced
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
-        """Return the logits after ``rows``; ``others`` are the tables, then the KV cache."""
+        """Return the logits after ``rows``; ``others`` are the tensors named in `TABLES`, then the KV cache."""
         tables, caches = others[: len(TABLES)], others[len(TABLES) :]
         kept = {"logits_to_keep": rows} if self.sliced else {}
         with tracing(Tracing(caches, tables, self.windows)):
@@ -153,12 +153,13 @@ def _graph(
         ),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the self-test would find anything that the tracer warns of
+        warnings.simplefilter("ignore")  # the tracer warns of possible errors; the self-test finds actual ones
         forward = _Forward(model, windows, sliced=sliced)
         traced = torch.jit.trace(forward, example, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
         frontend = FrontEndManager().load_by_framework("pytorch")
         frontend.add_extension(ConversionExtension(OPERATION, to_openvino))
-        decoder = TorchScriptPythonDecoder(traced)  # must outlive the conversion: the frontend does not hold it
+        # The frontend holds no reference to the decoder, so a variable keeps it during the conversion.
+        decoder = TorchScriptPythonDecoder(traced)
         return frontend.convert(frontend.load(decoder))
 
 
@@ -205,6 +206,7 @@ def _shrink(graph: openvino.Model) -> None:
         kept = openvino.op.Constant(tensor)
         kept.set_friendly_name(constant.get_friendly_name())
         again = opset13.convert(kept, "f32")
-        again.get_rt_info()["decompression_0"] = ""  # keeps OpenVINO from converting it to float32 when loading
+        # Without this mark OpenVINO would convert the weights to float32 when it loads the graph.
+        again.get_rt_info()["decompression_0"] = ""
         for reader in list(constant.output(0).get_target_inputs()):
             reader.replace_source_output(again.output(0))

@@ -26,7 +26,7 @@ CONTEXTS = (64, 1024)
 DRAFT_ROWS = 4
 """Number of rows at which the cost of a draft is measured at every context.
 
-With several rows per sequence attention first packs the blocks of its context; a plain step reads them as they are.
+Attention over several rows first packs the blocks of the context; a plain step reads the blocks in place.
 """
 
 ROUNDS = 6
@@ -70,8 +70,8 @@ def measure(
     """Time forward passes and return the fastest time of each kind.
 
     Each pass is run twice in a row: the first one adapts the graph to its number of rows, and the extra time of the
-    first is `StepCost.shape_change`. A pass counts until the most likely token of every row is known. All row counts
-    are measured at the first context; at the others a plain step and one of `DRAFT_ROWS` rows at least.
+    first is `StepCost.shape_change`. The time includes finding the most likely token of every row. All row counts
+    are measured at the first context; at the others at least a plain step and one of `DRAFT_ROWS` rows.
 
     Args:
         engine: The engine to measure.
@@ -101,9 +101,9 @@ def measure(
 
 
 def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:
-    """Return the seconds per context token that a draft costs more than a plain step; 0 with one context only.
+    """Return the seconds per context token that a draft adds to a plain step; 0 if one context was measured.
 
-    Each drafting sequence of a shared forward pass pays it once, whatever its number of rows.
+    In a shared forward pass it is added once for each sequence with a draft, for any number of rows.
     """
     (start, first), (end, last) = min(found.items()), max(found.items())
     if start == end or DRAFT_ROWS not in first or DRAFT_ROWS not in last:

@@ -1,4 +1,4 @@
-"""The OpenVINO engine: one graph, one paged KV cache, and forward passes over several sequences. Knows no drafters."""
+"""The OpenVINO engine: one graph, one paged KV cache, and forward passes over several sequences."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ PREFILL_BATCH_TOKENS = 4608
 than one after the other, and with this limit the first request does not wait for all later ones."""
 
 MAX_PENDING_WITH_TREE = 32
-"""Pending tokens in a forward pass with a draft tree: its mask is quadratic in them. Tokens before them are prefilled
-in separate passes."""
+"""Maximum number of pending tokens in a forward pass with a draft tree, because the mask is quadratic in them. Tokens
+before these are prefilled in separate passes."""
 
 MIN_BIGRAM_WINDOW = 256
-"""Smallest sliding window for which bigrams are computed: smaller ones do not hold the trees that are used for it."""
+"""Smallest sliding window for which bigrams are computed: the trees that compute them do not fit smaller ones."""
 
 PREALLOCATED_TOKENS, PREALLOCATED_BYTES = 8192, 256 << 20
-"""Part of the KV cache whose memory is requested from the system in advance, at most.
+"""Maximum number of bytes of the KV cache that are written in advance, so that the system provides the memory.
 
-On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and no two layers share a page: without this,
-SmolLM2's prefill took 25 ms longer.
+On a virtual machine the first write to a page of 2 MiB takes up to 3 ms, and each layer has its own pages: without
+writing in advance, SmolLM2's prefill took 25 ms longer.
 """
 
 FindBigrams = Callable[["Callable[[Draft, int], Tensor]"], "Bigrams | None"]
-"""Computes a model's bigrams. Its argument returns the logits of a new sequence: of a draft below a root token."""
+"""Computes a model's bigrams. Its argument is a function that returns the logits of a root token and a draft."""
 
 MeasureCost = Callable[["OpenVINOEngine", bool], "StepCost"]
 """Returns the cost of an engine's forward passes; True as the second argument forces a new measurement."""
@@ -223,7 +223,7 @@ class OpenVINOEngine:
         self._num_forwards += 1
         sequences = [_own_sequence(each) for each in inputs]
         pending = [list(each.pending) for each in inputs]
-        # 1. Prefill, chunk by chunk, all but the tokens that go with the draft or need logits.
+        # 1. Prefill in chunks, except for the last tokens, which are computed with the draft or need logits.
         while any(chunks := [self._next_chunk(each, left) for each, left in zip(inputs, pending, strict=True)]):
             self._prefill(sequences, [left[:count] for left, count in zip(pending, chunks, strict=True)])
             pending = [left[count:] for left, count in zip(pending, chunks, strict=True)]
@@ -247,14 +247,14 @@ class OpenVINOEngine:
         return logits
 
     def _next_chunk(self, given: SequenceInput, pending: Sequence[int]) -> int:
-        """Return how many pending tokens to prefill now, without logits; 0 if the last pass can take them all."""
+        """Return how many pending tokens to prefill now, without logits; 0 if the final pass can compute them all."""
         chunk = min(given.prefill_chunk or self.prefill_chunk, self.prefill_chunk)
         has_draft = len(given.draft) > 0
         limit = min(chunk, MAX_PENDING_WITH_TREE) if has_draft else chunk
         return min(chunk, len(pending) - (1 if has_draft else limit)) if len(pending) > limit else 0
 
     def _prefill(self, sequences: Sequence[PagedSequence], chunks: Sequence[Tokens]) -> None:
-        """Compute a chunk of each prompt that has one left, and keep it."""
+        """Compute and keep the next chunk of each prompt that has one."""
         prefilled = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
         with self._memory.lock:
             self._reserve(sequences, [len(chunk) for chunk in chunks])

@@ -1,4 +1,4 @@
-"""The compiled graph: one forward pass over the rows of several sequences. Knows block tables, but no drafts."""
+"""The compiled graph: one forward pass over the rows of several sequences. Independent of drafts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class SequenceRows:
         tokens: Token of each row.
         positions: Position of each row, shape (rows,).
         past: Number of cached tokens before the rows.
-        blocks: The sequence's blocks, exactly as many as hold the cached tokens and the rows: with more, the operation
-            would write out of bounds.
-        num_logits: Number of last rows whose logits are returned.
-        tree_mask: Which row sees which, shape (rows * rows,), row by row; None if each row sees all rows before it.
+        blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional
+            ones the operation would write out of bounds.
+        num_logits: Logits are returned for this many rows at the end.
+        tree_mask: Which rows each row attends to, shape (rows * rows,), row by row; None for all rows before it.
     """
 
     tokens: Sequence[int]
@@ -90,8 +90,7 @@ class PagedGraph:
         """Run one forward pass over the rows of several sequences.
 
         Returns:
-            The requested logits of all sequences one after the other, shape (sum of ``num_logits``, vocab), in an array
-            of the caller's own.
+            The requested logits of all sequences one after the other, shape (sum of ``num_logits``, vocab), in a new array.
         """
         import openvino
 

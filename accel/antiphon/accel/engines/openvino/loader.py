@@ -46,10 +46,10 @@ DEFAULT_MEMORY, MAX_MEMORY_SHARE = 2**30, 0.25
 most this share of the available memory."""
 
 COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
-"""Forward passes by which the faster engine is chosen: a plain step and a step with a draft, after 512 tokens."""
+"""The steps whose times decide which engine is faster: a plain step and a step of 8 rows, after 512 tokens."""
 
 STAGE, NUM_STAGES = "Preparing the model for OpenVINO, once", 3
-"""Progress of the first load: conversion, compilation and self-test, timing."""
+"""Description and number of the stages of the first load: conversion, compilation and self-test, timing."""
 
 ProgressCallback = Callable[[str, int, int], None]
 """Called as ``report(stage, done, total)`` during long operations."""
@@ -61,7 +61,7 @@ class LoadResult:
 
     Attributes:
         engine: The engine; None if the model stays on torch.
-        reason: Why, in one sentence.
+        reason: Why the engine is used or not, in one sentence.
     """
 
     engine: OpenVINOEngine | None
@@ -83,10 +83,10 @@ def load_engine(
 
     Args:
         model: The loaded model.
-        weights: "int8" or "int4" compresses the weights, which makes it another model; only if the uncompressed graph
-            passes the self-test. Empty keeps them.
+        weights: "int8" or "int4" to compress the weights, if the uncompressed graph passes the self-test; this changes
+            the model's texts. Empty to keep them.
         memory: Size of the KV cache in bytes; None for the default.
-        if_faster: Return no engine if its measured steps are slower than torch's.
+        if_faster: Return no engine if its steps are slower than torch's.
         report: Called with the progress of the first load.
     """
     if (reason := unsupported_reason(model, weights)) is not None:

@@ -1,7 +1,7 @@
 """Paged attention: the function that a model calls while it is traced, and its translation to OpenVINO's operation.
 
-Models reach it through transformers' interface of attention functions, by the name `PAGED`. Knows the queries, keys
-and values of one layer and the order of the operation's inputs; neither models nor sequences.
+Models reach it through transformers' interface of attention functions, by the name `PAGED`. This module
+handles the queries, keys and values of one layer and the order of the operation's inputs.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from antiphon.accel.engines.openvino.block_pool import BlockPool
 from antiphon.accel.engines.openvino.paged_attention import BLOCK_SIZE, CacheShape
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
-"""numpy's dtype for each precision. numpy has no bfloat16; values are only copied, so their bits as uint16 will do."""
+"""numpy's dtype for each precision. numpy has no bfloat16, so its bits are stored as uint16: values are only copied."""
 
 
 class BlockStorage:

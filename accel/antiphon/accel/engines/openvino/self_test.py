@@ -1,6 +1,6 @@
 """The self-test: compares the graph's logits with those of the model, for every kind of forward pass.
 
-Knows an engine and a function that returns reference logits; not how either computes them.
+It needs only an engine and a function that returns reference logits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
 
 SHORT, LONG = 8, 40
-"""Tokens of a text that is shorter than most windows, and by how much the long text exceeds the largest window."""
+"""Length of the short text, which is below most windows; and the excess of the long text over the largest window."""
 
 BRANCHES = (ROOT, ROOT, 1, 0, 2)
 """Parents of a tree of two interleaved branches: no row's depth equals its slot."""
 
 MAX_WINDOW = 1024
-"""Larger windows are not exceeded by the long text: forward passes over more tokens would take seconds."""
+"""Windows above this size are not tested with a longer text, because its forward passes would take seconds."""
 
 FLOAT32_TOLERANCE = 1e-3
 """Allowed mean difference in float32, in standard deviations of the logits."""
@@ -66,7 +66,7 @@ class SelfTestFinding:
 def run_self_test(
     engine: OpenVINOEngine, model: PreTrainedModel, windows: Sequence[int], *, max_compression: float | None = None
 ) -> list[SelfTestFinding]:
-    """Compare prefill, tree, chain, kept rows and a shared forward pass with forward passes of the model.
+    """Compare the engine with the model: a prefill, a tree, a chain, a step after kept rows, and a shared forward pass.
 
     Each comparison uses a text that is shorter than every window and one that is longer than the largest. The caller
     holds the engine's lock.
@@ -74,9 +74,9 @@ def run_self_test(
     Args:
         engine: The engine to test.
         model: The model as it was loaded.
-        windows: Sliding windows of its layers in tokens, 0 for none.
-        max_compression: For compressed weights, the allowed distance of the prefills from those of the model; all other
-            comparisons are then with the engine's own prefills. None for uncompressed weights.
+        windows: Sliding windows of the model's layers in tokens, 0 for none.
+        max_compression: Allowed distance between the engine's prefills and the model's if the weights are compressed;
+            everything else is then compared with the engine's own prefills. None for uncompressed weights.
     """
     model_logits = reference = _uncached_logits(model)
     tolerance = FLOAT32_TOLERANCE if model.dtype == torch.float32 else _half_precision_tolerance(model, model_logits)
@@ -99,7 +99,7 @@ def run_self_test(
 
 
 def _test_sequence(engine: OpenVINOEngine, reference: ReferenceLogits, text: list[int]) -> list[tuple[str, float]]:
-    """Prefill a text, verify a tree and a chain, and continue from the kept rows; return the distance of each step."""
+    """Run a prefill, a tree, a chain and a step after the kept rows; return the name and the distance of each."""
     sequence = engine.sequence(tenant=AnonymousTenant())
     logits = engine.forward([SequenceInput(sequence, text)])[0]
     sequence.keep(())
@@ -126,7 +126,7 @@ def _test_step(
 
 
 def _test_batch(engine: OpenVINOEngine, reference: ReferenceLogits, texts: Sequence[list[int]]) -> float:
-    """Return the distance for texts of different lengths and drafts that share prefill and forward pass."""
+    """Return the largest distance for sequences that share a prefill and a step, with different texts and drafts."""
     sequences = [engine.sequence(tenant=AnonymousTenant()) for _ in texts]
     drafts = [Draft(tuple(texts[0][:5]), BRANCHES, (1.0,) * 5), *[chain(text[:3]) for text in texts[1:]]]
     engine.forward([SequenceInput(sequence, text[:-1]) for sequence, text in zip(sequences, texts, strict=True)])
@@ -142,7 +142,7 @@ def _test_batch(engine: OpenVINOEngine, reference: ReferenceLogits, texts: Seque
 
 
 def _draft_distance(logits: NDArray[np.float32], reference: ReferenceLogits, text: list[int], draft: Draft) -> float:
-    """Return the largest distance over all paths of a draft from the reference logits of text and path."""
+    """Return the largest distance from the reference logits over all paths of a draft."""
     distances: list[float] = []
     for leaf in set(range(len(draft))) - set(draft.parents) or {ROOT}:
         path = path_to(draft, leaf)
@@ -158,7 +158,7 @@ def _distance(logits: NDArray[np.float32], truth: NDArray[np.float32]) -> float:
 
 
 def _half_precision_tolerance(model: PreTrainedModel, model_logits: ReferenceLogits) -> float:
-    """Return the tolerance that follows from rounding noise: logits of a text alone and as part of a longer text."""
+    """Return the tolerance that follows from rounding: how much a text's logits differ if more text follows it."""
     text = _random_text(model, SHORT)
     noise = [
         _distance(model_logits(text)[:size][-1:], model_logits(text[:size])[-1:]) for size in (SHORT // 2, SHORT - 1)
@@ -176,7 +176,7 @@ def _uncached_logits(model: PreTrainedModel) -> ReferenceLogits:
 
 
 def _engine_logits(engine: OpenVINOEngine) -> ReferenceLogits:
-    """Return a function that prefills a text with the engine; it gives the logits of as many last tokens as needed."""
+    """Return a function that returns the logits after the last tokens of a text, from prefills by the engine."""
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
         sequence = engine.sequence(tenant=AnonymousTenant())

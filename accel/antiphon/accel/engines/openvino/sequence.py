@@ -41,7 +41,7 @@ class PagedSequence:
         self.last_used = 0
         self._memory = memory
         self._cache_key = _weak(tenant, memory.ended_tenants)
-        self._num_cached = 0  # blocks that are in the pool's prefix cache, or need not be added
+        self._num_cached = 0  # number of leading blocks that are not to be added to the prefix cache (again)
         self._is_evicted = False
         self._is_prefilled = False
         self._input: tuple[Tokens, Draft] = ((), EMPTY)  # pending tokens and draft between a forward pass and `keep`
@@ -49,7 +49,7 @@ class PagedSequence:
 
     @property
     def length(self) -> int:
-        """Number of cached tokens; between a forward pass and `keep` with all of its rows."""
+        """Number of cached tokens; between a forward pass and `keep` it includes all rows of the forward pass."""
         pending, draft = self._input
         return len(self.tokens) + len(pending) + len(draft)
 
@@ -90,7 +90,7 @@ class PagedSequence:
         with self._memory.lock:
             (pending, draft), self._input = self._input, ((), EMPTY)
             if self._is_evicted:
-                return  # its blocks belong to another sequence by now
+                return  # the sequence was evicted during the forward pass
             self._is_prefilled = True
             start = len(self.tokens) + len(pending)
             moved = [(start + row, start + place) for place, row in enumerate(path) if row != place]
@@ -104,11 +104,11 @@ class PagedSequence:
         self._clear(is_evicted=False)
 
     def is_evicted(self, context: Tokens) -> bool:
-        """Return whether the engine gave its blocks to another sequence."""
+        """Return whether the engine gave the sequence's blocks to another sequence."""
         return self._is_evicted
 
     def evict(self) -> None:
-        """Free all blocks, for a sequence of higher priority. The scheduler then resets the sequence."""
+        """Free all blocks because another sequence needs them. The scheduler then resets this sequence."""
         self._clear(is_evicted=True)
 
     def fork(self) -> PagedSequence:
@@ -131,7 +131,7 @@ class PagedSequence:
         self._num_cached = count // BLOCK_SIZE
 
     def fill_uninitialized(self, length: int) -> None:
-        """Take blocks for ``length`` tokens without computing them; the time of a forward pass does not depend on them.
+        """Allocate blocks for ``length`` tokens without computing their contents, to time a forward pass after them.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -161,7 +161,7 @@ class PagedSequence:
         self.blocks += allocated
 
     def begin_forward(self, pending: Tokens, draft: Draft = EMPTY, *, needs_logits: bool = True) -> SequenceRows:
-        """Return the rows of the next forward pass, and note them for `keep`.
+        """Return the rows of the next forward pass, and remember them for `keep`.
 
         Args:
             pending: Confirmed tokens that are not cached yet.

@@ -1,6 +1,6 @@
 """Converted models in the user's cache: one folder per model, written atomically.
 
-Knows the inputs of a conversion, not how it is done. A damaged folder is written again; if the cache is not writable,
+A damaged folder is written again; if the cache is not writable,
 the model is converted for this process only.
 """
 

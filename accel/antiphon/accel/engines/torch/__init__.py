@@ -1,1 +1,1 @@
-"""The engine of torch: any causal model of transformers, as it is."""
+"""The torch engine: runs any causal model of transformers, unmodified."""

@@ -1,4 +1,4 @@
-"""Argmax and top-k of rows of logits, without sorting whole rows. Knows neither drafts nor how a token is chosen."""
+"""Argmax and top-k of rows of logits, without sorting whole rows. Independent of drafts and sampling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGN = 0x8000
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """Return the best token of each row, of shape (rows,); the first of equal ones, as `Tensor.argmax` does."""
+    """Return the most likely token of each row, shape (rows,): the first of equal ones, as `Tensor.argmax` does."""
     if logits.device.type != "cpu":
         return logits.argmax(-1)
     find = row_argmax(logits)

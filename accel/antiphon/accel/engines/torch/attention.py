@@ -1,4 +1,4 @@
-"""Exact attention, in which no row's rounding depends on other rows, and how attention is overridden for a forward.
+"""Exact attention, in which no row's rounding depends on other rows, and how attention is overridden for one pass.
 
 Exact attention computes each row of a draft alone, as a plain step would. It recognises a draft by its boolean mask: a
 causal forward pass has no mask or an additive one.
@@ -42,8 +42,8 @@ def exact_attention(
 ) -> Attention:
     """Attend row by row if the mask is that of a draft tree, otherwise as "sdpa" does.
 
-    Each row is one query over exactly the slots that it sees, in the order of their positions. A row that sees nothing
-    gives zeros.
+    Each row is one query over exactly the slots that it attends to, in the order of their positions. The output
+    of a row that attends to nothing is zero.
 
     Args:
         module: The attention layer.
@@ -78,10 +78,10 @@ def exact_attention(
 
 
 def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
-    """Return for each row the first cached slot and the rows that it sees; ``mask`` has shape (rows, slots)."""
+    """Return for each row the first cached slot and the rows that it attends to; ``mask`` has shape (rows, slots)."""
     rows, slots = mask.shape
     cached = slots - rows
-    starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row sees a suffix of the cached slots
+    starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row attends to a suffix of the cached slots
     return [
         (start, [other for other, is_visible in enumerate(line) if is_visible])
         for start, line in zip(starts, mask[:, cached:].tolist(), strict=True)

@@ -46,7 +46,7 @@ class Segment:
 
 
 class BatchedCache(Cache):
-    """The caches of several sequences as one: each row is written to its sequence's cache.
+    """A cache that combines those of several sequences: each row is written to the cache of its sequence.
 
     In mode "concatenated", a layer returns the concatenated keys and values of all sequences. In mode "ragged" nothing
     is copied: ``states`` has the keys and values of each sequence, by layer, for `ragged_attention`.
@@ -122,7 +122,7 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
     """Run one forward pass over several sequences of one model that verifies trees.
 
     Args:
-        fed: Each sequence with its pending tokens and its draft; before its prefill, the pending tokens are its prompt.
+        fed: Each sequence with its pending tokens and its draft; before the prefill the prompt is pending.
         mode: How rows attend.
 
     Returns:

@@ -25,16 +25,16 @@ from antiphon.accel.engines.torch.self_test import FAILURES
 from antiphon.accel.files import write_cache_file
 
 TOKENS = 8192
-"""Maximum number of tokens, the lowest ids first, because tokenizers give frequent tokens low ids."""
+"""Maximum number of tokens with bigrams: those with the lowest ids, because tokenizers give frequent tokens low ids."""
 
 SECONDS = 3.0
-"""No forward pass starts that would end later than this; a large model on a CPU covers fewer tokens."""
+"""Time budget: no forward pass starts that would end later. A large model on a CPU gets bigrams for fewer tokens."""
 
 FIRST, ROWS = 16, 128
-"""Tokens of the first forward pass, and of the largest one; each has twice as many as the one before."""
+"""Number of tokens in the first forward pass, and maximum number; each pass has twice as many as the one before."""
 
 DISCOUNT = 0.6
-"""Factor on the probabilities after a single token; 0.35 to 0.7 made no difference to SmolLM2's chats."""
+"""Factor for the probabilities after a single token. Values from 0.35 to 0.7 were equally good for SmolLM2's chats."""
 
 Forward = Callable[[Draft, int], Tensor]
 """Runs a forward pass of a new sequence over a draft and its root token; returns logits of shape (1 + rows, vocab)."""

@@ -1,4 +1,4 @@
-"""A cache that appends BiTA's learned keys and values to the rows of a forward pass. Knows neither drafts nor masks."""
+"""A cache that appends BiTA's learned keys and values to the rows of a forward pass. Independent of drafts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class BitaCache(Cache):
     """A view of another cache, for one forward pass, in which a learned prefix follows the new rows in every layer.
 
     The prefix is stored in the other cache until it is removed together with the rejected rows, so nothing of it
-    remains between two steps, and any cache that rows can be removed from will do. Its place among the columns does not
-    matter to attention; the mask says which rows attend to it.
+    remains between two steps, and every cache works from which rows can be removed. The position of the prefix among
+    the columns has no effect on attention; the mask says which rows attend to it.
 
     Args:
         cache: The sequence's own cache.

@@ -1,4 +1,4 @@
-"""BiTA weights of a model: embeddings of mask tokens, and a prefix of keys and values for them. Knows no drafts.
+"""BiTA weights of a model: embeddings of mask tokens, and a prefix of keys and values for them. Independent of drafts.
 
 Lin et al. 2024, "BiTA: Bi-Directional Tuning for Lossless Acceleration in Large Language Models", section 3.1.
 """
@@ -25,8 +25,8 @@ VERSION = "1"
 NOISE = 0.02
 """Standard deviation of untrained weights."""
 _TENSORS = ("prefix_k", "prefix_v", "mask_emb", "sample")
-_SAMPLE_SIZE = 8  # numbers of each parameter
-_RELATIVE, _ABSOLUTE = 0.01, 1e-4  # tolerances: bfloat16 rounds by 0.004, and adapters change most weights by more
+_SAMPLE_SIZE = 8  # how many numbers of each parameter identify the model
+_RELATIVE, _ABSOLUTE = 0.01, 1e-4  # bfloat16 rounds by 0.4 %, adapters change most weights by more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class BitaWeights:
         keys: Keys of the prefix, shape (layers, key heads, prefix, size), as in a cache: after rotation and norm.
         values: Values of the prefix, shape (layers, key heads, prefix, size).
         masks: Embeddings of the mask tokens, shape (masks, hidden).
-        sample: Some numbers of the model's weights, which identify the model.
+        sample: The first numbers of each of the model's parameters, which identify the model.
         model: Name of the model that the weights were trained for.
         notes: How they were trained.
     """
@@ -105,7 +105,7 @@ class BitaWeights:
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The dimensions of a model that BiTA weights must fit.
+    """The dimensions of a model that its BiTA weights must have, too.
 
     Attributes:
         layers: Number of layers with keys and values.
@@ -137,8 +137,8 @@ def cache_shape(model: PreTrainedModel) -> CacheShape:
     """Return the shape of a model's cache and embeddings, found by a forward pass over two tokens.
 
     Raises:
-        ValueError: its layers do not all cache keys and values of one shape, or it uses more of a token than its
-            input embedding.
+        ValueError: its layers do not all cache keys and values of one shape, or it uses token ids for
+            more than the input embedding.
     """
     ids = torch.tensor([[0, 1]], device=model.device)
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -182,7 +182,7 @@ def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int
 
 
 def weight_sample(model: PreTrainedModel) -> Tensor:
-    """Return the first numbers of every parameter, in float32, which identify a model in any precision."""
+    """Return the first numbers of every parameter in float32; they identify the model, whatever its precision is."""
     rows = (weight.detach()[(0,) * (weight.ndim - 1)][:_SAMPLE_SIZE] for _, weight in sorted(model.named_parameters()))
     return torch.cat([row.float().cpu() for row in rows])
 

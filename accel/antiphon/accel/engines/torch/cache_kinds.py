@@ -1,7 +1,7 @@
-"""Kinds of KV caches: which layers can be rolled back after verification, and how. Knows no models.
+"""Kinds of KV caches: which layers can be rolled back after verification, and how. Independent of models.
 
-A new kind of cache is added here: its layer's class name to `TREE_LAYERS` or `STATE_LAYERS` (or to the exceptions in
-`supported_level`), and how its rejected rows are removed to `keep_rows`. The table in the tests of caches gets a row.
+To add a kind of cache: add the class name of its layers to `TREE_LAYERS` or `STATE_LAYERS` (or to the exceptions in
+`supported_level`), remove its rejected rows in `keep_rows`, and add an entry to the table in ``test_caches.py``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
     """Return the verification level that this cache supports, and why it is lower than the model's.
 
     Rows can be removed from layers that only append. Other layers make decoding plain: ring buffers have overwritten
-    older tokens, group-wise quantised layers requantise at moments that depend on how many tokens come at once, and
-    offloaded layers are copied away while the next one runs. A fixed buffer needs a model that takes our masks:
-    GPT-Neo, which makes its own, counts positions from the end of the keys that it is given.
+    older tokens, group-wise quantised layers requantise at moments that depend on the number of tokens per
+    forward pass, and offloaded layers are copied to the CPU while the next layer runs. A fixed buffer needs a model
+    that uses the given masks: GPT-Neo makes its own, in which positions count from the end of the keys.
 
     Args:
         cache: The caller's cache, after its prefill.
@@ -58,7 +58,7 @@ def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
 
 
 def only_appends(cache: Cache) -> bool:
-    """Return whether every layer of the cache only appends, and stays on its device."""
+    """Return whether every layer of the cache only appends, and is never moved to another device."""
     kinds = {type(layer).__name__ for layer in cache.layers}
     return kinds <= TREE_LAYERS | {GrowingLayer.__name__} and not getattr(cache, "offloading", False)
 
@@ -91,7 +91,7 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
         return
     for layer in cache.layers:
         if not getattr(layer, "is_initialized", True):
-            continue  # it has never been fed: it reads the keys and values of another layer
+            continue  # the layer is empty, because it uses the keys and values of another layer
         if moved is not None:
             for states in _states(layer):
                 moved = moved.to(states.device)  # one copy for each device, not for each layer
@@ -115,7 +115,7 @@ def recording_layers(cache: Cache, level: Level) -> list[Any]:
 
 
 def end_recording(layers: Sequence[Any]) -> None:
-    """End the recording: layers drop what has left their window, and append as in plain decoding again.
+    """End the recording: layers drop the tokens outside of their window, and append as in plain decoding again.
 
     Between two steps a cache is therefore as plain decoding would have left it, and any caller may use it.
     """
@@ -146,10 +146,10 @@ def _states(layer: Any) -> list[Tensor]:
 def _remove_last(layer: Any, count: int) -> None:
     """Remove the last ``count`` rows; of a sliding layer also the tokens beyond its window."""
     if type(layer) is StaticLayer:
-        layer.cumulative_length.sub_(count)  # in place: compiled graphs refer to its address
+        layer.cumulative_length.sub_(count)  # in place, because compiled graphs refer to the address
     elif type(layer).__name__ != FP8:
         layer.crop(-count)
-    elif count:  # no public method reaches its states: the inherited crop looks for unquantised ones
+    elif count:  # there is no public method for its states; the inherited `crop` only finds unquantised ones
         (keys, key_scale), (values, value_scale) = layer._quantized_keys, layer._quantized_values
         layer._quantized_keys = (keys[..., :-count, :], key_scale)
         layer._quantized_values = (values[..., :-count, :], value_scale)

@@ -1,7 +1,7 @@
 """A sequence that is decoded by compiled steps: fixed shapes and fixed slots, so that a GPU can replay CUDA graphs.
 
 It has the methods of `TorchSequence`. Accepted rows are not moved between slots: the mask says which slots a row
-attends to, and positions come from the draft tree, never from slots. Knows no drafters.
+attends to, and positions come from the draft tree, never from slots. Independent of drafters.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from antiphon.accel.engines.torch.slot_cache import (
 from antiphon.accel.engines.torch.traits import Traits
 
 MAX_HEADROOM = 1024
-"""A slot cache is chosen for at most this many further tokens, even if a request may generate more."""
+"""A slot cache is chosen with space for at most this many new tokens, even if the request may generate more."""
 
 TRIALS = 4
-"""Timed steps, of which the fastest counts; the first one compiles."""
+"""Number of steps to time; the fastest one counts, because the first one includes compilation."""
 
 FAILURES = (*TESTED, OSError, ImportError, AssertionError)
 
 
 class CompiledSteps:
-    """The compiled steps of one model: their slot caches, and why compiling failed if it has.
+    """The compiled steps of one model: their slot caches, and the reason if compiling has failed.
 
     Args:
-        max_headroom: Further tokens that a slot cache is chosen for, at most.
+        max_headroom: Maximum number of new tokens for which a slot cache is chosen.
         min_slots: Slots of the smallest cache.
         backend: Backend of `torch.compile`.
     """
@@ -198,7 +198,7 @@ class CompiledSequence:
             slots = [self._free.pop() for _ in range(bucket)]
             self._fed = (len(pending), slots)
             return slot_cache.run(model, self._plan(pending, draft, slots), self._used)
-        except FAILURES as error:  # compilers and drivers raise anything; the request goes on without them
+        except FAILURES as error:  # compilers raise errors of any kind; the request continues uncompiled
             self.steps.failure = f"compiling failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             warnings.warn(
                 f"{type(model).__name__} is decoded without compiled steps: {self.steps.failure}", stacklevel=2
@@ -262,7 +262,7 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
 
 @torch.no_grad()
 def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
-    """Return why CUDA graphs are not used on this device; empty if they are.
+    """Return why CUDA graphs are not used on this device; an empty string if they are.
 
     A trial on a short prompt must give the logits of plain forward passes, and give them faster.
 

@@ -1,4 +1,4 @@
-"""Measures the seconds of a model's forward passes by their number of rows. Knows no drafters."""
+"""Measures how long a model's forward passes take, by their number of rows. Independent of drafters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEP_VERSION = 4
 """Version of the code that runs forward passes. Raise it when their cost changes: stored costs are then ignored."""
 
 PREFILLED = 16
-"""Tokens of a context that are computed; the others are copies, because the cost does not depend on their values."""
+"""Number of context tokens that are computed. The rest are copies, because the cost does not depend on the values."""
 
 
 @torch.no_grad()
@@ -81,7 +81,7 @@ def measure_step_cost(
 
 
 def _agree(taken: Sequence[float]) -> bool:
-    """Return whether the two fastest are alike; the first forward pass of a shape and interrupted ones are slower."""
+    """Return whether the two fastest times agree; the first pass of a shape and interrupted passes take longer."""
     fastest = sorted(taken)[:2]
     return len(fastest) == 2 and fastest[1] <= 1.1 * fastest[0]
 
@@ -107,7 +107,7 @@ def _lengthen(sequence: TorchSequence, tokens: int) -> None:
 
 
 def _max_growth(counts: int) -> int:
-    """Return by how many tokens a context can grow while it is measured."""
+    """Return the maximum number of tokens by which a context grows during the measurement."""
     return ROUNDS * counts
 
 
@@ -131,7 +131,7 @@ def _prompt(model: PreTrainedModel, size: int) -> list[int]:
 
 
 def _time(sequence: TorchSequence, count: int) -> float:
-    """Return the seconds of one forward pass of ``count`` rows; it leaves the context one token longer."""
+    """Time one forward pass of ``count`` rows in seconds; afterwards the context is one token longer."""
     tokens = _prompt(sequence.model, count)
     started = perf_counter()
     argmax(sequence.forward(tokens[:1], chain(tokens[1:]))).tolist()

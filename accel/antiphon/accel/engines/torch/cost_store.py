@@ -21,7 +21,7 @@ from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION
 from antiphon.accel.files import write_cache_file
 
 MIN_SECONDS = 5e-3
-"""Shorter plain steps are always credible: noise of their size decides nothing."""
+"""Costs whose plain step takes less than this many seconds are always credible: errors of this size do not matter."""
 
 MAX_INVERSION, MIN_REMEASURED = 1.5, 0.6
 """Costs are not credible, because other processes used the machine, if fewer rows took more than 1.5 times the time of
@@ -93,7 +93,7 @@ def load_credible(path: Path, key: dict[str, str], plain_seconds: Callable[[int]
 
 
 def is_credible(cost: StepCost) -> bool:
-    """Return whether an idle machine can have these costs.
+    """Return whether these costs are credible for a machine that runs nothing else.
 
     More rows must not take less time, and a change of rows must not cost more than a plain step.
     """

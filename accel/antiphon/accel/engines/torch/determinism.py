@@ -1,7 +1,7 @@
 """Deterministic decoding: the check that a row's rounding does not depend on the other rows of a forward pass.
 
-With exact attention and forward passes of one fixed shape, the output then does not depend on the draft, in half
-precision either.
+If the check passes, exact attention and forward passes of one fixed shape make the output independent of the draft,
+even in half precision.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from antiphon.accel.engines.torch.traits import Traits
 
 SHAPE = Draft((0,) * 6, (ROOT, ROOT, 1, 1, ROOT, 3), (1.0,) * 6)
 PATH = (1, 3, 5)
-"""A draft of two branches and a decoy, and the rows of it that are kept: never the first one, never adjacent ones."""
+"""A draft of two branches and a single row, and the rows that are kept: not the first one, and no adjacent ones."""
 
 PREFIX_LENGTHS = (9, 50)
 
 
 def check_cache(cache: Cache | None) -> None:
-    """Refuse a cache in which deterministic decoding cannot keep its promise.
+    """Refuse a cache that deterministic decoding does not support.
 
     Raises:
-        ValueError: the caller's cache does not grow.
+        ValueError: the caller's cache does more than append tokens.
     """
     if cache is not None and not only_appends(cache):
         raise ValueError(f"Deterministic decoding needs a DynamicCache; past_key_values is a {type(cache).__name__}.")
@@ -39,7 +39,7 @@ def check_cache(cache: Cache | None) -> None:
 def check_determinism(model: PreTrainedModel, fixed_rows: int, find_traits: Callable[[], Traits]) -> None:
     """Check that no row's rounding depends on the other rows of its forward pass.
 
-    A few tokens are decoded one by one and again from a tree; their logits must be equal to the bit.
+    A few tokens are decoded one by one and again from a tree; their logits must be bitwise equal.
 
     Args:
         model: A model that has been given exact attention.

@@ -38,7 +38,7 @@ Setting = tuple[object, ...]
 
 
 class TorchEngine:
-    """Runs one causal model of transformers, unmodified; `engine_of` returns the only one of a model.
+    """Runs one causal model of transformers, unmodified; `engine_of` returns the only engine of a model.
 
     Args:
         model: The model; the engine does not keep it alive.
@@ -80,7 +80,7 @@ class TorchEngine:
 
     @property
     def traits(self) -> Traits:
-        """Traits of the model in its current setting, from a self-test that runs once per setting."""
+        """Traits of the model, from a self-test that runs once per setting (see `Setting`)."""
         key = self._setting
         if key not in self._traits:
             self._traits[key] = SelfTest(self.model).traits()
@@ -88,7 +88,7 @@ class TorchEngine:
 
     @property
     def batch_mode(self) -> BatchMode | None:
-        """How the model batches sequences, from a self-test that runs once per setting; None if it cannot."""
+        """How the model batches sequences, from a self-test that runs once per setting; None if it cannot batch."""
         key = self._setting
         if key not in self._batch_modes:
             self._batch_modes[key] = SelfTest(self.model).batch_mode(self.traits)
@@ -111,7 +111,7 @@ class TorchEngine:
         return self._costs[setting]
 
     def _plain_seconds(self, context: int) -> float:
-        """Measure a plain step: the second of two, because the first one warms up."""
+        """Run two plain steps and time the second one, because the first one is slower."""
         found = [measure_step_cost(self._new_sequence, rows=(1,), contexts=(context,), seconds=0.0) for _ in "12"]
         return min(row[1] for row in found[-1].seconds.values())
 
@@ -203,7 +203,7 @@ class TorchEngine:
 
     @property
     def own_bita_weights(self) -> tuple[BitaWeights | None, str]:
-        """BiTA weights in the model's folder, loaded once; or None and why there are none."""
+        """The BiTA weights in the model's folder, loaded once, or None; and the reason if there are none."""
         if self._own_bita is None:
             self._own_bita = find_bita_weights(self.model)
         return self._own_bita
@@ -225,7 +225,7 @@ class TorchEngine:
             padding: Left padding tokens of the prompt.
             fixed_rows: Rows of every forward pass, for deterministic decoding; 0 for none.
             bita: Weights of a drafter's mask tokens.
-            compiled: Use compiled steps, as `antiphon.accel.generate.Decoder` says.
+            compiled: Whether to use compiled steps; see `DecodingOptions`.
             can_batch: The sequence may share forward passes with others.
 
         Raises:
@@ -295,7 +295,7 @@ class TorchEngine:
             self.lock.run(sequence.leave_slot_cache)
 
     def why_not_compiled(self, cache: Cache | None = None) -> str:
-        """Return why steps cannot be compiled or, on a GPU, why CUDA graphs are not used; empty if they can."""
+        """Return why steps cannot be compiled or, on a GPU, why CUDA graphs are not used; else an empty string."""
         cache = TorchSequence(self.model, self.traits).cache if cache is None else cache
         reason = why_not_compiled(self.model, self.traits, cache) or self.compiled_steps.failure
         if reason or self.model.device.type != "cuda":
@@ -308,7 +308,7 @@ class TorchEngine:
         return TorchSequence(self.model, self.traits)
 
     def _compiled_or_plain(self, plain: TorchSequence, compiled: bool | None) -> TorchSequence | CompiledSequence:
-        """Return the sequence with compiled steps if they are wanted and possible; warn if they were asked for in vain.
+        """Return the sequence with compiled steps if they are possible; warn if they were requested and are impossible.
 
         Args:
             plain: The sequence.

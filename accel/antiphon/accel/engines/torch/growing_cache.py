@@ -12,17 +12,17 @@ from transformers import Cache, DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 MIN_FREE_SLOTS = 64
-"""Minimum spare slots of a new buffer, in tokens; a long one has an eighth of its length."""
+"""Minimum number of spare slots of a new buffer, in tokens; a long buffer gets an eighth of its length."""
 
 MAX_SHARED_BYTES = 2**28
-"""Maximum size of a buffer that layers share: while it grows, or a layer leaves it, it is in memory twice."""
+"""Maximum size in bytes of a buffer that layers share: two copies exist while it grows or a layer leaves it."""
 
 
 class Buffer:
     """States of several layers, each of shape (..., tokens, size), in one tensor that grows by an eighth.
 
-    After a forward pass no layer's states are in the processor's caches any more. With all layers in one tensor and
-    their lengths in one array, rows are removed or moved in all layers at once, without touching each.
+    After a forward pass the processor's caches hold no layer's states any more, so visiting each layer is slow. With
+    all layers in one tensor and their lengths in one array, rows are removed or moved in all layers at once.
 
     Args:
         layers: Number of layers.
@@ -32,9 +32,9 @@ class Buffer:
     def __init__(self, layers: int = 1, *, max_shared_bytes: int = MAX_SHARED_BYTES) -> None:
         self._max_shared_bytes = max_shared_bytes
         self.lengths = array("q", [0]) * layers
-        self.is_complete = True  # no layer has left
+        self.is_complete = True  # whether all layers are still in this buffer
         self._memory: Tensor | None = None  # (layers, ..., slots, size)
-        self._layers: tuple[Tensor, ...] = ()  # each layer's part of it
+        self._layers: tuple[Tensor, ...] = ()  # view of each layer's states
         self._slots = 0  # slots that may be written; 0 if the memory belongs to the caller
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
 class GrowingLayer(DynamicLayer):
     """A full-attention layer of a cache whose keys and values are views of two growing buffers.
 
-    Layers may share the buffers. A layer that is assigned other states, of another shape, or too many for one shared
-    tensor moves to separate buffers.
+    Layers may share the buffers. A layer moves to separate buffers if it is assigned other states, if its states have
+    another shape, or if they are too many for a shared tensor.
 
     Args:
         keys: Buffer of the keys; None makes one for this layer alone.
@@ -225,8 +225,8 @@ def shared_buffers(layers: Sequence[Any]) -> tuple[Buffer, ...]:
 class GrowingCache(DynamicCache):
     """A `DynamicCache` that does not copy its full-attention layers at every step; pass it as `past_key_values=`.
 
-    `DynamicCache` concatenates, which copies every key and value for every token. Here a token copies its own row and,
-    amortised, eight more, at the price of an eighth more memory. Sliding, chunked and recurrent layers are those of
+    `DynamicCache` concatenates, which copies every key and value for every token. Here each new token causes, on
+    average, the copying of eight earlier tokens, and the buffers are an eighth larger. Sliding, chunked and recurrent layers are those of
     `DynamicCache`, because their size is bounded. For inference only: tensors are written in place, and a crop reuses
     their memory.
 
@@ -249,7 +249,7 @@ def make_growing(cache: Cache) -> None:
 def _replace_layers(cache: Cache) -> None:
     if all(type(layer) is DynamicLayer for layer in cache.layers):
         cache.layers = [*growing_layers(len(cache.layers))]
-    else:  # sharing pays only if all layers share
+    else:  # sharing is only faster if all layers share
         cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     if cache.layer_class_to_replicate is DynamicLayer:
         cache.layer_class_to_replicate = GrowingLayer

@@ -1,4 +1,4 @@
-"""Logits of one sequence's rows, as a torch tensor. Knows neither drafts nor how a token is chosen."""
+"""Logits of one sequence's rows, as a torch tensor. Independent of drafts and sampling."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TorchLogits:
         return self._tensor.shape[1]
 
     def argmax(self, row: int) -> int:
-        """Return the most likely token after a row, of ties the first; see `Logits.argmax`."""
+        """See `Logits.argmax`."""
         if self._row_argmax is None:
             self._row_argmax = self._make_row_argmax()
         return self._row_argmax(row + 1)

@@ -1,4 +1,4 @@
-"""Attention masks of a forward pass over a draft tree, as tensors. Knows neither models nor drafts."""
+"""Attention masks of a forward pass over a draft tree, as tensors. Independent of models and drafters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from antiphon.accel.drafting.tree import AttentionSpan, Tree
 
 
 def attention_mask(tree: Tree, span: AttentionSpan, *, length: int, offset: int = 0, padding: int = 0) -> torch.Tensor:
-    """Return which columns each row attends to in one kind of layer.
+    """Return the mask of one kind of layer: the columns that each row attends to.
 
     Windows and chunks are counted in positions (slots minus padding), not in rows, because siblings share a position.
 

@@ -31,7 +31,7 @@ RAGGED = "antiphon_ragged"
 """Name of the attention over several sequences, which packs the rows of each one."""
 
 MAX_ROWS = 128
-"""With more rows, attention itself costs more than the copies, and prompts are computed by "sdpa"."""
+"""Forward passes with more rows use "sdpa", because attention itself then costs more than the copies."""
 
 
 def packed_attention(
@@ -46,8 +46,8 @@ def packed_attention(
 ) -> Attention:
     """Attend as "sdpa" does, but without copies of the keys and values if the mask is the same for all heads.
 
-    Everything else is left to "sdpa": forward passes without a mask, one query head to each key head, masks by head,
-    biases, and forward passes of other callers.
+    It calls "sdpa" for everything else: forward passes without a mask, models with one query head per key head, masks
+    that differ by head, biases, and forward passes of other callers.
 
     Args:
         module: The attention layer.
@@ -86,7 +86,7 @@ def packed_attention(
 
 
 def _is_our_forward() -> bool:
-    """Return whether the engine overrides this thread's attention; other threads attend as ever."""
+    """Return whether the engine has overridden the attention of this thread's forward pass."""
     return is_overridden(PACKED) or is_overridden(RAGGED)
 
 
@@ -95,9 +95,10 @@ def _is_same_for_heads(mask: Tensor) -> bool:
 
 
 def _packed_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
-    """Repeat the mask for ``groups`` heads as rows; on a CPU it is additive and made once for all layers of a forward.
+    """Repeat the rows of the mask for each of ``groups`` heads; on a CPU, make it additive, once for all layers.
 
-    It is stored as an attribute of the mask: looking it up in a table took a sixth of the time of attention.
+    The result is stored as an attribute of the mask, because looking it up in a table took a sixth of the time of
+    attention.
     """
     if mask.device.type != "cpu" or torch.compiler.is_compiling():
         return mask.repeat(1, 1, groups, 1)

@@ -1,4 +1,4 @@
-"""The self-test of a model: short forward passes whose logits show which verification level really holds."""
+"""The self-test of a model: short forward passes whose logits show which verification level the model has."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SelfTest:
         return None
 
     def _with_packed_attention(self, traits: Traits) -> Traits:
-        """Use packed attention if it helps and if a branching draft agrees with it."""
+        """Use packed attention if it helps, and if the logits of a branching draft are right with it."""
         reason = why_not_packed(self.model)
         packing = replace(traits, uses_packed_attention=True, packing_reason="")
         if reason is None and self._agrees(packing, _TREE, self._error):
@@ -101,13 +101,13 @@ class SelfTest:
                     return True
             return least <= self._noise(traits, len(shape))
         except FAILURES:
-            return False  # a model that cannot even run the shape cannot verify it
+            return False  # the model cannot run a draft of this shape
 
     def _sequence(self, traits: Traits) -> TorchSequence:
         return TorchSequence(self.model, traits)
 
     def _crops(self, traits: Traits) -> bool:
-        """Return whether the state can be cropped, as convolutional state can; only a filled cache tells."""
+        """Return whether the model's state can be cropped, as convolutional state can; only a filled cache shows it."""
         sequence = self._sequence(traits)
         try:
             sequence.prefill([0] * PREFIX)
@@ -129,7 +129,7 @@ class SelfTest:
         return max(_distance(again[0], logits[1]), *self._errors(traits, tokens[: size + 1], draft, logits))
 
     def _batch_error(self, batch_mode: BatchMode, traits: Traits, shape: Draft, seed: int) -> float:
-        """Return the same error for three sequences in two batched forward passes; the first prefills one of them."""
+        """Return the error, as `_error` does, of three sequences in two batched passes; the first pass prefills one."""
         vocab_size = self.model.config.get_text_config(decoder=True).vocab_size
         random = torch.Generator().manual_seed(seed)
         texts = [torch.randint(1, vocab_size, (PREFIX + size,), generator=random).tolist() for size in (0, 5, 2)]
@@ -182,7 +182,7 @@ class SelfTest:
         return logits[0, -1 - len(path) :].float()
 
     def _one_by_one(self, traits: Traits, prompt: Tokens, path: Tokens) -> Tensor:
-        """Return the same logits from plain decoding: with recurrent state, tokens fed together must equal these."""
+        """Return the same logits from plain decoding, which models with recurrent state must reproduce."""
         sequence = self._sequence(replace(traits, level="plain", uses_packed_attention=False))
         rows = [sequence.prefill(prompt)]
         for token in path:
@@ -204,7 +204,7 @@ def _distance(logits: Tensor, truth: Tensor) -> float:
 
 
 def _prefix(model: PreTrainedModel) -> int:
-    """Return a prefix length; longer than a window that the model applies internally (GPT-Neo), to test beyond it."""
+    """Return a prefix length; if the model applies a window internally (GPT-Neo), it is longer than that window."""
     window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
     return PREFIX + window if isinstance(window, int) else PREFIX
 

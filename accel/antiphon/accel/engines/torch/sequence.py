@@ -1,4 +1,4 @@
-"""One sequence on torch: a model and a KV cache, from which rejected draft rows are removed. Knows no drafters."""
+"""One sequence on torch: a model and a KV cache, from which rejected draft rows are removed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TorchSequence:
         for start in range(0, last, size):
             self._run(prompt[start : start + size], EMPTY)
             self.length += size
-        logits = self._feed(prompt[last:], EMPTY, padding_rows=0)  # without fixed rows: no draft changes this shape
+        logits = self._feed(prompt[last:], EMPTY, padding_rows=0)  # its shape never depends on the draft
         self.inspect_cache()
         return logits
 
@@ -161,11 +161,11 @@ class TorchSequence:
         self.length += kept
 
     def advance(self, tokens: int) -> None:
-        """Count tokens that were computed and are cached elsewhere for now."""
+        """Set the length after tokens were computed and cached elsewhere for the moment."""
         self.length += tokens
 
     def take_layers(self) -> list[Any]:
-        """Return the layers of the cache and replace them by empty ones."""
+        """Remove the layers from the cache and return them; empty ones take their place."""
         layers: list[Any] = self.cache.layers
         self.cache.layers = [*growing_layers(len(layers))]
         return layers
@@ -207,12 +207,12 @@ class TorchSequence:
         return list(self.cache.layers)
 
     def record(self, pending: Tokens, draft: Draft, padding_rows: int = 0) -> None:
-        """Note the input of the next forward pass, so that ``keep`` can remove its rows.
+        """Store the input of the next forward pass, so that ``keep`` can remove its rows.
 
         Args:
             pending: Pending tokens.
             draft: Draft below the last of them.
-            padding_rows: Rows that only fill the shape.
+            padding_rows: Number of rows that only fill the fixed shape.
         """
         self._last_input = (pending, draft, padding_rows + self._prefix_rows(draft.tokens))
         if len(draft) or padding_rows:
@@ -295,12 +295,12 @@ class TorchSequence:
         sees = attention_mask(tree, span, length=self.length, offset=int(offset), padding=self.padding)
         if prefix:
             sees = torch.cat([sees, (torch.tensor(tokens) < 0)[:, None].expand(-1, prefix)], dim=1)
-        sees = pad(sees, (0, width - sees.shape[1]))  # unused slots of a fixed buffer
+        sees = pad(sees, (0, width - sees.shape[1]))  # no row attends to the unused slots of a fixed buffer
         sees = sees[None, None].to(self.model.device)
         return sees if self.traits.takes_boolean_masks else additive_mask(sees, self.model.dtype)
 
     def _max_depth(self) -> int:
-        """Return the maximum depth of a draft: neither past the model's positions nor over a rotary switch."""
+        """Return the maximum depth of a draft that stays within the model's positions and before a rotary switch."""
         root = self.length - self.padding
         ends = [] if self.traits.max_positions is None else [self.traits.max_positions]
         rope = self.traits.rope
@@ -315,7 +315,7 @@ class TorchSequence:
                 setattr(layer, name, value)
             if not states:
                 layer.crop(-fed)
-            elif getattr(layer, "keys", None) is not None:  # its own crop would crop the state as well
+            elif getattr(layer, "keys", None) is not None:  # `crop` would also crop the recurrent state
                 layer.keys, layer.values = layer.keys[..., :-fed, :], layer.values[..., :-fed, :]
         end_recording(self._recording_layers)
         self._run(tokens, EMPTY)

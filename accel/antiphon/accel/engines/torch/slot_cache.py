@@ -1,6 +1,6 @@
 """A KV cache of fixed size for compiled steps: a step writes its rows to given slots and attends by a mask over slots.
 
-Knows a model, its compiled steps, and which sequence occupies the cache; knows neither requests nor drafts.
+Independent of requests and drafts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_LOGIT_ERROR = 0.05
 """Maximum mean difference from the uncompiled step's logits, in standard deviations; it allows for half precision."""
 
 TOKENS, POSITIONS, SLOTS, ANCESTORS = range(4)
-"""Lines of a plan: token id, position and slot of each row, and a bit set of the rows that it attends to."""
+"""The four lines of a step's input array ("plan"): each row's token id, position, slot and bit set of ancestors."""
 
 CompiledStep = Callable[[PreTrainedModel], tuple[Tensor, Tensor]]
 
@@ -45,10 +45,10 @@ class Occupant(Protocol):
     """A sequence whose keys and values are in a slot cache."""
 
     is_mid_step: bool
-    """Whether its last forward pass has written rows that are not yet kept or rejected."""
+    """Whether the sequence's last forward pass has written rows that are not yet kept or rejected."""
 
     def leave(self) -> None:
-        """Copy its keys and values out of the slot cache."""
+        """Copy the sequence's keys and values out of the slot cache, which another sequence gets."""
 
 
 class SlotLayer(StaticLayer):
@@ -100,7 +100,7 @@ class SlotCache:
         self._occupant: Callable[[], Occupant | None] = lambda: None
 
     def acquire(self, occupant: Occupant) -> bool:
-        """Give the cache to a sequence, whose step then begins; return False while another one is in its own step."""
+        """Give the cache to a sequence for its next step; return False if another one has not called `keep` yet."""
         with self._lock:
             before = self._occupant()
             if before is not None and before is not occupant:
@@ -145,7 +145,7 @@ class SlotCache:
 
         Args:
             model: The model.
-            plan: What each row is, of shape (4, rows); rows is one of the `BUCKETS`.
+            plan: Token, position, slot and ancestors of each row, of shape (4, rows); rows is one of the `BUCKETS`.
             used: Slots that every row attends to, of shape (size,).
 
         Returns:
@@ -207,7 +207,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
     """Capture the step as a CUDA graph. Running it repeatedly is safe: it writes the same states to the same slots."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it without types
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # one-time compilation and allocation must not be captured
+    with torch.cuda.stream(side):  # run first, so that one-time compilation and allocation are not captured
         for _ in range(2):
             step(model)
     torch.cuda.current_stream().wait_stream(side)
@@ -223,7 +223,7 @@ def _capture_graph(step: CompiledStep, model: PreTrainedModel) -> CompiledStep:
 
 
 class SlotCachePool:
-    """The slot caches of one model, by size. A sequence gets the smallest one that fits, and shares it in turns.
+    """The slot caches of one model, by size. A sequence gets the smallest one that fits; sequences take turns in it.
 
     Args:
         min_slots: Slots of the smallest cache.
@@ -237,10 +237,10 @@ class SlotCachePool:
 
     @property
     def sizes(self) -> list[int]:
-        """Slots of each cache that was needed so far, ascending."""
+        """Sizes of the slot caches that exist, in slots, ascending."""
         return sorted(cache.size for cache in self._caches.values())
 
-    @torch.inference_mode(False)  # it outlives the request that asks for it
+    @torch.inference_mode(False)  # the cache outlives the request
     def get(self, model: PreTrainedModel, traits: Traits, tokens: int, *, compiles: bool) -> SlotCache:
         """Return the smallest cache that fits.
 

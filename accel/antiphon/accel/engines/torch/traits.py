@@ -18,15 +18,15 @@ from antiphon.accel.engines.torch.attention import EXACT, implementation_of
 from antiphon.accel.engines.torch.cache_kinds import DUMMY, STATE_LAYERS, STATE_ONLY, TREE_LAYERS
 
 BOOLEAN_MASKS = ("sdpa", EXACT)
-"""Attention implementations that take boolean masks."""
+"""Attention implementations of transformers that accept boolean masks."""
 
 MASKABLE = (*BOOLEAN_MASKS, "eager")
-"""Attention implementations that take the mask of a draft tree."""
+"""Attention implementations of transformers that accept the mask of a draft tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSwitch:
-    """The length from which rotary frequencies depend on the longest position; no draft may reach over it.
+    """A model whose rotary frequencies change with the length of the text. A draft must not extend past the change.
 
     Attributes:
         position: First position that changes the frequencies.
@@ -41,7 +41,7 @@ class RopeSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts about a model: its verification level, its layers, and the arguments of its forward.
+    """Facts about a model: its verification level, its layers, and the arguments of its ``forward`` method.
 
     A model with one kind of attention layer takes one mask, a hybrid one takes a dict of masks by kind.
 
@@ -49,9 +49,9 @@ class Traits:
         level: Verification level.
         reason: Reason for the level.
         implementation: The attention implementation of transformers, such as "sdpa".
-        cache_argument: Name of the forward's cache argument; None if the model keeps no cache.
-        takes_positions: The forward takes ``position_ids``.
-        takes_logits_to_keep: The forward takes ``logits_to_keep``.
+        cache_argument: Name of the cache argument of ``forward``; None if the model keeps no cache.
+        takes_positions: ``forward`` takes ``position_ids``.
+        takes_logits_to_keep: ``forward`` takes ``logits_to_keep``.
         layer_kinds: Kind of each layer, in order.
         state_kinds: Kinds of layers that keep recurrent or convolutional state.
         attention_spans: How far each kind of attention layer looks back.
@@ -162,7 +162,7 @@ def _rope_switch(model: PreTrainedModel, config: Any) -> RopeSwitch | None:
         kind = rope.get("rope_type", rope.get("type"))
         if kind == "longrope":
             trained = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
-            # Phi-3 overrides this method to drop its cache at the switch; a model that does not simply goes on.
+            # Phi-3 overrides this method to drop its cache at the switch; other models keep their cache.
             own = getattr(type(model), "prepare_inputs_for_generation", None)
             rebuilds = own is not GenerationMixin.prepare_inputs_for_generation
             return RopeSwitch(int(trained), rebuilds=rebuilds)
