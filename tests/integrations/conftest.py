@@ -1,4 +1,4 @@
-"""What the tests of the integrations share: tiny models, passages, an index; and no socket to anywhere."""
+"""Fixtures of the integration tests: a tiny model, and no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 
 @pytest.fixture(autouse=True)
 def _no_network() -> Iterator[None]:
-    """Everything runs here: only the sockets that an event loop wakes itself with are left."""
+    """Forbid sockets, except the Unix sockets that event loops need."""
     disable_socket(allow_unix_socket=True)
     yield
     enable_socket()
@@ -21,11 +21,11 @@ def _no_network() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny() -> LanguageModel:
-    """A random model that reads bytes, with a window of 4,096 of them and a chat template.
+    """A random model of bytes with a context window of 4,096 and a chat template.
 
-    It learns nothing from a request, so that the same text takes the same steps.
+    Token recycling is off, so repeated requests take the same steps.
     """
     tiny = tiny_model(max_position_embeddings=4096)
     model = LanguageModel(tiny, byte_tokenizer(), name="tiny", num_draft_tokens=32, recycling=False)
-    model.generate("What it can verify is probed once.", max_new_tokens=2)
+    model.generate("The first call runs the self-test.", max_new_tokens=2)
     return model

@@ -1,4 +1,4 @@
-"""The Python of docs/langchain.md and docs/llama-index.md runs, in its order, with the embedded model."""
+"""The Python blocks of docs/langchain.md and docs/llama-index.md run in order with the bundled model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.accel.testing.tiny import tiny_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.pipelines.models.bundled import resolve_model
 from antiphon.retrieval import HashEmbedder, build_index
-from tests.integrations.scripted import tool_tokenizer
+from tests.integrations.scripted_model import tool_tokenizer
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = "Keys are rotated once a year.\n\nTo rotate the keys, run rotate.sh as an administrator.\n"
@@ -30,7 +30,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture
 def agents_model(tmp_path: Path) -> str:
-    """A tiny stand-in for the model that calls tools."""
+    """A folder with a tiny model in place of the page's model that calls tools."""
     quiet_libraries()
     tiny_model(max_position_embeddings=16_384).save_pretrained(tmp_path / "model")
     tool_tokenizer().save_pretrained(tmp_path / "model")
@@ -39,11 +39,11 @@ def agents_model(tmp_path: Path) -> str:
 
 @pytest.fixture
 def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module that a page is read into."""
+    """The module in which the blocks of a page run."""
     module = ModuleType("documentation")
     monkeypatch.setitem(sys.modules, "documentation", module)
     loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)  # LlamaIndex would make one and leave it open
+    asyncio.set_event_loop(loop)  # LlamaIndex would create one and leave it open
     yield module
     loop.close()
     asyncio.set_event_loop(None)
@@ -51,7 +51,7 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 @pytest.mark.parametrize(("page", "count"), [("langchain.md", 9), ("llama-index.md", 4)])
-def test_the_python_of_the_documentation_runs(
+def test_python_blocks_of_the_page_run(
     page: str,
     count: int,
     documentation: ModuleType,
@@ -63,7 +63,7 @@ def test_the_python_of_the_documentation_runs(
     try:
         resolve_model("smollm2")
     except ImportError as error:
-        pytest.skip(f"the embedded language model is not installed: {error}")
+        pytest.skip(f"the bundled language model is not installed: {error}")
     monkeypatch.chdir(tmp_path)
     Path("keys.md").write_text(DOCUMENT, encoding="utf-8")
     build_index(["keys.md"], "my-index", embedder=HashEmbedder())

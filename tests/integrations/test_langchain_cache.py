@@ -1,4 +1,4 @@
-"""LangChain's caches, shared by everybody: whoever hits one never gets another's citations or figures."""
+"""LangChain caches shared by several tenants never return another call's citations or statistics."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from langchain_core.load import dumps, loads
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon
-from tests.integrations.scripted import Scripted
-from tests.integrations.watching import watched
+from tests.integrations.request_recorder import recorded_model
+from tests.integrations.scripted_model import ScriptedModel
 
-pytestmark = pytest.mark.filterwarnings("ignore:The function `loads` is in beta")  # LangChain's own
+pytestmark = pytest.mark.filterwarnings("ignore:The function `loads` is in beta")  # raised by LangChain itself
 
 ANSWER = "The rent of the hall is paid on the first of the month."
 TENANTS = range(40)
 
 
-class SavingCache(BaseCache):
-    """A cache that keeps texts alone, as one in a database does."""
+class SerializingCache(BaseCache):
+    """A cache that stores serialized results, as a database would."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], str] = {}
@@ -41,12 +41,12 @@ class SavingCache(BaseCache):
         self.kept.clear()
 
 
-CACHES = {"in memory": InMemoryCache, "bounded": lambda: InMemoryCache(maxsize=64), "saving": SavingCache}
+CACHES = {"in memory": InMemoryCache, "bounded": lambda: InMemoryCache(maxsize=64), "serialized": SerializingCache}
 
 
 @pytest.fixture(params=[*CACHES, "global"])
 def cache(request: pytest.FixtureRequest) -> Iterator[BaseCache | None]:
-    """Every cache of langchain-core, given to a model or to all; None is the global one."""
+    """Each cache of langchain-core, passed to a model or set globally (None)."""
     if request.param == "global":
         set_llm_cache(InMemoryCache())
         yield None
@@ -64,7 +64,7 @@ def document(tenant: int) -> Document:
 
 
 def input_of(tenant: int) -> tuple[Any, dict[str, Any]]:
-    """Every third tenant hands over its document, or has it on a message; every third has none."""
+    """A third of the tenants pass references in the call, a third on a message, and a third have none."""
     if tenant % 3 == 0:
         return [HumanMessage("When?")], {"references": [document(tenant)]}
     if tenant % 3 == 1:
@@ -76,13 +76,13 @@ def is_own(tenant: int, citations: list[Any]) -> bool:
     return [note["title"] for note in citations] == ([] if tenant % 3 == 2 else [source(tenant)])
 
 
-def of_chat(answer: AIMessage) -> list[Any]:
+def citations_of(answer: AIMessage) -> list[Any]:
     found: list[Any] = answer.additional_kwargs.get("citations", [])
     return found
 
 
-def test_forty_tenants_of_one_cache_get_their_own_citations_in_threads(cache: BaseCache | None) -> None:
-    chat = ChatAntiphon(language_model=Scripted(answer=ANSWER), cache=cache)
+def test_forty_tenants_with_one_cache_get_their_own_citations_in_threads(cache: BaseCache | None) -> None:
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=ANSWER), cache=cache)
 
     def ask(tenant: int) -> AIMessage:
         prompt, given = input_of(tenant)
@@ -92,11 +92,11 @@ def test_forty_tenants_of_one_cache_get_their_own_citations_in_threads(cache: Ba
         for _ in range(2):  # the second time from the cache
             for tenant, answer in enumerate(pool.map(ask, TENANTS)):
                 assert answer.content == ANSWER
-                assert is_own(tenant, of_chat(answer))
+                assert is_own(tenant, citations_of(answer))
 
 
-async def test_forty_tenants_of_one_cache_get_their_own_citations_in_a_loop(cache: BaseCache | None) -> None:
-    model = Scripted(answer=ANSWER)
+async def test_forty_tenants_with_one_cache_get_their_own_citations_in_an_event_loop(cache: BaseCache | None) -> None:
+    model = ScriptedModel(answer=ANSWER)
     chat = ChatAntiphon(language_model=model, cache=cache)
 
     async def ask(tenant: int) -> AIMessage:
@@ -105,14 +105,14 @@ async def test_forty_tenants_of_one_cache_get_their_own_citations_in_a_loop(cach
 
     for _ in range(2):
         for tenant, answer in enumerate(await asyncio.gather(*map(ask, TENANTS))):
-            assert is_own(tenant, of_chat(answer))
+            assert is_own(tenant, citations_of(answer))
     spent = len(model.asked)
-    assert is_own(3, of_chat(await ask(3)))
-    assert len(model.asked) == spent, "the same question with the same documents is in the cache"
+    assert is_own(3, citations_of(await ask(3)))
+    assert len(model.asked) == spent, "the same question with the same documents is cached"
 
 
-def test_forty_tenants_of_one_cache_get_their_own_citations_from_an_llm(cache: BaseCache | None) -> None:
-    llm = AntiphonLLM(language_model=Scripted(answer=ANSWER), cache=cache)
+def test_forty_tenants_with_one_cache_get_their_own_citations_from_an_llm(cache: BaseCache | None) -> None:
+    llm = AntiphonLLM(language_model=ScriptedModel(answer=ANSWER), cache=cache)
 
     def ask(tenant: int) -> list[Any]:
         given: dict[str, Any] = {} if tenant % 3 == 2 else {"references": [document(tenant)]}
@@ -124,8 +124,8 @@ def test_forty_tenants_of_one_cache_get_their_own_citations_from_an_llm(cache: B
             assert [is_own(tenant, found) for tenant, found in enumerate(pool.map(ask, TENANTS))] == [True] * 40
 
 
-async def test_what_a_tool_found_is_part_of_the_key_and_so_is_where_it_stands(cache: BaseCache | None) -> None:
-    chat = ChatAntiphon(language_model=Scripted(answer=ANSWER), cache=cache)
+async def test_tool_results_and_their_positions_are_part_of_the_cache_key(cache: BaseCache | None) -> None:
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=ANSWER), cache=cache)
     call = {"name": "search", "args": {}, "id": "1"}
 
     def turns(tenant: int) -> list[Any]:
@@ -133,47 +133,47 @@ async def test_what_a_tool_found_is_part_of_the_key_and_so_is_where_it_stands(ca
         return [HumanMessage("When?"), AIMessage("", tool_calls=[call]), found]
 
     for tenant in (1, 2, 1):
-        assert [note["title"] for note in of_chat(chat.invoke(turns(tenant)))] == [source(tenant)]
-        assert [note["title"] for note in of_chat(await chat.ainvoke(turns(tenant)))] == [source(tenant)]
+        assert [note["title"] for note in citations_of(chat.invoke(turns(tenant)))] == [source(tenant)]
+        assert [note["title"] for note in citations_of(await chat.ainvoke(turns(tenant)))] == [source(tenant)]
     answer: Any = chat.generate([turns(3)]).generations[0][0]
-    assert [note["title"] for note in of_chat(answer.message)] == [source(3)], "messages that were not hidden before"
+    assert [note["title"] for note in citations_of(answer.message)] == [source(3)], "generate() hides nothing"
     for start in (0, 100):
         placed = Document(ANSWER, metadata={"source": "a", "start_index": start})
-        note = of_chat(chat.invoke("When?", references=[placed]))[0]
+        note = citations_of(chat.invoke("When?", references=[placed]))[0]
         assert note["extras"]["source_start"] == start
 
 
-def test_who_watches_the_tokens_of_a_cached_call_leaves_nothing_to_the_next(cache: BaseCache | None) -> None:
-    chat = ChatAntiphon(language_model=Scripted(answer=ANSWER), cache=cache, streaming=True)
-    assert is_own(0, of_chat(chat.invoke("When?", references=[document(0)])))
-    assert of_chat(chat.invoke("When?")) == []
+def test_a_streamed_cached_call_leaves_no_references_for_the_next_call(cache: BaseCache | None) -> None:
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=ANSWER), cache=cache, streaming=True)
+    assert is_own(0, citations_of(chat.invoke("When?", references=[document(0)])))
+    assert citations_of(chat.invoke("When?")) == []
 
 
-def test_the_parameters_of_a_call_are_part_of_the_key(cache: BaseCache | None) -> None:
-    model, watch = watched()
+def test_parameters_of_a_chat_call_are_part_of_the_cache_key(cache: BaseCache | None) -> None:
+    model, recorder = recorded_model()
     chat = ChatAntiphon(language_model=model, max_tokens=2, cache=cache)
     answers = {chat.invoke("Where?").text, chat.invoke("Where?").text}
-    assert len(answers) == len(watch.texts) == 1
+    assert len(answers) == len(recorder.requests) == 1
     chat.invoke("Where?", max_tokens=3)
-    assert len(watch.texts) == 2
+    assert len(recorder.requests) == 2
 
 
-def test_the_parameters_of_an_llms_call_are_part_of_the_key(cache: BaseCache | None) -> None:
-    model, watch = watched()
+def test_parameters_of_an_llm_call_are_part_of_the_cache_key(cache: BaseCache | None) -> None:
+    model, recorder = recorded_model()
     llm = AntiphonLLM(language_model=model, max_tokens=8, cache=cache)
     whole = llm.invoke("Where?")
     assert llm.invoke("Where?", max_tokens=2) != whole
     assert llm.invoke("Where?") == whole
     assert llm.invoke("Where?", max_tokens=2) == llm.invoke("Where?", max_tokens=2)
-    assert len(watch.texts) == 2
+    assert len(recorder.requests) == 2
 
 
-def test_no_text_of_a_reference_is_in_the_key_of_a_cache() -> None:
-    saving = SavingCache()
-    chat = ChatAntiphon(language_model=Scripted(answer=ANSWER), cache=saving)
+def test_cache_keys_contain_no_text_of_references() -> None:
+    cache = SerializingCache()
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=ANSWER), cache=cache)
     chat.invoke("When?", references=["The password of the hive is propolis"])
-    AntiphonLLM(language_model=Scripted(answer=ANSWER), cache=saving).invoke(
+    AntiphonLLM(language_model=ScriptedModel(answer=ANSWER), cache=cache).invoke(
         "When?", references=["The password of the hive is propolis"]
     )
-    assert len(saving.kept) == 2
-    assert "propolis" not in str(saving.kept)
+    assert len(cache.kept) == 2
+    assert "propolis" not in str(cache.kept)

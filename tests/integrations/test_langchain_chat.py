@@ -1,4 +1,4 @@
-"""ChatAntiphon and AntiphonLLM: what local models of LangChain are known to get wrong, one test each."""
+"""ChatAntiphon and AntiphonLLM: one test for each known fault of LangChain's local models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon
 from antiphon.integrations.langchain.outputs import usage
-from tests.integrations.scripted import Scripted
-from tests.integrations.watching import cancelled, forwards
+from tests.integrations.request_recorder import cancel_midway, recorded_forward_passes
+from tests.integrations.scripted_model import ScriptedModel
 
 QUESTION = "What do the passages say of bees?"
 MESSAGES = [{"role": "user", "content": QUESTION}]
@@ -39,7 +39,7 @@ def said(model: BaseLanguageModel[Any], answer: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
-async def test_every_way_of_asking_gives_the_answer_and_nothing_of_the_prompt(
+async def test_invoke_stream_and_batch_return_the_answer_without_the_prompt(
     kind: str, tiny: LanguageModel, request: pytest.FixtureRequest
 ) -> None:
     model: Any = request.getfixturevalue(kind)
@@ -55,9 +55,7 @@ async def test_every_way_of_asking_gives_the_answer_and_nothing_of_the_prompt(
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
-def test_a_stop_of_several_characters_ends_the_text_exactly_before_it(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_text_ends_right_before_a_stop_string_of_several_characters(kind: str, request: pytest.FixtureRequest) -> None:
     model: Any = request.getfixturevalue(kind)
     whole = said(model, model.invoke(QUESTION))
     stop = whole[5:8]
@@ -69,7 +67,7 @@ def test_a_stop_of_several_characters_ends_the_text_exactly_before_it(
     assert said(model, always.invoke(QUESTION, stop=[])) == whole
 
 
-def test_the_parameters_of_a_call_go_before_those_of_the_model(chat: ChatAntiphon, tiny: LanguageModel) -> None:
+def test_parameters_of_a_call_override_those_of_the_model(chat: ChatAntiphon, tiny: LanguageModel) -> None:
     answer = chat.invoke(QUESTION, max_tokens=5, temperature=0.9, seed=3)
     expected = tiny.generate(MESSAGES, max_new_tokens=5, temperature=0.9, seed=3)
     assert answer.content == expected.text
@@ -77,7 +75,7 @@ def test_the_parameters_of_a_call_go_before_those_of_the_model(chat: ChatAntipho
     assert chat.bind(max_tokens=7).invoke(QUESTION).usage_metadata["output_tokens"] == 7  # type: ignore[index]
 
 
-def test_a_call_may_name_another_model_which_is_loaded_once(tmp_path: Path, tiny: LanguageModel) -> None:
+def test_another_model_named_in_a_call_is_loaded_once(tmp_path: Path, tiny: LanguageModel) -> None:
     other = LanguageModel(tiny_model(seed=1, max_position_embeddings=4096), tiny.tokenizer)
     other.model.save_pretrained(tmp_path)
     tiny.tokenizer.save_pretrained(tmp_path)
@@ -89,7 +87,7 @@ def test_a_call_may_name_another_model_which_is_loaded_once(tmp_path: Path, tiny
         assert model.language_model_named(name) is model.language_model_named(name)
 
 
-def test_a_parameter_of_no_name_is_refused_in_a_call_and_at_construction(chat: ChatAntiphon) -> None:
+def test_unknown_parameters_raise_in_a_call_and_at_construction(chat: ChatAntiphon) -> None:
     with pytest.raises(TypeError, match="no parameter 'max_length'; known are"):
         chat.invoke(QUESTION, max_length=3)
     with pytest.raises(ValueError, match="max_lenght"):
@@ -98,12 +96,12 @@ def test_a_parameter_of_no_name_is_refused_in_a_call_and_at_construction(chat: C
         AntiphonLLM()  # type: ignore[call-arg]
 
 
-def test_usage_model_name_finish_reason_and_steps_come_once(chat: ChatAntiphon, tiny: LanguageModel) -> None:
+def test_usage_model_name_finish_reason_and_steps_are_reported_once(chat: ChatAntiphon, tiny: LanguageModel) -> None:
     expected = tiny.generate(MESSAGES, max_new_tokens=24)
     answer = chat.invoke(QUESTION)
     chunks = list(chat.stream(QUESTION))
-    told = [chunk for chunk in chunks if chunk.usage_metadata or chunk.response_metadata.get("model_name")]
-    assert told == [chunks[-1]]
+    reporting = [chunk for chunk in chunks if chunk.usage_metadata or chunk.response_metadata.get("model_name")]
+    assert reporting == [chunks[-1]]
     for message in (answer, chunks[-1]):
         assert message.usage_metadata == usage(expected)
         assert message.response_metadata["model_name"] == "tiny"
@@ -115,7 +113,7 @@ def test_usage_model_name_finish_reason_and_steps_come_once(chat: ChatAntiphon, 
     assert (facts["model_name"], facts["finish_reason"], facts["usage"]["output_tokens"]) == ("tiny", "length", 4)
 
 
-async def test_an_event_loop_goes_on_while_the_model_answers(chat: ChatAntiphon) -> None:
+async def test_the_event_loop_is_not_blocked_during_generation(chat: ChatAntiphon) -> None:
     ticks = 0
 
     async def tick() -> None:
@@ -125,14 +123,14 @@ async def test_an_event_loop_goes_on_while_the_model_answers(chat: ChatAntiphon)
             await asyncio.sleep(0)
 
     ticking = asyncio.create_task(tick())
-    with forwards(chat.language_model) as seen:
+    with recorded_forward_passes(chat.language_model) as seen:
         await chat.ainvoke(QUESTION)
     ticking.cancel()
     assert ticks > 2 * len(seen)
 
 
-async def test_a_stream_that_is_left_generates_no_further(chat: ChatAntiphon) -> None:
-    with forwards(chat.language_model) as seen:
+async def test_leaving_a_stream_stops_generation(chat: ChatAntiphon) -> None:
+    with recorded_forward_passes(chat.language_model) as seen:
         pieces = chat.astream(QUESTION, drafter="nothing", max_tokens=400)
         async for _ in pieces:
             break
@@ -146,27 +144,27 @@ async def test_a_stream_that_is_left_generates_no_further(chat: ChatAntiphon) ->
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
-async def test_a_cancelled_call_stops_and_frees_its_memory(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_a_cancelled_call_stops_and_frees_its_kv_cache(kind: str, request: pytest.FixtureRequest) -> None:
     model: Any = request.getfixturevalue(kind)
-    with forwards(model.language_model) as seen:
-        error = await cancelled(model.ainvoke(QUESTION, drafter="nothing", max_tokens=2000), seen)
+    with recorded_forward_passes(model.language_model) as seen:
+        error = await cancel_midway(model.ainvoke(QUESTION, drafter="nothing", max_tokens=2000), seen)
         gc.collect()
         assert seen[-1].cache() is None
-        assert error.__traceback__, "which still holds every frame of the call"
+        assert error.__traceback__, "the traceback still refers to every frame of the call"
     assert said(model, await model.ainvoke(QUESTION)) == said(model, model.invoke(QUESTION))
 
 
 @pytest.mark.parametrize("kind", ["chat", "llm"])
 def test_a_prompt_starts_with_exactly_one_bos_token(kind: str, request: pytest.FixtureRequest) -> None:
     model: Any = request.getfixturevalue(kind)
-    with forwards(model.language_model) as seen:
+    with recorded_forward_passes(model.language_model) as seen:
         model.invoke(QUESTION, max_tokens=1)
     assert seen[0].ids.count(BOS) == 1
     assert seen[0].ids[0] == BOS
 
 
 @pytest.mark.timeout(30)
-async def test_an_error_in_generation_reaches_the_reader_and_blocks_nobody() -> None:
+async def test_an_error_in_generation_reaches_the_caller_and_the_next_call_works() -> None:
     broken = ChatAntiphon(language_model=LanguageModel(tiny_model(), byte_tokenizer()), max_tokens=50)
     broken.invoke(QUESTION, max_tokens=2)
     calls = 0
@@ -189,14 +187,14 @@ async def test_an_error_in_generation_reaches_the_reader_and_blocks_nobody() -> 
     assert broken.invoke(QUESTION, max_tokens=5).content
 
 
-async def test_a_prompt_over_the_context_window_is_refused(chat: ChatAntiphon) -> None:
+async def test_a_prompt_longer_than_the_context_window_raises(chat: ChatAntiphon) -> None:
     with pytest.raises(ValueError, match="context window"):
         chat.invoke("x" * 5000)
     with pytest.raises(ValueError, match="context window"):
         await chat.ainvoke("x" * 5000)
 
 
-def test_a_timeout_ends_the_generation(chat: ChatAntiphon) -> None:
+def test_a_timeout_stops_generation(chat: ChatAntiphon) -> None:
     with pytest.raises(TimeoutError, match=r"1e-06 seconds"):
         chat.invoke(QUESTION, timeout=0.000001)
     with pytest.raises(ValueError, match="timeout is 0"):
@@ -204,9 +202,9 @@ def test_a_timeout_ends_the_generation(chat: ChatAntiphon) -> None:
     assert chat.invoke(QUESTION, timeout=60).content == chat.invoke(QUESTION).content
 
 
-def test_the_prompts_of_a_batch_share_their_forwards(llm: AntiphonLLM) -> None:
+def test_prompts_of_a_batch_share_forward_passes(llm: AntiphonLLM) -> None:
     prompts: list[Any] = [f"{QUESTION} {number}" for number in range(4)]
-    with forwards(llm.language_model) as seen:
+    with recorded_forward_passes(llm.language_model) as seen:
         alone = [llm.invoke(prompt) for prompt in prompts]
         spent = len(seen)
         together = llm.batch(prompts)
@@ -214,13 +212,13 @@ def test_the_prompts_of_a_batch_share_their_forwards(llm: AntiphonLLM) -> None:
     assert together == alone
 
 
-def test_what_a_model_of_text_cannot_read_is_refused(chat: ChatAntiphon) -> None:
+def test_images_in_messages_raise(chat: ChatAntiphon) -> None:
     image = {"type": "image", "url": "https://example.org/bee.png"}
-    with pytest.raises(ValueError, match=r"messages\[0\] holds image"):
+    with pytest.raises(ValueError, match=r"messages\[0\] contains image"):
         chat.invoke([HumanMessage([{"type": "text", "text": "What is this?"}, image])])
 
 
-def test_tokens_are_counted_by_the_models_own_tokenizer(chat: ChatAntiphon, llm: AntiphonLLM) -> None:
+def test_tokens_are_counted_with_the_models_own_tokenizer(chat: ChatAntiphon, llm: AntiphonLLM) -> None:
     assert chat.get_num_tokens("bees") == llm.get_num_tokens("bees") == 4
     counted = chat.get_num_tokens_from_messages([HumanMessage(QUESTION)])
     assert counted == chat.invoke(QUESTION, max_tokens=1).usage_metadata["input_tokens"]  # type: ignore[index]
@@ -234,19 +232,19 @@ def count(number: int) -> str:
 
 @tool
 def greet(name: str) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"Hello {name}"
 
 
-def test_tools_reach_the_prompt_and_calls_come_back_in_every_way_of_asking() -> None:
-    model = Scripted()
+def test_tools_are_in_the_prompt_and_tool_calls_are_returned_by_invoke_and_stream() -> None:
+    model = ScriptedModel()
     chat = ChatAntiphon(language_model=model, max_tokens=8).bind_tools([count, greet])
     answer = chat.invoke("Count to 3")
     assert '"name": "count"' in model.asked[0][0]
     assert '"name": "greet"' in model.asked[0][0]
     assert [(call["name"], call["args"]) for call in answer.tool_calls] == [("count", {"number": 3})]
     chunks = list(chat.stream("Count to 3"))
-    assert [chunk.content for chunk in chunks] == [""], "nothing of a call is shown as text"
+    assert [chunk.content for chunk in chunks] == [""], "tool calls are not streamed as text"
     whole = chunks[0]
     assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("count", {"number": 3})]
     history = [HumanMessage("Count to 3"), answer, ToolMessage("1 2 3", tool_call_id=answer.tool_calls[0]["id"])]
@@ -255,8 +253,8 @@ def test_tools_reach_the_prompt_and_calls_come_back_in_every_way_of_asking() -> 
     assert '{"name": "count", "arguments": {"number": 3}}' in model.asked[-1][0]
 
 
-def test_a_choice_of_tools_begins_the_answer_as_a_call() -> None:
-    model = Scripted()
+def test_a_forced_tool_choice_starts_the_answer_with_a_tool_call() -> None:
+    model = ScriptedModel()
     chat = ChatAntiphon(language_model=model, max_tokens=8)
 
     def opened(choice: Any) -> str:
@@ -267,7 +265,7 @@ def test_a_choice_of_tools_begins_the_answer_as_a_call() -> None:
     assert opened("any") == opened(True) == '<tool_call>\n{"name": "'
     assert opened("greet") == '<tool_call>\n{"name": "greet", "arguments": '
     assert opened({"type": "function", "function": {"name": "greet"}}) == opened("greet")
-    assert '"count"' not in model.asked[-1][0], "a tool that may not be called is not offered"
+    assert '"count"' not in model.asked[-1][0], "tools other than the chosen one are not offered"
     chosen = chat.bind_tools([count, greet], tool_choice="greet").invoke("Greet 'Ada'")
     assert [(call["name"], call["args"]) for call in chosen.tool_calls] == [("greet", {"name": "Ada"})]
     assert chat.bind_tools([count], tool_choice="none").invoke("Count to 3").tool_calls == []
@@ -276,7 +274,7 @@ def test_a_choice_of_tools_begins_the_answer_as_a_call() -> None:
         opened("other")
 
 
-def test_tools_are_refused_where_the_chat_template_writes_none(chat: ChatAntiphon) -> None:
+def test_tools_raise_if_the_chat_template_does_not_support_them(chat: ChatAntiphon) -> None:
     with pytest.raises(ValueError, match="does not write tools"):
         chat.bind_tools([count]).invoke(QUESTION)
 
@@ -309,8 +307,8 @@ CALL = '{"name": "count", "arguments": {"number": 3}}'
         (f"<tool_call>{CALL}</tool_call><tool_call>{{}}</tool_call>", "", 1, 1),
     ],
 )
-def test_calls_are_told_from_text_whole_and_streamed(text: str, content: str, calls: int, broken: int) -> None:
-    chat = ChatAntiphon(language_model=Scripted(answer=text)).bind_tools([count])
+def test_tool_calls_are_parsed_whole_and_streamed(text: str, content: str, calls: int, broken: int) -> None:
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=text)).bind_tools([count])
     history = [HumanMessage("Count"), AIMessage("Wait.")]
     answer = chat.invoke(history)
     assert answer.content == content
@@ -328,7 +326,7 @@ def test_calls_are_told_from_text_whole_and_streamed(text: str, content: str, ca
     assert all(content.startswith("".join(c.content for c in chunks[:end])) for end in range(len(chunks)))
 
 
-def test_without_a_model_the_environments_is_taken_or_the_error_says_how_to_give_one(
+def test_the_default_model_comes_from_the_environment_or_an_error_says_how_to_pass_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("ANTIPHON_MODEL", raising=False)

@@ -1,4 +1,4 @@
-"""References in LangChain: every channel reaches the decoder, none leaks, none is traced, and answers cite them."""
+"""References in LangChain reach the decoder and are cited; none gets into another call or a trace."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from antiphon.integrations.langchain.embeddings import AntiphonEmbeddings
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
 from tests.conftest import TEXTS
-from tests.integrations.scripted import Scripted
-from tests.integrations.watching import watched
+from tests.integrations.request_recorder import recorded_model
+from tests.integrations.scripted_model import ScriptedModel
 
 SECRET = "The password of the hive is propolis"
 DOCUMENT = Document(SECRET, id="hive", metadata={"source": "hive.txt"})
@@ -35,13 +35,13 @@ SAVED = {"id": "hive", "metadata": {"source": "hive.txt"}, "page_content": SECRE
 
 
 def tool_turn(artifact: Any) -> list[Any]:
-    """A conversation in which a tool has returned something beside its text."""
+    """Return a conversation in which a tool has returned an artifact."""
     call = {"name": "search", "args": {}, "id": "1"}
     returned = ToolMessage("found", tool_call_id="1", artifact=artifact)
     return [HumanMessage("Where?"), AIMessage("", tool_calls=[call]), returned]
 
 
-CHANNELS: dict[str, tuple[Any, dict[str, Any]]] = {
+SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "a text": ("Where?", {"references": [SECRET]}),
     "a document": ("Where?", {"references": [DOCUMENT]}),
     "a saved document": ("Where?", {"references": [SAVED]}),
@@ -55,46 +55,46 @@ CHANNELS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-async def test_every_channel_reaches_the_decoder(channel: str) -> None:
-    model, watch = watched()
+@pytest.mark.parametrize("given_as", SOURCES)
+async def test_references_reach_the_decoder_from_every_source(given_as: str) -> None:
+    model, recorder = recorded_model()
     chat = ChatAntiphon(language_model=model, max_tokens=2)
-    prompt, given = CHANNELS[channel]
+    prompt, given = SOURCES[given_as]
     chat.invoke(prompt, **given)
     list(chat.stream(prompt, **given))
     await chat.ainvoke(prompt, **given)
     _ = [piece async for piece in chat.astream(prompt, **given)]
     chat.bind(**given).batch([prompt])
-    assert [references for _, references in watch.texts] == [(SECRET,)] * 5
+    assert [references for _, references in recorder.requests] == [(SECRET,)] * 5
 
 
 @pytest.mark.parametrize("artifact", [None, "a text of the tool's own", 3, {"score": 1}, ["a", "b"]])
-def test_what_is_no_document_in_an_artifact_is_the_tools_own_business(artifact: Any) -> None:
-    model, watch = watched()
+def test_artifacts_other_than_documents_are_ignored(artifact: Any) -> None:
+    model, recorder = recorded_model()
     ChatAntiphon(language_model=model, max_tokens=1).invoke(tool_turn(artifact))
-    assert watch.texts[0][1] == ()
+    assert recorder.requests[0][1] == ()
 
 
 @pytest.mark.parametrize("given", [SECRET, DOCUMENT, 3, [3], {"a": 1}])
-def test_what_is_neither_text_nor_document_is_refused_as_a_reference(given: Any) -> None:
-    model, _ = watched()
+def test_references_that_are_neither_texts_nor_documents_raise(given: Any) -> None:
+    model, _ = recorded_model()
     with pytest.raises(TypeError, match=r"references.* is of type"):
         ChatAntiphon(language_model=model).invoke("Where?", references=given)
 
 
-async def test_an_llm_takes_references_too() -> None:
-    model, watch = watched()
+async def test_an_llm_accepts_references() -> None:
+    model, recorder = recorded_model()
     llm = AntiphonLLM(language_model=model, max_tokens=2)
     llm.invoke("Where?", references=[DOCUMENT])
     llm.generate(["Where?", "When?"], references=[SECRET])
     list(llm.stream("Where?", references=[DOCUMENT]))
     await llm.ainvoke("Where?", references=[DOCUMENT])
     _ = [piece async for piece in llm.astream("Where?", references=[SECRET])]
-    assert [references for _, references in watch.texts] == [(SECRET,)] * 6
+    assert [references for _, references in recorder.requests] == [(SECRET,)] * 6
 
 
-class Traces(BaseTracer):
-    """A tracer that keeps all that any tracer is told."""
+class RecordingTracer(BaseTracer):
+    """A tracer that records all data that tracers receive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,32 +104,32 @@ class Traces(BaseTracer):
         self.kept.append(dumps(run.inputs) + dumps(run.outputs) + dumps(run.extra) + str(run.serialized))
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-async def test_references_are_in_no_trace(channel: str) -> None:
-    model, watch = watched()
-    prompt, given = CHANNELS[channel]
-    traces = Traces()
+@pytest.mark.parametrize("given_as", SOURCES)
+async def test_traces_of_a_chat_model_contain_no_reference_text(given_as: str) -> None:
+    model, recorder = recorded_model()
+    prompt, given = SOURCES[given_as]
+    traces = RecordingTracer()
     chat = ChatAntiphon(language_model=model, max_tokens=2, callbacks=[traces])
     chat.invoke(prompt, **given)
     list(chat.stream(prompt, **given))
     _ = [piece async for piece in chat.astream(prompt, **given)]
     assert len(traces.kept) == 3
-    assert len(watch.texts) == 3
+    assert len(recorder.requests) == 3
     assert "propolis" not in str(traces.kept)
 
 
-async def test_an_llms_references_are_in_no_trace_either() -> None:
-    model, watch = watched()
-    traces = Traces()
+async def test_traces_of_an_llm_contain_no_reference_text() -> None:
+    model, recorder = recorded_model()
+    traces = RecordingTracer()
     llm = AntiphonLLM(language_model=model, max_tokens=2, callbacks=[traces])
     llm.invoke("Where?", references=[DOCUMENT])
     list(llm.stream("Where?", references=[SECRET]))
     _ = [piece async for piece in llm.astream("Where?", references=[DOCUMENT])]
-    assert len(traces.kept) == len(watch.texts) == 3
+    assert len(traces.kept) == len(recorder.requests) == 3
     assert "propolis" not in str(traces.kept)
 
 
-# Forty tenants with near-duplicate contracts: each may be offered its own, and nobody else's.
+# Forty tenants with nearly equal contracts: each call may use its own tenant's references only.
 
 TENANTS = range(40)
 
@@ -154,7 +154,7 @@ def asked(tenant: int) -> str:
 
 
 def input_of(contracts: AntiphonVectorStore, tenant: int) -> tuple[Any, dict[str, Any]]:
-    """Three in four tenants hand over their contract, each by another channel; the fourth has found nothing."""
+    """Three in four tenants pass their contract, each in another way; the fourth has no references."""
     documents = found(contracts, tenant)
     if tenant % 4 == 0:
         return asked(tenant), {"references": documents}
@@ -172,7 +172,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> Any:
-    """One graph for all: a node that retrieves, a node that answers."""
+    """Return one graph for all tenants: one node retrieves, one answers."""
 
     def retrieve(state: State) -> State:
         return {"documents": found(contracts, state["tenant"]) if state["tenant"] % 4 != 3 else []}
@@ -223,9 +223,9 @@ def threaded(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
 
 
 def in_one_run(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
-    """One root run that serves all tenants, in which contexts and run trees mix them up."""
-    everybody: RunnableLambda[list[int], list[str]] = RunnableLambda(step(contracts, chat).batch)
-    everybody.invoke(list(TENANTS))
+    """Answer all tenants within one root run, which mixes their contexts and run trees."""
+    batch: RunnableLambda[list[int], list[str]] = RunnableLambda(step(contracts, chat).batch)
+    batch.invoke(list(TENANTS))
 
 
 async def graphed(contracts: AntiphonVectorStore, chat: ChatAntiphon) -> None:
@@ -245,20 +245,20 @@ FLOWS: dict[str, Flow] = {
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-async def test_no_tenant_is_offered_what_is_anothers(flow: str, contracts: AntiphonVectorStore) -> None:
-    model, watch = watched()
+async def test_no_tenants_references_reach_another_tenants_call(flow: str, contracts: AntiphonVectorStore) -> None:
+    model, recorder = recorded_model()
     chat = ChatAntiphon(language_model=model, max_tokens=2)
     done = FLOWS[flow](contracts, chat)
     if asyncio.iscoroutine(done):
         await done
-    assert len(watch.texts) == len(TENANTS)
-    for prompt, references in watch.texts:
+    assert len(recorder.requests) == len(TENANTS)
+    for prompt, references in recorder.requests:
         tenant = next(tenant for tenant in TENANTS if asked(tenant) in prompt)
         assert references == (() if tenant % 4 == 3 else (contract(tenant),))
 
 
 def cited(answer: AIMessage) -> list[tuple[Any, ...]]:
-    """The citations in the standard annotations of an answer."""
+    """Return the citations in the standard annotations of an answer."""
     notes = [note for block in answer.content_blocks for note in block.get("annotations", [])]  # type: ignore[attr-defined]
     return [
         (note["start_index"], note["end_index"], note["title"], note["cited_text"], note["extras"]["source_start"])
@@ -277,10 +277,8 @@ def whole(chunks: Sequence[Any]) -> Any:
 
 
 @pytest.mark.parametrize("version", ["v0", "v1"])
-def test_citations_are_standard_annotations_of_the_text_whole_and_streamed(
-    version: str, passages: list[Passage]
-) -> None:
-    chat = ChatAntiphon(language_model=Scripted(answer=QUOTING), output_version=version)
+def test_citations_are_standard_annotations_whole_and_streamed(version: str, passages: list[Passage]) -> None:
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=QUOTING), output_version=version)
     documents = [document_of(passage) for passage in passages]
     answer = chat.invoke("What is written?", references=documents)
     spans = [(QUOTING.index(text), text, source) for text, source in ((TEXTS[1][:-1], 100), (TEXTS[2][:-1], 200))]
@@ -292,13 +290,13 @@ def test_citations_are_standard_annotations_of_the_text_whole_and_streamed(
     assert cited(chat.invoke("What is written?")) == []
 
 
-def test_a_document_without_source_is_cited_by_its_place_among_the_references() -> None:
-    chat = ChatAntiphon(language_model=Scripted(answer=QUOTING))
+def test_a_document_without_source_is_cited_by_its_number_among_the_references() -> None:
+    chat = ChatAntiphon(language_model=ScriptedModel(answer=QUOTING))
     answer = chat.invoke("What is written?", references=["something else", TEXTS[2]])
     assert [note["extras"]["passage"] for note in answer.additional_kwargs["citations"]] == [2]
 
 
-def test_plain_python_and_langchain_say_the_same_with_the_same_citations_and_steps(
+def test_langchain_gives_the_text_citations_and_steps_of_the_python_api(
     retriever: Retriever, tiny: LanguageModel
 ) -> None:
     question = "How many eggs does a queen lay?"
@@ -311,15 +309,15 @@ def test_plain_python_and_langchain_say_the_same_with_the_same_citations_and_ste
     answer: Any = chain.invoke({turn["role"]: turn["content"] for turn in messages})
     assert answer.content == plain.text
     assert answer.usage_metadata["total_tokens"] == plain.usage.total_tokens
-    told = answer.response_metadata["steps"]
-    assert (told["steps"], told["accepted"]) == (plain.steps.steps, plain.steps.accepted)
+    steps = answer.response_metadata["steps"]
+    assert (steps["steps"], steps["accepted"]) == (plain.steps.steps, plain.steps.accepted)
     assert cited(answer) == [
         (note.start, note.end, note.source, note.text, note.source_start) for note in plain.citations
     ]
 
 
-def test_an_agents_retriever_tool_hands_over_what_it_found_and_a_checkpointer_keeps_it(retriever: Retriever) -> None:
-    model = Scripted()
+def test_an_agents_retriever_tool_provides_references_and_a_checkpointer_keeps_them(retriever: Retriever) -> None:
+    model = ScriptedModel()
     search = create_retriever_tool(
         AntiphonRetriever(retriever=retriever, k=2), "search", "Search.", response_format="content_and_artifact"
     )

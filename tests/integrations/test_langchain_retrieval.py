@@ -1,4 +1,4 @@
-"""Antiphon's retrieval in LangChain: store, retriever, reranker and embeddings, alone and in LangChain's own chains."""
+"""The LangChain store, retriever, reranker and embeddings, alone and in LangChain's own chains."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def store(passages: list[Passage]) -> AntiphonVectorStore:
     return store
 
 
-def test_a_document_becomes_the_passage_it_was(passages: list[Passage]) -> None:
+def test_a_passage_survives_conversion_to_a_document_and_back(passages: list[Passage]) -> None:
     for passage in passages:
         assert passage_of(document_of(passage)) == passage
     scored = Passage("text", "id", "a.txt", 3, 7, 0.5, {"title": "A"})
     assert passage_of(document_of(scored)) == scored
 
 
-def test_the_retriever_finds_what_antiphon_finds(retriever: Retriever, index_folder: Path) -> None:
+def test_the_retriever_returns_the_passages_of_antiphons_retriever(retriever: Retriever, index_folder: Path) -> None:
     expected = [document_of(passage) for passage in retriever.search(QUESTION, 2)]
     assert AntiphonRetriever(retriever=retriever, k=2).invoke(QUESTION) == expected
     assert AntiphonRetriever.open(index_folder, k=1).invoke(QUESTION, k=2) == expected
@@ -53,7 +53,7 @@ def test_the_retriever_finds_what_antiphon_finds(retriever: Retriever, index_fol
     assert expected[0].metadata["relevance_score"] > expected[1].metadata["relevance_score"]
 
 
-def test_the_store_finds_the_nearest_exactly(store: AntiphonVectorStore) -> None:
+def test_store_search_is_exact(store: AntiphonVectorStore) -> None:
     embedder = HashEmbedder()
     cosines = embedder.embed_queries([QUESTION]) @ embedder.embed_documents(TEXTS).T
     found = store.similarity_search_with_score(QUESTION, k=9)
@@ -64,7 +64,7 @@ def test_the_store_finds_the_nearest_exactly(store: AntiphonVectorStore) -> None
     assert relevance == pytest.approx(found[0][1])
 
 
-def test_what_is_added_or_deleted_after_a_search_counts_in_the_next(store: AntiphonVectorStore) -> None:
+def test_documents_added_or_deleted_after_a_search_affect_the_next_search(store: AntiphonVectorStore) -> None:
     best = store.similarity_search(QUESTION, k=1)[0]
     store.delete([str(best.id)])
     assert best not in store.similarity_search(QUESTION, k=3)
@@ -72,7 +72,7 @@ def test_what_is_added_or_deleted_after_a_search_counts_in_the_next(store: Antip
     assert store.similarity_search(QUESTION, k=1) == [best]
 
 
-def test_a_filter_finds_the_best_among_the_wanted(store: AntiphonVectorStore) -> None:
+def test_filtered_search_returns_the_best_documents_that_pass(store: AntiphonVectorStore) -> None:
     best, second, third = store.similarity_search(QUESTION, k=3)
     wanted = {"start_index": third.metadata["start_index"]}
     assert store.similarity_search(QUESTION, k=1, filter=wanted) == [third]
@@ -82,7 +82,7 @@ def test_a_filter_finds_the_best_among_the_wanted(store: AntiphonVectorStore) ->
     assert store.as_retriever(search_kwargs={"k": 1, "filter": wanted}).invoke(QUESTION) == [third]
 
 
-def test_marginal_relevance_leaves_out_what_says_the_same(store: AntiphonVectorStore) -> None:
+def test_marginal_relevance_omits_near_duplicates(store: AntiphonVectorStore) -> None:
     best = store.similarity_search(QUESTION, k=1)[0]
     store.add_texts([best.page_content + " Indeed."])
     near = store.similarity_search(QUESTION, k=2)
@@ -93,7 +93,7 @@ def test_marginal_relevance_leaves_out_what_says_the_same(store: AntiphonVectorS
     assert AntiphonVectorStore(AntiphonEmbeddings("hash")).max_marginal_relevance_search("anything") == []
 
 
-def test_a_document_of_the_store_is_nobodys_to_change(store: AntiphonVectorStore) -> None:
+def test_changing_a_returned_document_does_not_change_the_store(store: AntiphonVectorStore) -> None:
     found = store.similarity_search(QUESTION, k=1)[0]
     found.metadata["source"] = "changed"
     assert store.similarity_search(QUESTION, k=1)[0].metadata["source"] == "bees.txt"
@@ -101,7 +101,7 @@ def test_a_document_of_the_store_is_nobodys_to_change(store: AntiphonVectorStore
     assert store.get_by_ids([str(found.id)])[0].metadata["source"] == "bees.txt"
 
 
-def test_a_saved_store_is_an_index_that_everything_opens(store: AntiphonVectorStore, tmp_path: Path) -> None:
+def test_a_saved_store_is_an_index_that_store_and_retriever_open(store: AntiphonVectorStore, tmp_path: Path) -> None:
     store.save(tmp_path / "index")
     opened = AntiphonVectorStore.open(tmp_path / "index")
     assert opened.similarity_search_with_score(QUESTION, 3) == store.similarity_search_with_score(QUESTION, 3)
@@ -114,7 +114,7 @@ def test_a_saved_store_is_an_index_that_everything_opens(store: AntiphonVectorSt
         AntiphonVectorStore.open(tmp_path / "index", embedder=HashEmbedder(64))
 
 
-def test_a_store_says_what_it_cannot_do(store: AntiphonVectorStore, tmp_path: Path) -> None:
+def test_wrong_arguments_of_a_store_raise(store: AntiphonVectorStore, tmp_path: Path) -> None:
     foreign = AntiphonVectorStore.from_texts(["a"], DeterministicFakeEmbedding(size=6))
     with pytest.raises(TypeError, match="DeterministicFakeEmbedding"):
         foreign.save(tmp_path / "index")
@@ -122,11 +122,11 @@ def test_a_store_says_what_it_cannot_do(store: AntiphonVectorStore, tmp_path: Pa
         store.add_texts(["a", "b"], ids=["1"])
     with pytest.raises(ValueError, match="1 texts and 2 metadatas"):
         store.add_texts(["a"], [{}, {}])
-    with pytest.raises(TypeError, match="no option 'batch'"):
+    with pytest.raises(TypeError, match="Unknown option 'batch'"):
         store.add_texts(["a"], batch=3)
 
 
-def test_threads_may_add_delete_and_search_at_once() -> None:
+def test_a_store_is_thread_safe() -> None:
     store = AntiphonVectorStore(AntiphonEmbeddings("hash"))
 
     def work(number: int) -> int:
@@ -141,7 +141,7 @@ def test_threads_may_add_delete_and_search_at_once() -> None:
     assert len(store) == 30
 
 
-def test_the_reranker_orders_copies_as_antiphon_does(retriever: Retriever, passages: list[Passage]) -> None:
+def test_the_reranker_returns_ranked_copies(retriever: Retriever, passages: list[Passage]) -> None:
     assert isinstance(retriever.reranker, MaxSimReranker)
     documents = [Document(passage.text, metadata={"number": number}) for number, passage in enumerate(passages)]
     reranker = AntiphonReranker(reranker=retriever.reranker, top_n=2)
@@ -157,7 +157,7 @@ def test_the_reranker_orders_copies_as_antiphon_does(retriever: Retriever, passa
         AntiphonReranker(reranker=retriever.reranker, top_n=0)
 
 
-def test_langchains_compression_retriever_takes_store_and_reranker(
+def test_langchains_compression_retriever_works_with_store_and_reranker(
     store: AntiphonVectorStore, retriever: Retriever
 ) -> None:
     assert retriever.reranker is not None
@@ -168,7 +168,7 @@ def test_langchains_compression_retriever_takes_store_and_reranker(
     assert [document.page_content for document in compression.invoke(QUESTION)] == [TEXTS[2]]
 
 
-async def test_langchains_retrieval_chain_answers_as_the_model_alone(retriever: Retriever, tiny: LanguageModel) -> None:
+async def test_langchains_retrieval_chain_gives_the_models_answer(retriever: Retriever, tiny: LanguageModel) -> None:
     chat = ChatAntiphon(language_model=tiny, max_tokens=12)
     prompt = ChatPromptTemplate.from_template("{context}\n\n{input}")
     chain: Any = create_retrieval_chain(
@@ -184,7 +184,7 @@ async def test_langchains_retrieval_chain_answers_as_the_model_alone(retriever: 
     assert "".join(part.get("answer", "") for part in chain.stream({"input": QUESTION})) == expected
 
 
-def test_a_retriever_narrows_its_search_by_metadata_always_or_for_a_call(tmp_path: Path) -> None:
+def test_a_retriever_filters_by_metadata_of_the_field_or_of_the_call(tmp_path: Path) -> None:
     passages = [Passage.at(f"{name}.txt", 0, f"Bees of {name} dance.", {"lang": name}) for name in ("de", "en", "fr")]
     index_passages(passages, tmp_path / "index", HashEmbedder())
     always = AntiphonRetriever.open(tmp_path / "index", where={"lang": "de"})

@@ -1,4 +1,4 @@
-"""LangChain's own standard tests, unit and integration, over chat model, embeddings, vector store and retriever."""
+"""LangChain's standard test suites for the chat model, embeddings, vector store and retriever."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from antiphon.integrations.langchain import (
 )
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.conftest import TEXTS
-from tests.integrations.scripted import Scripted
+from tests.integrations.scripted_model import ScriptedModel
 
-scripted = cache(Scripted)
+scripted = cache(ScriptedModel)
 
 
 @cache
 def saved() -> str:
-    """A folder that holds a tiny model."""
+    """Return a folder with a tiny model."""
     folder = mkdtemp()
     scripted().model.save_pretrained(folder)
     scripted().tokenizer.save_pretrained(folder)
     return folder
 
 
-class OurChatModel:
+class ChatModelClass:
     @property
     def chat_model_class(self) -> type[ChatAntiphon]:
         return ChatAntiphon
 
 
-class TestChatModelUnit(OurChatModel, ChatModelUnitTests):
+class TestChatModelUnit(ChatModelClass, ChatModelUnitTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"model": saved()}
@@ -55,8 +55,8 @@ class TestChatModelUnit(OurChatModel, ChatModelUnitTests):
         return {"ANTIPHON_MODEL": saved()}, {}, {"model": saved()}
 
 
-@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # of a test that times only what it has on tape
-class TestChatModel(OurChatModel, ChatModelIntegrationTests):
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")  # that test measures recorded HTTP traffic only
+class TestChatModel(ChatModelClass, ChatModelIntegrationTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"language_model": scripted(), "model": "scripted", "max_tokens": 8}
@@ -67,7 +67,7 @@ class TestChatModel(OurChatModel, ChatModelIntegrationTests):
 
     @property
     def enable_vcr_tests(self) -> bool:
-        return True  # a local model calls nobody: the tape is empty, and the test runs the model
+        return True  # a local model sends no HTTP requests: nothing is recorded, and the test runs the model
 
     @property
     def supports_json_mode(self) -> bool:
@@ -78,7 +78,7 @@ class TestChatModel(OurChatModel, ChatModelIntegrationTests):
         return True
 
 
-class OurEmbeddings:
+class EmbeddingsClass:
     @property
     def embeddings_class(self) -> type[AntiphonEmbeddings]:
         return AntiphonEmbeddings
@@ -88,11 +88,11 @@ class OurEmbeddings:
         return {"embedder": "hash"}
 
 
-class TestEmbeddingsUnit(OurEmbeddings, EmbeddingsUnitTests):
+class TestEmbeddingsUnit(EmbeddingsClass, EmbeddingsUnitTests):
     pass
 
 
-class TestEmbeddings(OurEmbeddings, EmbeddingsIntegrationTests):
+class TestEmbeddings(EmbeddingsClass, EmbeddingsIntegrationTests):
     pass
 
 

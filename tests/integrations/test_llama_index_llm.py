@@ -1,4 +1,4 @@
-"""AntiphonLLM of LlamaIndex: what its local LLMs are known to get wrong, one test each, and tools in an agent."""
+"""AntiphonLLM of LlamaIndex: one test for each known fault of its local LLMs, and tools in an agent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import BOS, byte_tokenizer, tiny_model
 from antiphon.integrations.llama_index import AntiphonLLM
-from tests.integrations.scripted import Scripted
-from tests.integrations.watching import cancelled, forwards
+from tests.integrations.request_recorder import cancel_midway, recorded_forward_passes
+from tests.integrations.scripted_model import ScriptedModel
 
 QUESTION = "What do the passages say of bees?"
 TURNS = [{"role": "user", "content": QUESTION}]
@@ -30,7 +30,7 @@ def llm(tiny: LanguageModel) -> AntiphonLLM:
     return AntiphonLLM(language_model=tiny, max_tokens=24)
 
 
-async def test_every_way_of_asking_gives_the_answer(llm: AntiphonLLM, tiny: LanguageModel) -> None:
+async def test_chat_and_complete_agree_sync_async_and_streamed(llm: AntiphonLLM, tiny: LanguageModel) -> None:
     expected = tiny.generate(TURNS, max_new_tokens=24).text
     assert llm.chat(MESSAGES).message.content == expected
     assert (await llm.achat(MESSAGES)).message.content == expected
@@ -43,7 +43,7 @@ async def test_every_way_of_asking_gives_the_answer(llm: AntiphonLLM, tiny: Lang
     assert "".join([str(piece.delta) async for piece in await llm.astream_complete(QUESTION)]) == expected
 
 
-def test_a_model_without_a_chat_template_is_asked_by_text() -> None:
+def test_a_model_without_a_chat_template_receives_text() -> None:
     plain = AntiphonLLM(language_model=LanguageModel(tiny_model(), byte_tokenizer(chat=False)), max_tokens=9)
     assert not plain.metadata.is_chat_model
     assert plain.complete(QUESTION).text == plain.language_model.generate(QUESTION, max_new_tokens=9).text
@@ -51,20 +51,20 @@ def test_a_model_without_a_chat_template_is_asked_by_text() -> None:
     assert plain.chat(MESSAGES).message.content == plain.language_model.generate(written, max_new_tokens=9).text
 
 
-def test_what_is_written_out_already_is_continued_as_it_is(llm: AntiphonLLM, tiny: LanguageModel) -> None:
+def test_a_formatted_prompt_is_continued_unchanged(llm: AntiphonLLM, tiny: LanguageModel) -> None:
     expected = tiny.generate(QUESTION, max_new_tokens=24).text
     assert llm.complete(QUESTION, formatted=True).text == expected
 
 
-def test_the_metadata_is_the_models(llm: AntiphonLLM) -> None:
+def test_metadata_describes_the_model(llm: AntiphonLLM) -> None:
     metadata = llm.metadata
     assert (metadata.context_window, metadata.num_output, metadata.model_name) == (4096, 24, "tiny")
     assert metadata.is_chat_model
     assert not metadata.is_function_calling_model, "its chat template writes no tools"
-    assert AntiphonLLM(language_model=Scripted()).metadata.is_function_calling_model
+    assert AntiphonLLM(language_model=ScriptedModel()).metadata.is_function_calling_model
 
 
-def test_stop_and_parameters_of_a_call_hold(llm: AntiphonLLM, tiny: LanguageModel) -> None:
+def test_stop_strings_and_parameters_of_a_call_are_applied(llm: AntiphonLLM, tiny: LanguageModel) -> None:
     whole = str(llm.chat(MESSAGES).message.content)
     stop = whole[5:8]
     assert llm.chat(MESSAGES, stop=[stop]).message.content == whole[: whole.index(stop)]
@@ -77,7 +77,7 @@ def test_stop_and_parameters_of_a_call_hold(llm: AntiphonLLM, tiny: LanguageMode
         AntiphonLLM(language_model=tiny, max_lenght=3)  # type: ignore[call-arg]
 
 
-async def test_usage_model_finish_reason_and_steps_are_told_and_counted(tiny: LanguageModel) -> None:
+async def test_usage_model_finish_reason_and_steps_are_reported_and_counted(tiny: LanguageModel) -> None:
     counter = TokenCountingHandler(tokenizer=tiny.tokenizer.encode)
     llm = AntiphonLLM(language_model=tiny, max_tokens=24, callback_manager=CallbackManager([counter]))
     expected = tiny.generate(TURNS, max_new_tokens=24)
@@ -91,21 +91,21 @@ async def test_usage_model_finish_reason_and_steps_are_told_and_counted(tiny: La
 
 
 def test_a_prompt_starts_with_exactly_one_bos_token(llm: AntiphonLLM) -> None:
-    with forwards(llm.language_model) as seen:
+    with recorded_forward_passes(llm.language_model) as seen:
         llm.chat(MESSAGES, max_tokens=1)
         llm.complete(QUESTION, formatted=True, max_tokens=1)
     assert [forward.ids.count(BOS) for forward in seen] == [1, 1]
 
 
-async def test_an_event_loop_goes_on_and_a_cancelled_call_stops_and_frees_its_memory(llm: AntiphonLLM) -> None:
-    with forwards(llm.language_model) as seen:
-        await cancelled(llm.achat(MESSAGES, drafter="nothing", max_tokens=2000), seen)
+async def test_a_cancelled_call_stops_and_frees_its_kv_cache(llm: AntiphonLLM) -> None:
+    with recorded_forward_passes(llm.language_model) as seen:
+        await cancel_midway(llm.achat(MESSAGES, drafter="nothing", max_tokens=2000), seen)
         gc.collect()
         assert seen[-1].cache() is None
 
 
 @pytest.mark.timeout(30)
-async def test_an_error_in_generation_reaches_the_reader(llm: AntiphonLLM) -> None:
+async def test_an_error_in_generation_reaches_the_caller(llm: AntiphonLLM) -> None:
     broken = AntiphonLLM(language_model=LanguageModel(tiny_model(), byte_tokenizer()), max_tokens=50)
     broken.chat(MESSAGES, max_tokens=2)
 
@@ -122,10 +122,10 @@ async def test_an_error_in_generation_reaches_the_reader(llm: AntiphonLLM) -> No
     assert broken.chat(MESSAGES, max_tokens=5).message.content
 
 
-def test_what_does_not_fit_or_cannot_be_read_is_refused(llm: AntiphonLLM) -> None:
+def test_long_prompts_images_and_timeouts_raise(llm: AntiphonLLM) -> None:
     with pytest.raises(ValueError, match="context window"):
         llm.complete("x" * 5000)
-    with pytest.raises(ValueError, match=r"messages\[0\] holds ImageBlock"):
+    with pytest.raises(ValueError, match=r"messages\[0\] contains ImageBlock"):
         llm.chat([ChatMessage([TextBlock(text="What?"), ImageBlock(url="https://example.org/bee.png")])])
     with pytest.raises(TimeoutError):
         llm.chat(MESSAGES, timeout=0.000001)
@@ -137,8 +137,8 @@ def count(number: int) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")  # LlamaIndex's own
-async def test_an_agent_calls_tools_and_reads_what_they_return() -> None:
-    model = Scripted()
+async def test_an_agent_calls_tools_and_reads_their_results() -> None:
+    model = ScriptedModel()
     llm = AntiphonLLM(language_model=model, max_tokens=6)
     for streaming in (False, True):
         agent = FunctionAgent(tools=[FunctionTool.from_defaults(count)], llm=llm, streaming=streaming)
@@ -150,8 +150,8 @@ async def test_an_agent_calls_tools_and_reads_what_they_return() -> None:
         assert answer.response.content
 
 
-def test_a_call_that_is_required_begins_the_answer() -> None:
-    model = Scripted()
+def test_a_required_tool_call_starts_the_answer() -> None:
+    model = ScriptedModel()
     llm = AntiphonLLM(language_model=model, max_tokens=6)
     tools = [FunctionTool.from_defaults(count)]
     response = llm.chat_with_tools(tools, "Count to 3", tool_required=True)
@@ -161,14 +161,14 @@ def test_a_call_that_is_required_begins_the_answer() -> None:
         llm.get_tool_calls_from_response(llm.chat([ChatMessage("Hello", role=MessageRole.USER)]))
 
 
-def test_structured_output_is_an_object_of_its_class() -> None:
+def test_a_function_calling_program_returns_an_object_of_its_class() -> None:
     class Bee(BaseModel):
         """A bee."""
 
         name: str
         age: int
 
-    llm = AntiphonLLM(language_model=Scripted(), max_tokens=6)
+    llm = AntiphonLLM(language_model=ScriptedModel(), max_tokens=6)
     program = FunctionCallingProgram.from_defaults(
         output_cls=Bee, prompt_template_str="A bee of the name 'Maya', aged {age}", llm=llm
     )
@@ -182,8 +182,8 @@ class Maya(BaseModel):
     age: int
 
 
-def test_a_choice_that_is_none_does_not_undo_that_a_call_is_required() -> None:
-    model = Scripted()
+def test_tool_required_forces_a_call_whatever_the_tool_choice() -> None:
+    model = ScriptedModel()
     llm = AntiphonLLM(language_model=model, max_tokens=6)
     llm.chat_with_tools([FunctionTool.from_defaults(count)], "Count to 3", tool_required=True, tool_choice=None)
     assert model.asked[0][0].endswith('<tool_call>\n{"name": "count", "arguments": ')
@@ -191,8 +191,8 @@ def test_a_choice_that_is_none_does_not_undo_that_a_call_is_required() -> None:
     assert model.asked[1][0].endswith('<tool_call>\n{"name": "count", "arguments": ')
 
 
-async def test_a_call_that_cannot_be_read_is_told_of_and_not_lost() -> None:
-    llm = AntiphonLLM(language_model=Scripted(answer="<tool_call>{count}</tool_call>"), max_tokens=6)
+async def test_malformed_tool_calls_are_reported() -> None:
+    llm = AntiphonLLM(language_model=ScriptedModel(answer="<tool_call>{count}</tool_call>"), max_tokens=6)
     tools = [FunctionTool.from_defaults(count)]
     history = [ChatMessage("Count to 3"), ChatMessage("Wait.", role=MessageRole.ASSISTANT)]
     response = llm.chat_with_tools(tools, chat_history=history)

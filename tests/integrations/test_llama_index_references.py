@@ -1,4 +1,4 @@
-"""References in LlamaIndex: every channel reaches the decoder, none leaks, none is in an event, and answers cite."""
+"""References in LlamaIndex reach the decoder and are cited; none gets into another call or an event."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from antiphon.integrations.llama_index.nodes import node_of, passage_of
 from antiphon.pipelines import Rag, chat_prompt
 from antiphon.retrieval import Passage, Retriever
 from tests.conftest import TEXTS
-from tests.integrations.scripted import Scripted
-from tests.integrations.watching import Watch, watched
+from tests.integrations.request_recorder import RequestRecorder, recorded_model
+from tests.integrations.scripted_model import ScriptedModel
 
 SECRET = "The password of the hive is propolis"
 NODE = TextNode(id_="hive", text=SECRET, metadata={"source": "hive.txt"})
@@ -39,20 +39,20 @@ QUESTION = "How many eggs does a queen lay?"
 
 @pytest.fixture(autouse=True)
 def _own_tokenizer(tiny: LanguageModel) -> Any:
-    """LlamaIndex measures prompts by the model's own tokenizer."""
+    """Let LlamaIndex measure prompts with the model's own tokenizer."""
     Settings.tokenizer = tiny.tokenizer.encode
     yield
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
-def asked_of(references: list[Any]) -> tuple[AntiphonLLM, Watch]:
-    model, watch = watched()
-    return AntiphonLLM(language_model=model, max_tokens=2), watch
+def recorded_llm() -> tuple[AntiphonLLM, RequestRecorder]:
+    model, recorder = recorded_model()
+    return AntiphonLLM(language_model=model, max_tokens=2), recorder
 
 
 @pytest.mark.parametrize("given", [SECRET, NODE, NodeWithScore(node=NODE, score=0.5), Passage.at("a", 0, SECRET)])
-async def test_every_channel_reaches_the_decoder(given: Any) -> None:
-    llm, watch = asked_of([given])
+async def test_references_reach_the_decoder_from_every_source(given: Any) -> None:
+    llm, recorder = recorded_llm()
     plain, carrying = [ChatMessage("Where?")], [ChatMessage("Where?", additional_kwargs={"references": [given]})]
     for messages, handed in ((plain, {"references": [given]}), (carrying, {})):
         llm.chat(messages, **handed)
@@ -68,34 +68,34 @@ async def test_every_channel_reaches_the_decoder(given: Any) -> None:
     list(llm.stream_complete("Where?", references=[given]))
     await llm.acomplete("Where?", references=[given])
     _ = [piece async for piece in await llm.astream_complete("Where?", references=[given])]
-    assert [references for _, references in watch.texts] == [(SECRET,)] * 16
+    assert [references for _, references in recorder.requests] == [(SECRET,)] * 16
     llm.chat(plain)
-    assert watch.texts[-1][1] == (), "a template's references go with it"
+    assert recorder.requests[-1][1] == (), "references of a template do not remain after its call"
 
 
 @pytest.mark.parametrize("given", [SECRET, NODE, 3, [3]])
-def test_what_is_neither_text_nor_node_is_refused(given: Any) -> None:
-    llm, _ = asked_of([])
+def test_references_that_are_neither_texts_nor_nodes_raise(given: Any) -> None:
+    llm, _ = recorded_llm()
     with pytest.raises(TypeError, match=r"references.* is of type"):
         llm.chat([ChatMessage("Where?")], references=given)
 
 
-class Told(BaseEventHandler):
-    """Keeps all that handlers of events are told."""
+class RecordedEvents(BaseEventHandler):
+    """Records all events."""
 
-    told: ClassVar[list[str]] = []
+    seen: ClassVar[list[str]] = []
 
     def handle(self, event: Any, **kwargs: Any) -> None:
-        self.told.append(event.model_dump_json() + repr(event))
+        self.seen.append(event.model_dump_json() + repr(event))
 
 
-class Spans(BaseSpanHandler[Any]):
-    """Keeps the arguments of all spans."""
+class RecordedSpans(BaseSpanHandler[Any]):
+    """Records the arguments of all spans."""
 
-    _told: list[str] = PrivateAttr(default_factory=list)
+    _seen: list[str] = PrivateAttr(default_factory=list)
 
     def new_span(self, id_: str, bound_args: Any, *arguments: Any, **kwargs: Any) -> None:
-        self._told.append(str(bound_args))
+        self._seen.append(str(bound_args))
 
     def prepare_to_exit_span(self, *arguments: Any, **kwargs: Any) -> None:
         return None
@@ -104,14 +104,14 @@ class Spans(BaseSpanHandler[Any]):
         return None
 
 
-async def test_references_are_in_no_event_and_in_no_span() -> None:
+async def test_events_and_spans_contain_no_reference_text() -> None:
     root = get_dispatcher("root")
-    handler, spans = Told(), Spans()
+    handler, spans = RecordedEvents(), RecordedSpans()
     handlers, span_handlers = list(root.event_handlers), list(root.span_handlers)
     root.add_event_handler(handler)
     root.add_span_handler(spans)
     try:
-        llm, watch = asked_of([NODE])
+        llm, recorder = recorded_llm()
         plain = [ChatMessage("Where?")]
         carrying = [ChatMessage("Where?", additional_kwargs={"references": [NODE]})]
         for messages, handed in ((plain, {"references": [NODE]}), (carrying, {})):
@@ -123,15 +123,14 @@ async def test_references_are_in_no_event_and_in_no_span() -> None:
         llm.predict(PromptTemplate("Where?"), references=[NODE])
     finally:
         root.event_handlers, root.span_handlers = handlers, span_handlers
-    assert [references for _, references in watch.texts] == [(SECRET,)] * 10
-    assert len(handler.told) > 20
-    assert len(spans._told) >= 4
-    assert "propolis" not in str(handler.told)
-    assert "propolis" not in str(spans._told)
+    assert [references for _, references in recorder.requests] == [(SECRET,)] * 10
+    assert len(handler.seen) > 20
+    assert len(spans._seen) >= 4
+    assert "propolis" not in str(handler.seen)
+    assert "propolis" not in str(spans._seen)
 
 
-# What reaches the decoder, flow by flow: a prompt always holds the passages, and so drafts from them; references come
-# besides where somebody hands them over.
+# In every engine the prompt contains the passages, so drafts can copy from them; references are additional.
 
 MODES = (
     ResponseMode.COMPACT,
@@ -142,13 +141,13 @@ MODES = (
 )
 
 
-def prompts_of(watch: Watch) -> str:
-    return "\n".join(prompt for prompt, _ in watch.texts)
+def prompts_of(recorder: RequestRecorder) -> str:
+    return "\n".join(prompt for prompt, _ in recorder.requests)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_in_a_query_engine_the_prompt_holds_the_passages(mode: ResponseMode, retriever: Retriever) -> None:
-    llm, watch = asked_of([])
+async def test_prompts_of_a_query_engine_contain_the_passages(mode: ResponseMode, retriever: Retriever) -> None:
+    llm, recorder = recorded_llm()
     found = AntiphonRetriever(retriever, k=2)
     for streaming in (False, True):
         synthesizer = get_response_synthesizer(llm=llm, response_mode=mode, streaming=streaming)
@@ -158,15 +157,15 @@ async def test_in_a_query_engine_the_prompt_holds_the_passages(mode: ResponseMod
         answer: Any = engine.query(QUESTION)
         assert streaming == hasattr(answer, "response_gen")
         assert "".join(answer.response_gen) if streaming else str(answer)
-        assert all(passage.text in prompts_of(watch) for passage in retriever.search(QUESTION, 2))
-        watch.texts.clear()
+        assert all(passage.text in prompts_of(recorder) for passage in retriever.search(QUESTION, 2))
+        recorder.requests.clear()
     await RetrieverQueryEngine(found, get_response_synthesizer(llm=llm, response_mode=mode)).aquery(QUESTION)
-    assert all(passage.text in prompts_of(watch) for passage in retriever.search(QUESTION, 2))
+    assert all(passage.text in prompts_of(recorder) for passage in retriever.search(QUESTION, 2))
 
 
 @pytest.mark.parametrize("mode", [ResponseMode.COMPACT, ResponseMode.REFINE, ResponseMode.TREE_SUMMARIZE])
-async def test_references_of_a_synthesizer_reach_every_call(mode: ResponseMode, retriever: Retriever) -> None:
-    llm, watch = asked_of([])
+async def test_references_passed_to_a_synthesizer_reach_every_call(mode: ResponseMode, retriever: Retriever) -> None:
+    llm, recorder = recorded_llm()
     nodes = AntiphonRetriever(retriever, k=2).retrieve(QUESTION)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=mode)
     synthesizer.synthesize(QUESTION, nodes, references=nodes)
@@ -174,13 +173,13 @@ async def test_references_of_a_synthesizer_reach_every_call(mode: ResponseMode, 
     streaming = get_response_synthesizer(llm=llm, response_mode=mode, streaming=True)
     answer: Any = streaming.synthesize(QUESTION, nodes, references=nodes)
     list(answer.response_gen)
-    assert len(watch.texts) >= 3
-    assert {references for _, references in watch.texts} == {tuple(node.node.get_content() for node in nodes)}
+    assert len(recorder.requests) >= 3
+    assert {references for _, references in recorder.requests} == {tuple(node.node.get_content() for node in nodes)}
 
 
 @pytest.mark.parametrize("kind", [ContextChatEngine, CondensePlusContextChatEngine])
-async def test_in_a_chat_engine_the_prompt_holds_the_passages(kind: Any, retriever: Retriever) -> None:
-    llm, watch = asked_of([])
+async def test_prompts_of_a_chat_engine_contain_the_passages(kind: Any, retriever: Retriever) -> None:
+    llm, recorder = recorded_llm()
 
     def engine() -> Any:
         memory = ChatMemoryBuffer.from_defaults(llm=llm)
@@ -190,13 +189,13 @@ async def test_in_a_chat_engine_the_prompt_holds_the_passages(kind: Any, retriev
     list(engine().stream_chat(QUESTION).response_gen)
     await engine().achat(QUESTION)
     found = retriever.search(QUESTION, 2)
-    assert len(watch.texts) == 3
-    assert all(passage.text in prompt for passage in found for prompt, _ in watch.texts)
+    assert len(recorder.requests) == 3
+    assert all(passage.text in prompt for passage in found for prompt, _ in recorder.requests)
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")  # LlamaIndex's own
-async def test_in_an_agent_the_prompt_holds_what_its_tool_found(retriever: Retriever) -> None:
-    model = Scripted()
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")  # raised by LlamaIndex itself
+async def test_prompts_of_an_agent_contain_its_tools_results(retriever: Retriever) -> None:
+    model = ScriptedModel()
     tool = RetrieverTool.from_defaults(AntiphonRetriever(retriever, k=2), name="search", description="Search.")
     agent = FunctionAgent(tools=[tool], llm=AntiphonLLM(language_model=model, max_tokens=2), streaming=False)
     await agent.run(f"'{QUESTION}'", memory=ChatMemoryBuffer.from_defaults())
@@ -207,8 +206,8 @@ class Retrieved(Event):
     nodes: list[NodeWithScore]
 
 
-async def test_a_workflow_hands_over_what_it_retrieved(retriever: Retriever) -> None:
-    llm, watch = asked_of([])
+async def test_a_workflow_can_pass_retrieved_nodes_as_references(retriever: Retriever) -> None:
+    llm, recorder = recorded_llm()
 
     class Asking(Workflow):
         @step
@@ -221,7 +220,7 @@ async def test_a_workflow_hands_over_what_it_retrieved(retriever: Retriever) -> 
 
     await Asking().run(question=QUESTION)
     found = tuple(passage.text for passage in retriever.search(QUESTION, 2))
-    assert [references for _, references in watch.texts] == [found]
+    assert [references for _, references in recorder.requests] == [found]
 
 
 TENANTS = range(40)
@@ -274,11 +273,11 @@ FLOWS: dict[str, Callable[[AntiphonLLM], Any]] = {
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-async def test_no_tenant_is_offered_what_is_anothers(flow: str) -> None:
-    llm, watch = asked_of([])
+async def test_no_tenants_references_reach_another_tenants_call(flow: str) -> None:
+    llm, recorder = recorded_llm()
     await FLOWS[flow](llm)
-    assert len(watch.texts) == len(TENANTS)
-    for prompt, references in watch.texts:
+    assert len(recorder.requests) == len(TENANTS)
+    for prompt, references in recorder.requests:
         tenant = next(tenant for tenant in TENANTS if asked(tenant) in prompt)
         assert references == (() if tenant % 4 == 3 else (contract(tenant).text,))
 
@@ -291,8 +290,8 @@ def citations_of(message: ChatMessage) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_answers_cite_in_blocks_whole_and_streamed(passages: list[Passage]) -> None:
-    llm = AntiphonLLM(language_model=Scripted(answer=f"As is written: {TEXTS[1]}"))
+def test_answers_have_citation_blocks_whole_and_streamed(passages: list[Passage]) -> None:
+    llm = AntiphonLLM(language_model=ScriptedModel(answer=f"As is written: {TEXTS[1]}"))
     nodes = [node_of(passage) for passage in passages]
     expected = [(15, "bees.txt", TEXTS[1][:-1])]
     assert citations_of(llm.chat([ChatMessage("What?")], references=nodes).message) == expected
@@ -300,7 +299,7 @@ def test_answers_cite_in_blocks_whole_and_streamed(passages: list[Passage]) -> N
     assert citations_of(llm.chat([ChatMessage("What?")]).message) == []
 
 
-def test_plain_python_and_llama_index_say_the_same_with_the_same_citations_and_steps(
+def test_llama_index_gives_the_text_citations_and_steps_of_the_python_api(
     retriever: Retriever, tiny: LanguageModel
 ) -> None:
     plain = Rag(retriever, tiny, k=2, prompt=chat_prompt).ask(QUESTION, max_new_tokens=60)

@@ -1,4 +1,4 @@
-"""Antiphon's retrieval in LlamaIndex: the store held against LlamaIndex's own, retriever, reranker and embedding."""
+"""The LlamaIndex vector store (compared with LlamaIndex's own), retriever, reranker and embedding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from antiphon.integrations.llama_index import (
     AntiphonVectorStore,
 )
 from antiphon.integrations.llama_index.nodes import node_of, passage_of
-from antiphon.integrations.llama_index.persistence import SENTENCE
+from antiphon.integrations.llama_index.persistence import HEADER
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever
 from tests.conftest import TEXTS
 
@@ -39,7 +39,7 @@ DIM = 6
 
 
 def nodes() -> list[TextNode]:
-    """Forty nodes with random vectors and metadata of every kind, some of it missing."""
+    """Return forty nodes with random vectors and metadata of several types, some of it missing."""
     chance = random.Random(0)
     made = []
     for number in range(40):
@@ -58,7 +58,7 @@ def nodes() -> list[TextNode]:
 
 
 def each_filter() -> Iterator[MetadataFilter]:
-    """Every operator over values that suit it, and some keys that few nodes have."""
+    """Yield every operator with suitable values, and keys that few or no nodes have."""
     operator = FilterOperator
     for compared in (operator.EQ, operator.NE, operator.GT, operator.LT, operator.GTE, operator.LTE):
         yield MetadataFilter(key="number", value=3, operator=compared)
@@ -74,11 +74,11 @@ def each_filter() -> Iterator[MetadataFilter]:
     yield MetadataFilter(key="missing", value=None, operator=operator.IS_EMPTY)
 
 
-def test_every_operator_is_tried() -> None:
+def test_every_filter_operator_is_covered() -> None:
     assert {each.operator for each in each_filter()} == set(FilterOperator)
 
 
-def test_the_store_answers_as_llama_indexs_own_with_every_filter_and_condition() -> None:
+def test_the_store_returns_the_results_of_llama_indexs_own_with_every_filter_and_condition() -> None:
     ours, theirs = AntiphonVectorStore(), SimpleVectorStore()
     ours.add(nodes())
     theirs.add(nodes())
@@ -103,7 +103,7 @@ def test_the_store_answers_as_llama_indexs_own_with_every_filter_and_condition()
     assert cases == 3 * 5 * (len(singles) + 1)
 
 
-def test_a_query_honours_documents_and_refuses_what_it_does_not_offer() -> None:
+def test_a_query_filters_by_document_and_refuses_other_modes() -> None:
     store = AntiphonVectorStore()
     store.add(nodes())
     vector = [1.0] * DIM
@@ -114,16 +114,16 @@ def test_a_query_honours_documents_and_refuses_what_it_does_not_offer() -> None:
     with pytest.raises(ValueError, match="no vector"):
         store.query(VectorStoreQuery())
     everything = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=50, node_ids=[]))
-    assert len(everything.ids or []) == 40, "so an index over the store asks for any"
+    assert len(everything.ids or []) == 40, "an index over the store passes an empty list for any node"
 
 
-def test_nodes_are_added_replaced_and_removed() -> None:
+def test_nodes_can_be_added_replaced_and_removed() -> None:
     store = AntiphonVectorStore()
     assert store.query(VectorStoreQuery(query_embedding=[1.0] * DIM)).ids == []
     store.add(nodes())
     store.delete("d0")
     assert len(store.get_nodes()) == 32
-    store.delete_nodes(["n1", "n0", "nobody"])
+    store.delete_nodes(["n1", "n0", "unknown"])
     assert store.get_nodes(["n1"]) == []
     store.delete_nodes(filters=MetadataFilters(filters=[MetadataFilter(key="color", value="red")]))
     assert {node.metadata["color"] for node in store.get_nodes()} == {"green", "dark green"}
@@ -136,7 +136,7 @@ def test_nodes_are_added_replaced_and_removed() -> None:
     assert store.get_nodes() == []
 
 
-async def test_an_index_over_the_store_finds_adds_and_removes_documents() -> None:
+async def test_an_index_over_the_store_searches_and_deletes_documents() -> None:
     embedding = AntiphonEmbedding("hash")
     context = StorageContext.from_defaults(vector_store=AntiphonVectorStore())
     made = [TextNode(id_=f"n{number}", text=text) for number, text in enumerate(TEXTS)]
@@ -150,7 +150,7 @@ async def test_an_index_over_the_store_finds_adds_and_removes_documents() -> Non
     assert index.as_retriever(similarity_top_k=3).retrieve(QUESTION)[0].node.get_content() != TEXTS[2]
 
 
-async def test_the_embedding_gives_the_embedders_vectors() -> None:
+async def test_the_embedding_returns_the_embedders_vectors() -> None:
     embedding, embedder = AntiphonEmbedding("hash"), HashEmbedder()
     assert embedding.model_name == "hash"
     assert embedding.get_query_embedding(QUESTION) == embedder.embed_queries([QUESTION])[0].tolist()
@@ -161,14 +161,14 @@ async def test_the_embedding_gives_the_embedders_vectors() -> None:
     assert embedding.get_text_embedding(TEXTS[0]) == await embedding.aget_text_embedding(TEXTS[0]) == expected[0]
 
 
-async def test_the_retriever_finds_what_antiphon_finds(retriever: Retriever) -> None:
+async def test_the_retriever_returns_the_passages_of_antiphons_retriever(retriever: Retriever) -> None:
     expected = retriever.search(QUESTION, 2)
     found = AntiphonRetriever(retriever, k=2).retrieve(QUESTION)
     assert [passage_of(node) for node in found] == expected
     assert [passage_of(node) for node in await AntiphonRetriever(retriever, k=2).aretrieve(QUESTION)] == expected
 
 
-def test_the_reranker_orders_nodes_as_antiphon_does_and_leaves_theirs_alone(
+def test_the_reranker_returns_the_order_of_antiphons_and_keeps_the_given_scores(
     retriever: Retriever, passages: list[Passage]
 ) -> None:
     assert isinstance(retriever.reranker, MaxSimReranker)
@@ -179,11 +179,11 @@ def test_the_reranker_orders_nodes_as_antiphon_does_and_leaves_theirs_alone(
     assert [(node.node.node_id, node.score) for node in found] == [(each.id, each.score) for each in expected[:2]]
     assert [node.score for node in given] == [0.25] * 3
     assert len(AntiphonRerank(reranker=retriever.reranker).postprocess_nodes(given, query_str=QUESTION)) == 3
-    with pytest.raises(ValueError, match="no query"):
+    with pytest.raises(ValueError, match="needs a query"):
         rerank.postprocess_nodes(given)
 
 
-def test_a_store_takes_any_embedding() -> None:
+def test_a_store_works_with_any_embedding() -> None:
     context = StorageContext.from_defaults(vector_store=AntiphonVectorStore())
     index = VectorStoreIndex([TextNode(text="a")], storage_context=context, embed_model=MockEmbedding(embed_dim=3))
     assert index.as_retriever().retrieve("b")[0].node.get_content() == "a"
@@ -203,7 +203,7 @@ def answers_of(index: Any) -> list[tuple[str, float]]:
     return [(found.node.get_content(), round(found.score, 5)) for found in index.as_retriever().retrieve(QUESTION)]
 
 
-def test_a_persisted_storage_context_is_loaded_with_every_node(tmp_path: Path) -> None:
+def test_a_persisted_storage_context_is_loaded_completely(tmp_path: Path) -> None:
     expected = answers_of(indexed(str(tmp_path)))
     store = AntiphonVectorStore.from_persist_dir(str(tmp_path))
     context = StorageContext.from_defaults(persist_dir=str(tmp_path), vector_store=store)
@@ -212,7 +212,7 @@ def test_a_persisted_storage_context_is_loaded_with_every_node(tmp_path: Path) -
     assert answers_of(alone) == expected
 
 
-def test_a_store_that_is_persisted_again_replaces_the_first_all_or_nothing(tmp_path: Path) -> None:
+def test_persisting_a_store_again_replaces_its_file_atomically(tmp_path: Path) -> None:
     path = str(tmp_path / "folder" / "store.json")
     store = AntiphonVectorStore()
     store.persist(path)
@@ -222,27 +222,27 @@ def test_a_store_that_is_persisted_again_replaces_the_first_all_or_nothing(tmp_p
     assert sorted(node.node_id for node in AntiphonVectorStore.from_persist_path(path).get_nodes()) == sorted(
         node.node_id for node in nodes()
     )
-    assert [each.name for each in (tmp_path / "folder").iterdir()] == ["store.json"], "nothing is left beside it"
+    assert [each.name for each in (tmp_path / "folder").iterdir()] == ["store.json"], "no temporary file is left"
 
 
-def test_a_store_of_ours_that_is_loaded_as_llama_indexs_own_is_refused_and_not_empty(tmp_path: Path) -> None:
+def test_llama_indexs_own_store_fails_on_our_file_instead_of_loading_it_as_empty(tmp_path: Path) -> None:
     indexed(str(tmp_path))
-    with pytest.raises(AttributeError):  # of a list that is taken for a mapping; the file begins with a sentence
+    with pytest.raises(AttributeError):  # it expects a mapping, and the file contains a list
         StorageContext.from_defaults(persist_dir=str(tmp_path))
     text = (tmp_path / "default__vector_store.json").read_text(encoding="utf-8")
     assert text.startswith('["Nodes of an AntiphonVectorStore, format 1; load them with AntiphonVectorStore.from_pers')
 
 
-def test_what_is_no_store_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_files_that_are_not_a_store_raise_with_their_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"There is no vector store at .*nowhere\.json"):
         AntiphonVectorStore.from_persist_path(str(tmp_path / "nowhere.json"))
-    for text in ("{", "{}", "[]", '["a", []]', json.dumps([SENTENCE, [[{}, [1.0]]]]), json.dumps([SENTENCE, 3])):
+    for text in ("{", "{}", "[]", '["a", []]', json.dumps([HEADER, [[{}, [1.0]]]]), json.dumps([HEADER, 3])):
         (tmp_path / "other.json").write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=r"other\.json holds no vector store of Antiphon"):
+        with pytest.raises(ValueError, match=r"other\.json is not a vector store of Antiphon"):
             AntiphonVectorStore.from_persist_path(str(tmp_path / "other.json"))
 
 
-def test_a_store_is_persisted_to_any_file_system_of_fsspec() -> None:
+def test_a_store_can_be_persisted_to_any_fsspec_file_system() -> None:
     memory = MemoryFileSystem()
     store = AntiphonVectorStore()
     store.add(nodes())

@@ -1,4 +1,4 @@
-"""Objects of both frameworks that are pickled or copied: the same again, or refused, never emptied."""
+"""Objects of both frameworks survive pickling and copying completely, or raise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ["chat", "llama-index"])
-def test_a_model_that_was_loaded_by_its_name_is_loaded_again_from_a_pickle(kind: str, folder: str) -> None:
+def test_a_model_loaded_by_name_is_loaded_again_by_unpickling(kind: str, folder: str) -> None:
     model: Any = MODELS[kind](model=folder, max_tokens=5)
     again = pickle.loads(pickle.dumps(model))
     assert again.language_model is not model.language_model
@@ -45,14 +45,14 @@ def test_a_model_that_was_loaded_by_its_name_is_loaded_again_from_a_pickle(kind:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_model_that_was_handed_over_is_refused_by_pickle_and_says_what_to_do(kind: str, tiny: LanguageModel) -> None:
+def test_pickling_a_model_passed_as_an_object_raises_with_the_remedy(kind: str, tiny: LanguageModel) -> None:
     model: Any = MODELS[kind](language_model=tiny)
-    with pytest.raises(TypeError, match=r"was given a language_model, which no pickle holds; .* model="):
+    with pytest.raises(TypeError, match=r"was given a language_model, which cannot be pickled; pass model="):
         pickle.dumps(model)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_copy_of_a_model_shares_what_was_loaded(kind: str, tiny: LanguageModel) -> None:
+def test_copies_of_a_model_share_the_language_model(kind: str, tiny: LanguageModel) -> None:
     model: Any = MODELS[kind](language_model=tiny, stop=["x"])
     for copied in (copy.copy(model), copy.deepcopy(model), model.model_copy(deep=True)):
         assert copied.language_model is tiny
@@ -69,7 +69,7 @@ def stores() -> list[Any]:
     return [ours, theirs]
 
 
-def test_a_vector_store_is_the_same_from_a_pickle_and_a_copy_is_its_own() -> None:
+def test_pickles_and_deep_copies_of_a_vector_store_are_equal_and_independent() -> None:
     counts: list[Any] = [len, lambda store: len(store.client)]
     for store, count in zip(stores(), counts, strict=True):
         again, deep = pickle.loads(pickle.dumps(store)), copy.deepcopy(store)
@@ -81,7 +81,7 @@ def test_a_vector_store_is_the_same_from_a_pickle_and_a_copy_is_its_own() -> Non
 
 
 def holders(retriever: Retriever) -> list[Any]:
-    """Everything that holds an index or a reranker, which have locks."""
+    """Return all objects that hold an index or a reranker, which contain locks."""
     reranker = MaxSimReranker(HashEmbedder())
     return [
         langchain.AntiphonRetriever(retriever=retriever),
@@ -91,17 +91,21 @@ def holders(retriever: Retriever) -> list[Any]:
     ]
 
 
-def test_what_cannot_be_pickled_is_refused_by_its_name_with_what_to_do(
+def test_pickling_an_object_with_a_lock_raises_with_its_name_and_the_remedy(
     retriever: Retriever, caplog: pytest.LogCaptureFixture
 ) -> None:
+    remedy = "which cannot be pickled .*; create the object again instead"
     with caplog.at_level(logging.WARNING):
         for holder in holders(retriever):
-            with pytest.raises(TypeError, match=rf"^{type(holder).__name__} .* no pickle can hold .*; make it anew"):
+            with pytest.raises(
+                TypeError,
+                match=rf"^{type(holder).__name__} holds a .*, {remedy}",
+            ):
                 pickle.dumps(holder)
-    assert caplog.messages == [], "nothing is left out of a pickle"
+    assert caplog.messages == [], "LlamaIndex warns if it omits an attribute"
 
 
-def test_a_deep_copy_of_what_cannot_be_pickled_shares_it(retriever: Retriever) -> None:
+def test_deep_copies_share_the_index_or_reranker(retriever: Retriever) -> None:
     for holder in holders(retriever):
         deep = copy.deepcopy(holder)
         assert type(deep) is type(holder)
@@ -111,7 +115,7 @@ def test_a_deep_copy_of_what_cannot_be_pickled_shares_it(retriever: Retriever) -
         assert getattr(deep, shared) is getattr(holder, shared)
 
 
-def test_embeddings_are_the_same_from_a_pickle() -> None:
+def test_unpickled_embeddings_return_the_same_vectors() -> None:
     for made, ask in (
         (langchain.AntiphonEmbeddings("hash"), "embed_query"),
         (llama_index.AntiphonEmbedding("hash"), "get_query_embedding"),

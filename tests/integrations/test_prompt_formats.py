@@ -1,4 +1,4 @@
-"""A model that was made for one form of prompt: its own template in both frameworks, and a warning for any other."""
+"""A model with its own prompt format gets its template in both frameworks, and a warning for any other prompt."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
-from tests.integrations.quoting import ContractNodes, Contracts, own, question, quoted
-from tests.integrations.scripted import Scripted
+from tests.integrations.scripted_model import ScriptedModel
+from tests.integrations.tenant_contracts import ContractNodes, Contracts, own, question, quoted
 
-WARNING = "was made for the prompt format 'reader'"
+WARNING = "needs the prompt format 'reader'"
 
 
 @pytest.fixture
 def reader() -> Any:
-    model = Scripted(answer=quoted)
+    model = ScriptedModel(answer=quoted)
     model.model.config.prompt_format = "reader"
     Settings.tokenizer = model.tokenizer.encode
     yield model
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
-def test_a_frameworks_own_prompt_is_warned_of_once(reader: Scripted) -> None:
+def test_another_prompt_format_warns_once(reader: ScriptedModel) -> None:
     for ask in (
         ChatAntiphon(language_model=reader).invoke,
         lambda text: AntiphonLLM(language_model=reader).chat([ChatMessage(text)]),
@@ -40,10 +40,10 @@ def test_a_frameworks_own_prompt_is_warned_of_once(reader: Scripted) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chat.invoke("Which bees?")
-        ChatAntiphon(language_model=Scripted(answer="Bees.")).invoke("Which bees?")
+        ChatAntiphon(language_model=ScriptedModel(answer="Bees.")).invoke("Which bees?")
 
 
-def test_the_readers_own_template_is_used_by_a_query_engine_and_asked_without_a_warning(reader: Scripted) -> None:
+def test_the_models_own_template_causes_no_warning(reader: ScriptedModel) -> None:
     llm = AntiphonLLM(language_model=reader)
     synthesizer = get_response_synthesizer(llm=llm, text_qa_template=llm.prompt_template())
     with warnings.catch_warnings():

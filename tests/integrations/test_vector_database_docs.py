@@ -1,4 +1,4 @@
-"""The Python of docs/vector-databases.md runs, with a real PostgreSQL where the page names one."""
+"""The Python blocks of docs/vector-databases.md run, with a real PostgreSQL server if a block needs one."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PRINTED = ("in May", "run rotate.sh", "once a year")
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_python_of_the_page_about_vector_databases_runs(
+def test_python_blocks_of_the_vector_database_page_run(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(BLOCKS) == len(PRINTED)

@@ -20,14 +20,14 @@ from pydantic import (
 )
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel, TextModel
-from antiphon.integrations.pickling import shared
+from antiphon.integrations.pickling import memo_sharing
 from antiphon.pipelines import resolve_model
 from antiphon.pipelines.prompt import READER_SYSTEM
 
-NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
+PARAMETER_NAMES = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
 """The frameworks' parameter names and those of `Settings`, if they differ."""
 
-LENGTH = {*NAMES, *NAMES.values()}
+LENGTH_NAMES = {*PARAMETER_NAMES, *PARAMETER_NAMES.values()}
 """All names of the maximum answer length."""
 
 PARAMETERS = (
@@ -42,10 +42,10 @@ PARAMETERS = (
     "num_draft_tokens",
 )
 
-IN_A_CALL = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
+CALL_PARAMETERS = ("presence_penalty", "frequency_penalty", "logit_bias", "response_prefix", "json_schema", "timeout")
 """Parameters that only a call takes, in addition to the others."""
 
-MODEL = "ANTIPHON_MODEL"
+MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""
 
 _LOADING = Lock()  # threads that need the same model load it once
@@ -56,7 +56,7 @@ class GenerationFields(BaseModel):
 
     Attributes:
         language_model: the model; if it is not given, ``model`` is loaded.
-        model: a folder, a name on the hub, an embedded model, or a server's address. Default: the environment variable
+        model: a folder, a name on the hub, a bundled model, or a server's address. Default: the environment variable
             ANTIPHON_MODEL.
         model_kwargs: arguments with which ``model`` is loaded.
         max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter, num_draft_tokens, stop: see
@@ -87,7 +87,7 @@ class GenerationFields(BaseModel):
     max_retries: int | None = None
     api_key: SecretStr | None = None
 
-    _others: dict[str, TextModel] = PrivateAttr(default_factory=dict)
+    _other_models: dict[str, TextModel] = PrivateAttr(default_factory=dict)
     _is_loaded: bool = PrivateAttr(default=False)
     _has_warned: bool = PrivateAttr(default=False)
 
@@ -98,22 +98,22 @@ class GenerationFields(BaseModel):
         if "max_completion_tokens" in values:
             values.setdefault("max_tokens", values.pop("max_completion_tokens"))
         if values.get("language_model") is None:
-            values["model"] = values.get("model") or os.environ.get(MODEL)
+            values["model"] = values.get("model") or os.environ.get(MODEL_VARIABLE)
             if not values["model"]:
                 raise ValueError(
-                    f"No model was given; pass language_model=, or model= with a name to load, or set {MODEL}."
+                    f"No model was given; pass language_model=, or model= with a name to load, or set {MODEL_VARIABLE}."
                 )
-            values["language_model"] = _loaded(values["model"], values.get("model_kwargs") or {})
+            values["language_model"] = _load_model(values["model"], values.get("model_kwargs") or {})
         values["model"] = values.get("model") or values["language_model"].name
         return values
 
     @model_validator(mode="wrap")
     @classmethod
-    def _note(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        made = handler(values)
+    def _record_loading(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        created = handler(values)
         if isinstance(values, Mapping):
-            made._is_loaded = values.get("language_model") is None
-        return made
+            created._is_loaded = values.get("language_model") is None
+        return created
 
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state without the language model, which is loaded again by name.
@@ -126,35 +126,35 @@ class GenerationFields(BaseModel):
                 f"{type(self).__name__} was given a language_model, which cannot be pickled; pass model= with a name "
                 "instead, which is loaded again, or create the object again."
             )
-        bare = self.model_copy(update={"language_model": None})
-        bare._others = {}
-        state: dict[Any, Any] = super(GenerationFields, bare).__getstate__()
+        without_model = self.model_copy(update={"language_model": None})
+        without_model._other_models = {}
+        state: dict[Any, Any] = super(GenerationFields, without_model).__getstate__()
         return state
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Restore the state and load the model by name."""
         BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load a second model
-        self.language_model = _loaded(self.model, self.model_kwargs)
+        self.language_model = _load_model(self.model, self.model_kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return a copy that shares the language models."""
-        for language_model in (self.language_model, *self._others.values()):
-            memo = shared(language_model, memo)
+        for language_model in (self.language_model, *self._other_models.values()):
+            memo = memo_sharing(language_model, memo)
         return BaseModel.__deepcopy__(self, memo)
 
     def language_model_named(self, model: str | None) -> TextModel:
-        """Return the model with this name; another one than the default is loaded at its first use."""
+        """Return the model with this name; a model other than the default is loaded at its first use."""
         if model in (None, self.model):
             return self.language_model
         with _LOADING:
-            if model not in self._others:
-                self._others[model] = _loaded(model, self.model_kwargs)
-            return self._others[model]
+            if model not in self._other_models:
+                self._other_models[model] = _load_model(model, self.model_kwargs)
+            return self._other_models[model]
 
     def check_prompt(self, texts: Iterable[str]) -> None:
-        """Warn once if an extractive model receives another prompt format than its own."""
-        form = self.language_model.prompt_format
-        if form == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
+        """Warn once if an extractive model receives a prompt in another format than its own."""
+        prompt_format = self.language_model.prompt_format
+        if prompt_format == "reader" and not self._has_warned and not any(READER_SYSTEM in text for text in texts):
             self._has_warned = True
             warnings.warn(
                 f"The model {self.model!r} needs the prompt format 'reader' and answers badly to any other: use "
@@ -181,22 +181,22 @@ class GenerationFields(BaseModel):
         Raises:
             TypeError: a parameter does not exist, or the maximum length is given twice.
         """
-        known = {*PARAMETERS, *NAMES, *NAMES.values(), *IN_A_CALL}
+        known = {*PARAMETERS, *PARAMETER_NAMES, *PARAMETER_NAMES.values(), *CALL_PARAMETERS}
         if unknown := given.keys() - known:
             raise TypeError(f"There is no parameter {min(unknown)!r}; known are {', '.join(sorted(known))} and stop.")
         merged = {name: value for name, value in self.cache_parameters().items() if name in PARAMETERS}
-        if length := given.keys() & LENGTH:
+        if length := given.keys() & LENGTH_NAMES:
             merged.pop("max_tokens", None)
         if len(length) > 1:
             raise TypeError(f"{' and '.join(sorted(length))} mean the same; give one of them.")
         merged |= dict(given)
         timeout = merged.pop("timeout", self.timeout)
-        named = {NAMES.get(name, name): value for name, value in merged.items()}
+        named = {PARAMETER_NAMES.get(name, name): value for name, value in merged.items()}
         named["stop"] = tuple(self.stop or ()) if stop is None else tuple(stop)
         return named, timeout
 
 
-def _loaded(model: str, settings: Mapping[str, Any]) -> TextModel:
+def _load_model(model: str, settings: Mapping[str, Any]) -> TextModel:
     if model.startswith(("http://", "https://")):
         address, _, name = model.partition("#")
         return RemoteLanguageModel(address, name or None, **settings)

@@ -13,10 +13,10 @@ REFERENCES = "references"
 
 
 class HiddenReferences(BaseModel):
-    """Holds passages; it prints, compares and serializes as the word "references".
+    """Holds passages; it prints and serializes as the word "references".
 
-    Frameworks copy the arguments and messages of a call into traces, events and caches. The text of references must not
-    get there.
+    Frameworks copy the arguments and messages of a call into traces, events and logs, where the text of references must
+    not appear. Pickles and deep copies keep the passages.
 
     Args:
         passages: the passages to hold.

@@ -27,7 +27,7 @@ class ModelCall:
         parameters: keyword arguments of `LanguageModel.stream`.
         timeout: seconds for the whole answer; None is no limit.
         tools: names of the offered tools.
-        opening: start of the answer that the prompt already contains, for a forced tool call.
+        assistant_prefix: start of a forced tool call, which the prompt already contains.
     """
 
     language_model: TextModel
@@ -37,7 +37,7 @@ class ModelCall:
     parameters: Mapping[str, Any]
     timeout: float | None = None
     tools: frozenset[str] = frozenset()
-    opening: str = ""
+    assistant_prefix: str = ""
 
     def stream(self) -> TextStream:
         """Return the stream of the answer; generation starts when its first piece is requested."""
@@ -51,7 +51,7 @@ class ModelCall:
 
     def parse_output(self, completion: Completion) -> ParsedOutput:
         """Separate the answer's text from its tool calls."""
-        text = self.opening + completion.text
+        text = self.assistant_prefix + completion.text
         return parse_tool_calls(text, self.tools) if self.tools else ParsedOutput(text)
 
 
@@ -64,12 +64,12 @@ class VisibleText:
 
     def __init__(self, call: ModelCall) -> None:
         self.shown = ""
-        self._text = call.opening
-        self._is_whole = not call.tools
+        self._text = call.assistant_prefix
+        self._has_no_tools = not call.tools
 
     def push(self, piece: str) -> str:
         """Append a piece and return the text that can be shown now."""
         self._text += piece
-        certain = self._text if self._is_whole else visible_text(self._text)
+        certain = self._text if self._has_no_tools else visible_text(self._text)
         new, self.shown = certain[len(self.shown) :], certain
         return new

@@ -19,11 +19,11 @@ class PassagesInPrompt:
     """
 
     def __init__(self, prompt: str) -> None:
-        self._forms = tuple({_spaced(prompt), _spaced(_unescaped(prompt))})
+        self._forms = tuple({_normalize_spaces(prompt), _normalize_spaces(_unescape(prompt))})
 
     def contains(self, passage: Passage) -> bool:
         """Return whether the prompt contains the whole text of the passage."""
-        text = _spaced(passage.text)
+        text = _normalize_spaces(passage.text)
         return bool(text) and any(text in form for form in self._forms)
 
     def select(self, passages: Sequence[Passage]) -> tuple[Passage, ...]:
@@ -31,16 +31,16 @@ class PassagesInPrompt:
         return tuple(dict.fromkeys(passage for passage in passages if self.contains(passage)))
 
 
-def _spaced(text: str) -> str:
+def _normalize_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def _unescaped(text: str) -> str:
-    plain = _ESCAPED.sub(lambda found: _plain(found) if "\\" in text else found[0], text)
+def _unescape(text: str) -> str:
+    plain = _ESCAPED.sub(_unescape_match, text)
     return html.unescape(plain) if "&" in plain else plain
 
 
-def _plain(found: re.Match[str]) -> str:
+def _unescape_match(found: re.Match[str]) -> str:
     if found[1]:
         return chr(int(found[1], 16))
     return " " if found[2] in "nrtbf" else found[2]

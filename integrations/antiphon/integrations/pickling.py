@@ -29,7 +29,7 @@ def check_picklable(part: object, owner: object, remedy: str) -> None:
         ) from error
 
 
-def shared(part: object, memo: dict[int, Any] | None) -> dict[int, Any]:
+def memo_sharing(part: object, memo: dict[int, Any] | None) -> dict[int, Any]:
     """Return a memo for `copy.deepcopy` with which the copy shares a part with the original.
 
     Args:

@@ -40,7 +40,7 @@ class VectorTable(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._things: dict[str, Item] = {}
+        self._items: dict[str, Item] = {}
         self._vectors: dict[str, Vectors] = {}
         self._index: tuple[VectorIndex, list[str]] | None = None
         self._lock = RLock()
@@ -48,15 +48,15 @@ class VectorTable(Generic[Item]):
     def __getstate__(self) -> tuple[dict[str, Item], dict[str, Vectors]]:
         """Return items and vectors; lock and index are created again."""
         with self._lock:
-            return dict(self._things), dict(self._vectors)
+            return dict(self._items), dict(self._vectors)
 
     def __setstate__(self, state: tuple[dict[str, Item], dict[str, Vectors]]) -> None:
         """Restore items and vectors."""
         self.__init__()  # type: ignore[misc]
-        self._things, self._vectors = state
+        self._items, self._vectors = state
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._items)
 
     def put(self, ids: Sequence[str], items: Sequence[Item], vectors: Vectors) -> None:
         """Add items, replacing those with the same ids.
@@ -69,7 +69,7 @@ class VectorTable(Generic[Item]):
         checked = normalized(vectors)
         with self._lock:
             for identifier, item, vector in zip(ids, items, checked, strict=True):
-                self._things[identifier] = item
+                self._items[identifier] = item
                 self._vectors[identifier] = vector
             self._index = None
 
@@ -77,24 +77,24 @@ class VectorTable(Generic[Item]):
         """Remove the items with these ids; unknown ids are ignored."""
         with self._lock:
             for identifier in list(ids):
-                self._things.pop(identifier, None)
+                self._items.pop(identifier, None)
                 self._vectors.pop(identifier, None)
             self._index = None
 
     def items(self) -> list[tuple[str, Item]]:
         """Return all ids and items in insertion order."""
         with self._lock:
-            return list(self._things.items())
+            return list(self._items.items())
 
     def rows(self) -> list[tuple[Item, Vectors]]:
         """Return all items and their vectors in insertion order."""
         with self._lock:
-            return [(item, self._vectors[identifier]) for identifier, item in self._things.items()]
+            return [(item, self._vectors[identifier]) for identifier, item in self._items.items()]
 
     def get(self, ids: Iterable[str]) -> list[Item]:
         """Return the items with these ids; unknown ids are ignored."""
         with self._lock:
-            return [self._things[identifier] for identifier in ids if identifier in self._things]
+            return [self._items[identifier] for identifier in ids if identifier in self._items]
 
     def nearest(
         self, vector: Sequence[float], k: int, wanted: Callable[[str, Item], bool] | None = None
@@ -107,19 +107,19 @@ class VectorTable(Generic[Item]):
             wanted: filter of id and item; None accepts all.
         """
         with self._lock:
-            ids = None if wanted is None else [each for each, item in self._things.items() if wanted(each, item)]
-            if not self._things or ids == []:
+            ids = None if wanted is None else [each for each, item in self._items.items() if wanted(each, item)]
+            if not self._items or ids == []:
                 return []
             index, ids = self._searchable() if ids is None else (self._build(ids), ids)
             hits = index.search(np.array([vector], np.float32), k)[0]
             return [
-                VectorHit(ids[row], self._things[ids[row]], float(score), self._vectors[ids[row]])
+                VectorHit(ids[row], self._items[ids[row]], float(score), self._vectors[ids[row]])
                 for row, score in zip(hits.rows, hits.scores, strict=True)
             ]
 
     def _searchable(self) -> tuple[VectorIndex, list[str]]:
         if self._index is None:
-            ids = list(self._things)
+            ids = list(self._items)
             self._index = self._build(ids), ids
         return self._index
 

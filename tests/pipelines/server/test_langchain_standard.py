@@ -20,13 +20,13 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
-from tests.integrations.scripted import Scripted
+from tests.integrations.scripted_model import ScriptedModel
 from tests.pipelines.server.live_server import live_server
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _served() -> Iterator[None]:
-    service = make_service(Scripted(), ServerSettings(), name="scripted")
+    service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
     with live_server(create_app(service)) as TestChatOpenAI.address:
         yield
 

@@ -23,7 +23,7 @@ from antiphon.accel.text.parameters import Parameters
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
-from tests.integrations.scripted import Scripted, tool_tokenizer
+from tests.integrations.scripted_model import ScriptedModel, tool_tokenizer
 
 ANSWER = "Ahoy: one, two, three."
 
@@ -92,7 +92,7 @@ CALLS = {"tool call", "required tool call", "call of a named tool", "call of an 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[TestClient]:
-    service = make_service(Scripted(ANSWER), ServerSettings(), name="scripted")
+    service = make_service(ScriptedModel(ANSWER), ServerSettings(), name="scripted")
     with TestClient(create_app(service)) as client:
         yield client
 
@@ -193,7 +193,7 @@ def test_a_truncated_text_and_its_response_are_incomplete(typist: LanguageModel)
 
 def test_a_json_answer_repeats_its_format() -> None:
     """OpenAI's types have the schema in the response, which clients use; those of Open Responses have not."""
-    service = make_service(Scripted(), ServerSettings(), name="scripted")
+    service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
     with TestClient(create_app(service)) as client:
         body = {"model": "scripted", "input": "A bee", "text": {"format": FORMAT}, "max_output_tokens": 60}
         answer = client.post("/v1/responses", json=body).json()
@@ -202,7 +202,7 @@ def test_a_json_answer_repeats_its_format() -> None:
     Response.model_validate(answer)
 
 
-class Failing(Scripted):
+class Failing(ScriptedModel):
     """A model that fails after some tokens."""
 
     def stream(

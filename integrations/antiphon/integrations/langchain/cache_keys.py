@@ -16,8 +16,8 @@ from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from antiphon.retrieval import Passage
 
 
-def keyed(llm_string: str, passages: Sequence[Passage]) -> str:
-    """Append a digest of the passages to LangChain's key of a model.
+def key_with_references(llm_string: str, passages: Sequence[Passage]) -> str:
+    """Return LangChain's key of a model with a digest of the passages.
 
     Args:
         llm_string: LangChain's key.
@@ -47,7 +47,7 @@ class KeyedCache(BaseCache):
         self._passages = passages
 
     def _key(self, llm_string: str) -> str:
-        return keyed(llm_string + self._parameters, self._passages)
+        return key_with_references(llm_string + self._parameters, self._passages)
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """Return the cached result of the same call."""

@@ -21,12 +21,12 @@ from antiphon.accel import Conversation
 from antiphon.accel.text.tool_choice import prepare_tools
 from antiphon.integrations.hidden_references import REFERENCES
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
-from antiphon.integrations.langchain.cache_keys import keyed
+from antiphon.integrations.langchain.cache_keys import key_with_references
 from antiphon.integrations.langchain.chat_messages import chat_messages
-from antiphon.integrations.langchain.outputs import last_chunk, message
-from antiphon.integrations.langchain.references import collect, hidden, references_of
+from antiphon.integrations.langchain.outputs import ai_message, last_chunk
+from antiphon.integrations.langchain.references import hide_references, move_to_arguments, references_of
 from antiphon.integrations.langchain.retrieval_chain import Question, retrieval_chain
-from antiphon.integrations.langchain.structured import as_json
+from antiphon.integrations.langchain.structured import with_json_output
 from antiphon.integrations.model_call import ModelCall, VisibleText
 from antiphon.integrations.stream_readers import AsyncStreamReader
 
@@ -60,7 +60,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
 
         Args:
             tools: LangChain tools, functions, pydantic classes or OpenAI tool schemas.
-            tool_choice: "auto", "none", "any" (a call is forced and decoded under the tools' schemas), or a tool's name.
+            tool_choice: "auto", "none", "any" (forces a call, decoded under the tools' schemas) or a tool's name.
             strict: accepted and ignored.
             parallel_tool_calls: accepted and ignored.
             **kwargs: further parameters of each call.
@@ -91,7 +91,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         """
         method = kwargs.get("method")
         if method in ("json_mode", "json_schema"):
-            return as_json(self, schema, include_raw=include_raw, describe_schema=method == "json_schema")
+            return with_json_output(self, schema, include_raw=include_raw, describe_schema=method == "json_schema")
         return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
 
     def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
@@ -105,7 +105,9 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         return self.language_model.tokenize(Conversation(chat_messages(messages), offered)).count
 
     def _convert_input(self, model_input: LanguageModelInput) -> PromptValue:
-        return ChatPromptValue(messages=[hidden(each) for each in super()._convert_input(model_input).to_messages()])
+        return ChatPromptValue(
+            messages=[hide_references(each) for each in super()._convert_input(model_input).to_messages()]
+        )
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         kwargs.pop(REFERENCES, None)  # references must not get into traces
@@ -113,7 +115,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         passages = references_of((), kwargs.pop(REFERENCES, None))
-        return keyed(super()._get_llm_string(stop=stop, **kwargs), passages)
+        return key_with_references(super()._get_llm_string(stop=stop, **kwargs), passages)
 
     def _generate_with_cache(
         self,
@@ -122,7 +124,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        plain, given = collect(messages, kwargs)
+        plain, given = move_to_arguments(messages, kwargs)
         return super()._generate_with_cache(plain, stop, run_manager, **given)
 
     async def _agenerate_with_cache(
@@ -132,7 +134,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        plain, given = collect(messages, kwargs)
+        plain, given = move_to_arguments(messages, kwargs)
         return await super()._agenerate_with_cache(plain, stop, run_manager, **given)
 
     def _generate(
@@ -142,8 +144,8 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        call = self._call(messages, stop, kwargs)
-        return _result(message(call, call.complete()))
+        call = self._model_call(messages, stop, kwargs)
+        return _result(ai_message(call, call.complete()))
 
     async def _agenerate(
         self,
@@ -152,11 +154,11 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        call = self._call(messages, stop, kwargs)
+        call = self._model_call(messages, stop, kwargs)
         async with AsyncStreamReader(call.stream) as reading:
             async for _ in reading:
                 pass
-        return _result(message(call, reading.completion))
+        return _result(ai_message(call, reading.completion))
 
     def _stream(
         self,
@@ -165,7 +167,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        call = self._call(messages, stop, kwargs)
+        call = self._model_call(messages, stop, kwargs)
         visible = VisibleText(call)
         with call.stream() as stream:
             for piece in stream:
@@ -180,7 +182,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        call = self._call(messages, stop, kwargs)
+        call = self._model_call(messages, stop, kwargs)
         visible = VisibleText(call)
         async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
@@ -188,7 +190,7 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=text))
         yield ChatGenerationChunk(message=last_chunk(call, reading.completion, visible.shown))
 
-    def _call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
+    def _model_call(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
         hints = ("stream", "ls_structured_output_format")
         given = {name: value for name, value in given.items() if name not in hints}
         passages = references_of(messages, given.pop(REFERENCES, None))

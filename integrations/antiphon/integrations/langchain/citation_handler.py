@@ -20,7 +20,7 @@ from langchain_core.messages.content import Citation
 from langchain_core.outputs import ChatGeneration, LLMResult
 
 from antiphon.integrations.langchain.documents import document_of, passage_of
-from antiphon.integrations.langchain.outputs import annotated
+from antiphon.integrations.langchain.outputs import annotate
 from antiphon.integrations.langchain.references import references_of
 from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
@@ -129,12 +129,12 @@ class CitationHandler(BaseCallbackHandler):
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """Record an answer and its citations."""
         with self._lock:
-            prompt, carried = self._prompts.pop(run_id, ("", ()))
-            near = list(self._results_nearest_first(run_id))
+            prompt, attached = self._prompts.pop(run_id, ("", ()))
+            nearest = list(self._results_nearest_first(run_id))
         for generation in (each for batch in response.generations for each in batch[:1]):
             text = str(generation.message.text) if isinstance(generation, ChatGeneration) else generation.text
-            passages = carried or _cited_passages(prompt, near)
-            cited = CitedAnswer(text, tuple(map(document_of, passages)), tuple(annotated(text, passages)))
+            passages = attached or _cited_passages(prompt, nearest)
+            cited = CitedAnswer(text, tuple(map(document_of, passages)), tuple(annotate(text, passages)))
             with self._lock:
                 self._answers.append(cited)
 
@@ -143,11 +143,11 @@ class CitationHandler(BaseCallbackHandler):
             self._parents[run_id] = parent_run_id if parent_run_id in self._parents else None
 
     def _record_prompt(
-        self, run_id: UUID, parent_run_id: UUID | None, prompt: str, carried: tuple[Passage, ...]
+        self, run_id: UUID, parent_run_id: UUID | None, prompt: str, attached: tuple[Passage, ...]
     ) -> None:
         self._record_parent(run_id, parent_run_id)
         with self._lock:
-            self._prompts[run_id] = prompt, carried
+            self._prompts[run_id] = prompt, attached
 
     def _results_nearest_first(self, run_id: UUID) -> Iterator[list[list[Passage]]]:
         """Yield, for each ancestor of a run, nearest first, what each retriever below that ancestor found."""
@@ -162,10 +162,10 @@ class CitationHandler(BaseCallbackHandler):
         return above
 
 
-def _cited_passages(prompt: str, near: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
+def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
     """Return the passages of the nearest retrievers that the prompt contains, without texts of ambiguous source."""
     in_prompt = PassagesInPrompt(prompt)
-    for found in near:
+    for found in nearest:
         if in_prompt.select([passage for passages in found for passage in passages]):
             return in_prompt.select(unambiguous(found))
     return ()

@@ -49,7 +49,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         **kwargs: Any,
     ) -> Iterator[str]:
         """Yield the text piece by piece; references do not get into traces. See `BaseLLM.stream`."""
-        return super().stream(input, config, stop=stop, **_hidden(kwargs))
+        return super().stream(input, config, stop=stop, **_hide_references(kwargs))
 
     def astream(
         self,
@@ -60,7 +60,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         **kwargs: Any,
     ) -> AsyncIterator[str]:
         """Yield the text piece by piece from an event loop; ending the iteration ends the generation."""
-        return super().astream(input, config, stop=stop, **_hidden(kwargs))
+        return super().astream(input, config, stop=stop, **_hide_references(kwargs))
 
     def generate(self, prompts: list[str], stop: list[str] | None = None, *given: Any, **kwargs: Any) -> LLMResult:
         """Generate for several prompts; the cache key includes all arguments. See `BaseLLM.generate`."""
@@ -73,7 +73,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return await BaseLLM.agenerate(self._cached_by(kwargs), prompts, stop, *given, **kwargs)
 
     def _cached_by(self, given: dict[str, Any]) -> AntiphonLLM:
-        """Return the model with a cache whose key includes this call's arguments; LangChain's key is prompt and stop."""
+        """Return the model with a cache whose key includes this call's arguments, which LangChain's own key omits."""
         cache = get_llm_cache() if self.cache is None or self.cache is True else self.cache
         parameters = {name: value for name, value in given.items() if name not in (*TRACED, REFERENCES)}
         passages = references_of((), given.get(REFERENCES))
@@ -88,7 +88,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        calls = [self._call(prompt, stop, kwargs) for prompt in prompts]
+        calls = [self._model_call(prompt, stop, kwargs) for prompt in prompts]
         first = calls[0]
         if len(calls) == 1 or first.timeout is not None:
             return self._result(calls, [call.complete() for call in calls])
@@ -105,8 +105,8 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        calls = [self._call(prompt, stop, kwargs) for prompt in prompts]
-        return self._result(calls, await asyncio.gather(*map(self._aread, calls)))
+        calls = [self._model_call(prompt, stop, kwargs) for prompt in prompts]
+        return self._result(calls, await asyncio.gather(*map(self._acomplete, calls)))
 
     def _stream(
         self,
@@ -115,14 +115,14 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
-        call = self._call(prompt, stop, kwargs)
+        call = self._model_call(prompt, stop, kwargs)
         with call.stream() as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-        yield GenerationChunk(text="", generation_info=self._facts(call, stream.completion))
+        yield GenerationChunk(text="", generation_info=self._generation_info(call, stream.completion))
 
     async def _astream(
         self,
@@ -131,16 +131,16 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
-        call = self._call(prompt, stop, kwargs)
+        call = self._model_call(prompt, stop, kwargs)
         async with AsyncStreamReader(call.stream) as reading:
             async for piece in reading:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     await run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-        yield GenerationChunk(text="", generation_info=self._facts(call, reading.completion))
+        yield GenerationChunk(text="", generation_info=self._generation_info(call, reading.completion))
 
-    def _call(self, prompt: str, stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
+    def _model_call(self, prompt: str, stop: list[str] | None, given: dict[str, Any]) -> ModelCall:
         model = given.get("model", self.model)
         parameters, timeout = self.parameters(stop, {k: v for k, v in given.items() if k not in (REFERENCES, "model")})
         return ModelCall(
@@ -152,7 +152,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
             timeout,
         )
 
-    async def _aread(self, call: ModelCall) -> Completion:
+    async def _acomplete(self, call: ModelCall) -> Completion:
         async with AsyncStreamReader(call.stream) as reading:
             async for _ in reading:
                 pass
@@ -160,17 +160,17 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
 
     def _result(self, calls: list[ModelCall], completions: list[Completion]) -> LLMResult:
         generations = [
-            [Generation(text=completion.text, generation_info=self._facts(call, completion))]
+            [Generation(text=completion.text, generation_info=self._generation_info(call, completion))]
             for call, completion in zip(calls, completions, strict=True)
         ]
         return LLMResult(generations=generations, llm_output={"model_name": calls[0].model})
 
-    def _facts(self, call: ModelCall, completion: Completion) -> dict[str, Any]:
+    def _generation_info(self, call: ModelCall, completion: Completion) -> dict[str, Any]:
         found = citations(call, completion.text)
         facts = {**metadata(call, completion), "usage": usage(completion)}
         return {**facts, CITATIONS: found} if found else facts
 
 
-def _hidden(given: dict[str, Any]) -> dict[str, Any]:
+def _hide_references(given: dict[str, Any]) -> dict[str, Any]:
     references = given.get(REFERENCES)
     return given if references is None else {**given, REFERENCES: HiddenReferences(references_of((), references))}

@@ -23,7 +23,7 @@ CITATIONS = "citations"
 """The key in an answer's ``additional_kwargs`` that holds its citations."""
 
 
-def message(call: ModelCall, completion: Completion) -> AIMessage:
+def ai_message(call: ModelCall, completion: Completion) -> AIMessage:
     """Return the whole answer as a message.
 
     Args:
@@ -40,7 +40,7 @@ def message(call: ModelCall, completion: Completion) -> AIMessage:
             )
             for each in parsed.malformed
         ],
-        **_facts(call, parsed.content, completion),
+        **_message_fields(call, parsed.content, completion),
     )
 
 
@@ -62,7 +62,7 @@ def last_chunk(call: ModelCall, completion: Completion, shown: str) -> AIMessage
             for index, (name, text, identifier) in enumerate([*calls, *broken])
         ],
         chunk_position="last",
-        **_facts(call, parsed.content, completion),
+        **_message_fields(call, parsed.content, completion),
     )
 
 
@@ -73,10 +73,10 @@ def citations(call: ModelCall, text: str) -> list[Citation]:
         call: the call, whose passages are cited.
         text: the answer.
     """
-    return annotated(text, call.passages)
+    return annotate(text, call.passages)
 
 
-def annotated(text: str, passages: Sequence[Passage]) -> list[Citation]:
+def annotate(text: str, passages: Sequence[Passage]) -> list[Citation]:
     """Return the spans of a text that were copied from passages, as LangChain citations.
 
     Args:
@@ -143,7 +143,7 @@ def _unreadable(text: str) -> str:
 register_translator(PROVIDER, content_blocks, content_blocks)
 
 
-def _facts(call: ModelCall, text: str, completion: Completion) -> dict[str, Any]:
+def _message_fields(call: ModelCall, text: str, completion: Completion) -> dict[str, Any]:
     found = citations(call, text)
     return {
         "additional_kwargs": {CITATIONS: found} if found else {},

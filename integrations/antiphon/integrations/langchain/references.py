@@ -35,7 +35,7 @@ def references_of(messages: Sequence[BaseMessage], given: object = None) -> tupl
     return tuple(found)
 
 
-def hidden(message: BaseMessage) -> BaseMessage:
+def hide_references(message: BaseMessage) -> BaseMessage:
     """Return a copy of the message whose references are hidden, or the message itself if it carries none."""
     attached, documents = _passages(message.additional_kwargs.get(REFERENCES)), _tool_documents(message)
     changed: dict[str, Any] = {}
@@ -46,7 +46,9 @@ def hidden(message: BaseMessage) -> BaseMessage:
     return message.model_copy(update=changed) if changed else message
 
 
-def collect(messages: Sequence[BaseMessage], given: Mapping[str, Any]) -> tuple[list[BaseMessage], dict[str, Any]]:
+def move_to_arguments(
+    messages: Sequence[BaseMessage], given: Mapping[str, Any]
+) -> tuple[list[BaseMessage], dict[str, Any]]:
     """Move the references of messages into the arguments of the call.
 
     Args:

@@ -12,7 +12,7 @@ from langchain_core.documents.compressor import BaseDocumentCompressor
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.langchain.documents import SCORE, passages_of
-from antiphon.integrations.pickling import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, memo_sharing
 from antiphon.retrieval import Reranker
 
 
@@ -34,7 +34,7 @@ class AntiphonReranker(BaseDocumentCompressor):
         return super().__getstate__()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, shared(self.reranker, memo))
+        return BaseModel.__deepcopy__(self, memo_sharing(self.reranker, memo))
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

@@ -30,7 +30,7 @@ Question = str | Mapping[str, Any]
 """A question, or a mapping with the key "question" and other variables of the prompt template."""
 
 
-class QuotingChat(Protocol):
+class ReferenceChatModel(Protocol):
     """A LangChain chat model that accepts references, with the limits that the prompt has to fit."""
 
     language_model: Any
@@ -42,7 +42,7 @@ class QuotingChat(Protocol):
 
 
 def retrieval_chain(
-    chat: QuotingChat,
+    chat: ReferenceChatModel,
     retriever: Runnable[str, list[Document]],
     prompt: BasePromptTemplate[Any] | None = None,
 ) -> Runnable[Question, dict[str, Any]]:
@@ -62,9 +62,9 @@ def retrieval_chain(
         given=RunnablePassthrough(),
     )
     if prompt is None:
-        found = found.assign(chosen=RunnableLambda(partial(_chosen_first, chat)))
+        found = found.assign(chosen=RunnableLambda(partial(_select_documents, chat)))
         found = found.assign(context=RunnableLambda(lambda found: found["chosen"][0]))
-    answered = found.assign(answer=RunnableLambda(partial(_asking, chat, prompt)))
+    answered = found.assign(answer=RunnableLambda(partial(_answer_chain, chat, prompt)))
     cited = answered.assign(citations=itemgetter("answer") | RunnableLambda(_citations))
     return cited.pick(["question", "context", "answer", "citations"])
 
@@ -77,22 +77,24 @@ def _question(given: Question) -> str:
     raise TypeError(f"The input is {given!r}; pass a question as text, or a mapping with 'question'.")
 
 
-def _chosen_first(chat: QuotingChat, found: dict[str, Any]) -> tuple[list[Document], int, Mapping[str, Any]]:
+def _select_documents(chat: ReferenceChatModel, found: dict[str, Any]) -> tuple[list[Document], int, Mapping[str, Any]]:
     """Return the documents with the selected ones first, the number of selected ones, and their generation options."""
     documents = found["context"]
     passages = passages_of(documents, "documents")
     numbered = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
     ordered, count, options = selected_passages_first(
-        chat.language_model, found["question"], numbered, max_new_tokens=_room(chat)
+        chat.language_model, found["question"], numbered, max_new_tokens=_max_new_tokens(chat)
     )
     return [documents[int(passage.id)] for passage in ordered], count, options
 
 
-def _room(chat: QuotingChat) -> int:
+def _max_new_tokens(chat: ReferenceChatModel) -> int:
     return chat.max_tokens or Settings().max_new_tokens
 
 
-def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]) -> Runnable[Any, Any]:
+def _answer_chain(
+    chat: ReferenceChatModel, prompt: BasePromptTemplate[Any] | None, found: dict[str, Any]
+) -> Runnable[Any, Any]:
     """Return the Runnable that answers this question; LangChain runs and streams it."""
     question, documents = found["question"], found["context"]
     if not documents:
@@ -104,18 +106,18 @@ def _asking(chat: QuotingChat, prompt: BasePromptTemplate[Any] | None, found: di
         return RunnableLambda(lambda _: prompt.invoke(values)) | chat.bind(references=documents)
     _, count, options = found["chosen"]
     documents = documents[:count]
-    messages, stop = _written(chat, prompt_format(chat.language_model), question, documents)
+    messages, stop = _prompt_messages(chat, prompt_format(chat.language_model), question, documents)
     stop = (*stop, *options.get("stop", ()))
     stops = {"stop": [*(chat.stop or ()), *stop]} if stop else {}
     bound = chat.bind(references=documents, **{**options, **stops})
     return RunnableLambda(lambda _: messages) | bound
 
 
-def _written(
-    chat: QuotingChat, form: PromptFormat, question: str, documents: list[Document]
+def _prompt_messages(
+    chat: ReferenceChatModel, form: PromptFormat, question: str, documents: list[Document]
 ) -> tuple[list[BaseMessage], tuple[str, ...]]:
     passages = tuple(passages_of(documents, "documents"))
-    prompt = fit_passages(partial(form, question), passages, chat.language_model, _room(chat))[1]
+    prompt = fit_passages(partial(form, question), passages, chat.language_model, _max_new_tokens(chat))[1]
     if isinstance(prompt.content, str):
         return convert_to_messages([("user", prompt.content)]), prompt.stop
     return convert_to_messages([dict(turn) for turn in prompt.content]), prompt.stop

@@ -11,7 +11,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from antiphon.integrations.langchain.documents import document_of
-from antiphon.integrations.pickling import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, memo_sharing
 from antiphon.pipelines import Searcher
 from antiphon.retrieval import Retriever
 
@@ -53,7 +53,7 @@ class AntiphonRetriever(BaseRetriever):
         return super().__getstate__()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, shared(self.retriever, memo))
+        return BaseModel.__deepcopy__(self, memo_sharing(self.retriever, memo))
 
     def _get_relevant_documents(
         self,

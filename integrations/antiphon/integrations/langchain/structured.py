@@ -16,7 +16,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 
-def as_json(
+def with_json_output(
     model: BaseChatModel, schema: dict[str, Any] | type, *, include_raw: bool = False, describe_schema: bool = False
 ) -> Runnable[LanguageModelInput, Any]:
     """Return the model with its answer parsed as JSON.

@@ -33,7 +33,7 @@ class VectorStorePassages:
     def __init__(self, store: VectorStore) -> None:
         if type(store).similarity_search_by_vector is VectorStore.similarity_search_by_vector:
             raise TypeError(
-                f"{type(store).__name__} cannot be searched by vector (it does not implement similarity_search_by_vector); "
+                f"{type(store).__name__} cannot be searched by vector (it lacks similarity_search_by_vector); "
                 "use another store, or index its documents with antiphon."
             )
         self._store = store
@@ -62,11 +62,7 @@ class VectorStorePassages:
         conditions = dict(where)
         try:
             return self._search(vector.tolist(), k=k, filter=conditions)
-        except (
-            AttributeError,
-            TypeError,
-            ValueError,
-        ) as error:  # a store that needs another kind of filter fails on a dictionary
+        except (AttributeError, TypeError, ValueError) as error:  # the store needs another kind of filter
             raise ValueError(
                 f"{type(self._store).__name__} does not accept the filter {conditions}, which is passed as a "
                 f"dictionary; search without where, or use a store with such filters. ({error})"

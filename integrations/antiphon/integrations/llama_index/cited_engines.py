@@ -62,14 +62,14 @@ class _StreamedText:
         self._pieces: list[str] = []
         self._has_ended = False
 
-    def over(self, pieces: Any) -> Generator[str, None, None]:
+    def collect(self, pieces: Any) -> Generator[str, None, None]:
         """Yield the pieces unchanged."""
         for piece in pieces:
             self._pieces.append(piece)
             yield piece
         self._has_ended = True
 
-    async def aover(self, pieces: Any) -> AsyncGenerator[str, None]:
+    async def acollect(self, pieces: Any) -> AsyncGenerator[str, None]:
         """Yield the pieces unchanged, from an event loop."""
         async for piece in pieces:
             self._pieces.append(piece)
@@ -88,7 +88,7 @@ class CitedStreamingResponse(StreamingResponse):
 
     def __init__(self, response: StreamingResponse) -> None:
         self._streamed = _StreamedText(response.source_nodes)
-        pieces = self._streamed.over(response.response_gen)
+        pieces = self._streamed.collect(response.response_gen)
         super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
 
     @property
@@ -106,7 +106,7 @@ class CitedAsyncStreamingResponse(AsyncStreamingResponse):
 
     def __init__(self, response: AsyncStreamingResponse) -> None:
         self._streamed = _StreamedText(response.source_nodes)
-        pieces = self._streamed.aover(response.response_gen)
+        pieces = self._streamed.acollect(response.response_gen)
         super().__init__(pieces, response.source_nodes, response.metadata, response.response_txt)
 
     @property
@@ -173,11 +173,11 @@ class CitedChatStream:
     @property
     def response_gen(self) -> Generator[str, None, None]:
         """The pieces of the text."""
-        return self._streamed.over(self._response.response_gen)
+        return self._streamed.collect(self._response.response_gen)
 
     def async_response_gen(self) -> AsyncGenerator[str, None]:
         """Yield the pieces of the text from an event loop."""
-        return self._streamed.aover(self._response.async_response_gen())
+        return self._streamed.acollect(self._response.async_response_gen())
 
     @property
     def citations(self) -> list[CitationBlock]:
@@ -206,11 +206,11 @@ class CitingChatEngine(BaseChatEngine):
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Answer a message, with citations. See `BaseChatEngine`."""
-        return _turn(self.engine.chat(message, chat_history))
+        return _cited_chat(self.engine.chat(message, chat_history))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Answer a message, with citations. See `BaseChatEngine`."""
-        return _turn(await self.engine.achat(message, chat_history))
+        return _cited_chat(await self.engine.achat(message, chat_history))
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> Any:
         """Stream the answer to a message, with citations at the end. See `BaseChatEngine`."""
@@ -221,7 +221,7 @@ class CitingChatEngine(BaseChatEngine):
         return CitedChatStream(await self.engine.astream_chat(message, chat_history))
 
 
-def _turn(response: Any) -> CitedChatResponse:
+def _cited_chat(response: Any) -> CitedChatResponse:
     return CitedChatResponse(
         response=response.response,
         sources=response.sources,

@@ -8,7 +8,7 @@ from typing import Any, Self
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import BaseModel, PrivateAttr
 
-from antiphon.integrations.pickling import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, memo_sharing
 from antiphon.retrieval import Embedder, load_embedder
 
 
@@ -45,7 +45,7 @@ class AntiphonEmbedding(BaseEmbedding):
         BaseModel.__setstate__(self, state)  # LlamaIndex's own method would load an embedder again
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, shared(self._embedder, memo))
+        return BaseModel.__deepcopy__(self, memo_sharing(self._embedder, memo))
 
     @property
     def embedder(self) -> Embedder:

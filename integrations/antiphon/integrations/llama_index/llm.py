@@ -39,7 +39,7 @@ from antiphon.integrations.llama_index.outputs import (
     completion_response,
 )
 from antiphon.integrations.llama_index.prompt_template import prompt_template
-from antiphon.integrations.llama_index.references import hidden, template_references, without_references
+from antiphon.integrations.llama_index.references import hide_references, template_references, without_references
 from antiphon.integrations.llama_index.structured import Model, call_arguments, partial_object, with_schema
 from antiphon.integrations.model_call import ModelCall, VisibleText
 from antiphon.integrations.stream_readers import AsyncStreamReader
@@ -77,63 +77,63 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        call = self._call(self._conversation(messages, kwargs), kwargs)
+        call = self._model_call(self._conversation(messages, kwargs), kwargs)
         return chat_response(call, call.complete())
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        call = self._call(self._conversation(messages, kwargs), kwargs)
+        call = self._model_call(self._conversation(messages, kwargs), kwargs)
 
-        def answering() -> ChatResponseGen:
+        def responses() -> ChatResponseGen:
             for text, new, done in self._pieces(call):
                 yield chat_response(call, done, new) if done else chat_piece(text, new)
 
-        return answering()
+        return responses()
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        call = self._call(self._conversation(messages, kwargs), kwargs)
-        return chat_response(call, await self._aread(call))
+        call = self._model_call(self._conversation(messages, kwargs), kwargs)
+        return chat_response(call, await self._acomplete(call))
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        call = self._call(self._conversation(messages, kwargs), kwargs)
+        call = self._model_call(self._conversation(messages, kwargs), kwargs)
 
-        async def answering() -> ChatResponseAsyncGen:
+        async def responses() -> ChatResponseAsyncGen:
             async for text, new, done in self._apieces(call):
                 yield chat_response(call, done, new) if done else chat_piece(text, new)
 
-        return answering()
+        return responses()
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        call = self._call(self._text(prompt, formatted), kwargs)
+        call = self._model_call(self._text(prompt, formatted), kwargs)
         return completion_response(call, call.complete())
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        call = self._call(self._text(prompt, formatted), kwargs)
+        call = self._model_call(self._text(prompt, formatted), kwargs)
 
-        def answering() -> CompletionResponseGen:
+        def responses() -> CompletionResponseGen:
             for text, new, done in self._pieces(call):
                 yield completion_response(call, done, new) if done else completion_piece(text, new)
 
-        return answering()
+        return responses()
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        call = self._call(self._text(prompt, formatted), kwargs)
-        return completion_response(call, await self._aread(call))
+        call = self._model_call(self._text(prompt, formatted), kwargs)
+        return completion_response(call, await self._acomplete(call))
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        call = self._call(self._text(prompt, formatted), kwargs)
+        call = self._model_call(self._text(prompt, formatted), kwargs)
 
-        async def answering() -> CompletionResponseAsyncGen:
+        async def responses() -> CompletionResponseAsyncGen:
             async for text, new, done in self._apieces(call):
                 yield completion_response(call, done, new) if done else completion_piece(text, new)
 
-        return answering()
+        return responses()
 
     def structured_predict(
         self,
@@ -142,7 +142,7 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         llm_kwargs: dict[str, Any] | None = None,
         **prompt_args: Any,
     ) -> Model:
-        """Return an object of a pydantic class; the answer is decoded under its JSON schema. See `LLM.structured_predict`."""
+        """Return an object of a pydantic class, decoded under its JSON schema. See `LLM.structured_predict`."""
         schema = output_cls.model_json_schema()
         with template_references(prompt_args) as arguments:
             messages = self._extend_messages(prompt.format_messages(llm=self, **arguments))
@@ -261,14 +261,16 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
             return Conversation([{"role": "user", "content": prompt}])
         return prompt if formatted else str(self.completion_to_prompt(prompt))  # type: ignore[misc]
 
-    def _call(self, prompt: PromptInput, given: dict[str, Any]) -> ModelCall:
+    def _model_call(self, prompt: PromptInput, given: dict[str, Any]) -> ModelCall:
         passages = getattr(given.get(REFERENCES), "passages", ())
         stop = given.get("stop")
         kept = {name: value for name, value in given.items() if name not in (REFERENCES, "stop", "tools")}
         parameters, timeout = self.parameters(stop, kept)
-        opening = prompt.assistant_prefix if isinstance(prompt, Conversation) else ""
+        assistant_prefix = prompt.assistant_prefix if isinstance(prompt, Conversation) else ""
         tools = given.get("tools", frozenset())
-        return ModelCall(self.language_model, self.model, prompt, passages, parameters, timeout, tools, opening)
+        return ModelCall(
+            self.language_model, self.model, prompt, passages, parameters, timeout, tools, assistant_prefix
+        )
 
     def _pieces(self, call: ModelCall) -> Iterator[Piece]:
         visible = VisibleText(call)
@@ -288,7 +290,7 @@ class _LLMMethods(GenerationFields, FunctionCallingLLM):
         content = call.parse_output(reading.completion).content
         yield content, content[len(visible.shown) :], reading.completion
 
-    async def _aread(self, call: ModelCall) -> Completion:
+    async def _acomplete(self, call: ModelCall) -> Completion:
         async with AsyncStreamReader(call.stream) as reading:
             async for _ in reading:
                 pass
@@ -303,28 +305,28 @@ class _HidingReferences:
     """Hides references before LlamaIndex passes the arguments of a call to its event handlers."""
 
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return super().chat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return super().chat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        return super().stream_chat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return super().stream_chat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return await super().achat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return await super().achat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        return await super().astream_chat(without_references(messages), **hidden(kwargs, messages))  # type: ignore[misc, no-any-return]
+        return await super().astream_chat(without_references(messages), **hide_references(kwargs, messages))  # type: ignore[misc, no-any-return]
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return super().complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
+        return super().complete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        return super().stream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
+        return super().stream_complete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
 
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return await super().acomplete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
+        return await super().acomplete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
 
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        return await super().astream_complete(prompt, formatted=formatted, **hidden(kwargs))  # type: ignore[misc, no-any-return]
+        return await super().astream_complete(prompt, formatted=formatted, **hide_references(kwargs))  # type: ignore[misc, no-any-return]
 
     def predict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
         with template_references(prompt_args) as arguments:

@@ -41,7 +41,7 @@ def chat_response(call: ModelCall, completion: Completion, delta: str | None = N
     message.blocks += citation_blocks(parsed.content, call.passages)
     if parsed.malformed:
         message.additional_kwargs[INVALID] = [{"text": each.text, "error": each.error} for each in parsed.malformed]
-    return ChatResponse(message=message, delta=delta, **_facts(call, completion))
+    return ChatResponse(message=message, delta=delta, **_response_fields(call, completion))
 
 
 def chat_piece(text: str, delta: str) -> ChatResponse:
@@ -62,7 +62,9 @@ def completion_response(call: ModelCall, completion: Completion, delta: str | No
         completion: its completion.
         delta: the last new part of a streamed text.
     """
-    return CompletionResponse(text=call.parse_output(completion).content, delta=delta, **_facts(call, completion))
+    return CompletionResponse(
+        text=call.parse_output(completion).content, delta=delta, **_response_fields(call, completion)
+    )
 
 
 def completion_piece(text: str, delta: str) -> CompletionResponse:
@@ -102,7 +104,7 @@ def citation_blocks(text: str, passages: Sequence[Passage]) -> list[CitationBloc
     ]
 
 
-def _facts(call: ModelCall, completion: Completion) -> dict[str, Any]:
+def _response_fields(call: ModelCall, completion: Completion) -> dict[str, Any]:
     used = completion.usage
     usage = {
         "prompt_tokens": used.prompt_tokens,

@@ -1,6 +1,6 @@
 """Stores the nodes and vectors of a vector store in one JSON file.
 
-The file starts with a sentence. LlamaIndex's own store reads any JSON object as an empty store of its own; it refuses a
+The file starts with a header. LlamaIndex's own store reads any JSON object as an empty store; it refuses a
 file of this form.
 """
 
@@ -18,7 +18,7 @@ from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 from antiphon.accel.files import write_file
 from antiphon.retrieval.vector_index.flat import Vectors
 
-SENTENCE = "Nodes of an AntiphonVectorStore, format 1; load them with AntiphonVectorStore.from_persist_dir(folder)."
+HEADER = "Nodes of an AntiphonVectorStore, format 1; load them with AntiphonVectorStore.from_persist_dir(folder)."
 
 
 def save(rows: Iterable[tuple[BaseNode, Vectors]], path: str, fs: Any = None) -> None:
@@ -29,7 +29,7 @@ def save(rows: Iterable[tuple[BaseNode, Vectors]], path: str, fs: Any = None) ->
         path: the file.
         fs: an fsspec file system; None is the local one.
     """
-    text = json.dumps([SENTENCE, [[_as_json(node), vector.tolist()] for node, vector in rows]])
+    text = json.dumps([HEADER, [[_as_json(node), vector.tolist()] for node, vector in rows]])
     if fs is None:
         write_file(Path(path), text.encode())
         return
@@ -58,9 +58,9 @@ def load(path: str, fs: Any = None) -> tuple[Sequence[BaseNode], Vectors]:
         raise FileNotFoundError(f"There is no vector store at {path}; persist one there, or give its path.")
     try:
         text = Path(path).read_text(encoding="utf-8") if fs is None else _text(path, fs)
-        sentence, rows = json.loads(text)
-        if sentence != SENTENCE:
-            raise ValueError(f"it does not begin with {SENTENCE!r}")
+        header, rows = json.loads(text)
+        if header != HEADER:
+            raise ValueError(f"it does not begin with {HEADER!r}")
         nodes = [json_to_doc(node) for node, _ in rows]
         return nodes, np.array([vector for _, vector in rows], np.float32).reshape(len(rows), -1 if rows else 0)
     except (ValueError, TypeError, KeyError) as error:

@@ -21,7 +21,7 @@ from antiphon.retrieval import Passage
 _TEMPLATE_REFERENCES: ContextVar[tuple[Passage, ...]] = ContextVar("references of a template", default=())
 
 
-def hidden(given: Mapping[str, Any], messages: Sequence[ChatMessage] = ()) -> dict[str, Any]:
+def hide_references(given: Mapping[str, Any], messages: Sequence[ChatMessage] = ()) -> dict[str, Any]:
     """Return the arguments of a call with all of its references in one hidden object.
 
     Args:

@@ -12,7 +12,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from antiphon.integrations.llama_index.nodes import passages_of
-from antiphon.integrations.pickling import check_picklable, shared
+from antiphon.integrations.pickling import check_picklable, memo_sharing
 from antiphon.retrieval import Reranker
 
 _dispatcher = get_dispatcher(__name__)
@@ -41,7 +41,7 @@ class AntiphonRerank(BaseNodePostprocessor):
         return super().__getstate__()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return BaseModel.__deepcopy__(self, shared(self.reranker, memo))
+        return BaseModel.__deepcopy__(self, memo_sharing(self.reranker, memo))
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None

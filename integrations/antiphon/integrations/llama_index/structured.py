@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
-OF_TOOLS = ("tool_required", "tool_choice", "allow_parallel_tool_calls")
+TOOL_ARGUMENTS = ("tool_required", "tool_choice", "allow_parallel_tool_calls")
 """Arguments about tools that LlamaIndex programs pass, and that decoding under a schema does not need."""
 
 
@@ -39,7 +39,7 @@ def call_arguments(llm_kwargs: Mapping[str, Any] | None, schema: Mapping[str, An
         llm_kwargs: the program's arguments.
         schema: the JSON schema of the answer.
     """
-    kept = {name: value for name, value in (llm_kwargs or {}).items() if name not in OF_TOOLS}
+    kept = {name: value for name, value in (llm_kwargs or {}).items() if name not in TOOL_ARGUMENTS}
     return {**kept, "json_schema": schema}
 
 

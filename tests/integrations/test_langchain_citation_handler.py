@@ -1,8 +1,10 @@
-"""Citations without plumbing in LangChain: any chain, agent or graph, with any model, by one handler or one chain."""
+"""`CitationHandler` cites answers of any LangChain chain, agent or graph, with any model; `with_retriever` as well."""
 
 from __future__ import annotations
 
 import asyncio
+import html
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
@@ -24,8 +26,8 @@ from antiphon.integrations.langchain import AntiphonLLM, ChatAntiphon, CitationH
 from antiphon.integrations.langchain.documents import document_of
 from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
-from tests.integrations.quoting import SHARED, TENANTS, Contracts, QuotingChat, own, question, quoted
-from tests.integrations.scripted import Scripted
+from tests.integrations.scripted_model import ScriptedModel
+from tests.integrations.tenant_contracts import SHARED, TENANTS, Contracts, QuotingChat, own, question, quoted
 
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {question}")
 INPUT = ChatPromptTemplate.from_template("{context}\n\nAnswer with a sentence of this text: {input}")
@@ -37,7 +39,7 @@ def join(documents: list[Document]) -> str:
 
 
 def as_input(name: str) -> Any:
-    """The question under a chain's own name for it."""
+    """Wrap the question in a mapping with the chain's input key."""
     return RunnableLambda(lambda asked: {name: asked})
 
 
@@ -91,9 +93,9 @@ def retrieval(retriever: BaseRetriever, chat: Any) -> Any:
 
 
 def condensed(retriever: BaseRetriever, chat: Any) -> Any:
-    """A chain that first has the question written anew, and whose passages are JSON in the prompt."""
-    anew = ChatPromptTemplate.from_template("Write this question anew: {question}") | chat | StrOutputParser()
-    asked = RunnablePassthrough.assign(other=anew, context=lambda it: retriever.invoke(it["question"]))
+    """A chain that first rewrites the question, and whose prompt contains passages as JSON."""
+    rewritten = ChatPromptTemplate.from_template("Rewrite this question: {question}") | chat | StrOutputParser()
+    asked = RunnablePassthrough.assign(other=rewritten, context=lambda it: retriever.invoke(it["question"]))
     shown: Any = RunnableLambda(lambda it: {**it, "context": str([each.model_dump_json() for each in it["context"]])})
     return as_input("question") | asked | shown | PROMPT | chat
 
@@ -123,24 +125,24 @@ SHAPES: dict[str, Callable[[BaseRetriever, Any], Any]] = {
 }
 
 
-def ours() -> ChatAntiphon:
-    return ChatAntiphon(language_model=Scripted(answer=quoted), model="scripted")
+def quoting_chat() -> ChatAntiphon:
+    return ChatAntiphon(language_model=ScriptedModel(answer=quoted), model="scripted")
 
 
-def expect_own(tenant: int, citing: CitationHandler) -> None:
+def check_own_citations(tenant: int, handler: CitationHandler) -> None:
     text, where = own(tenant)
-    assert [(note["title"], note["cited_text"]) for note in citing.citations] == [(where, text[:-1])]
-    assert {document.metadata["source"] for document in citing.answer.documents} <= {where, "bees.md"}
-    assert citing.answer.text == f"To {tenant:02d}: {text}"
+    assert [(note["title"], note["cited_text"]) for note in handler.citations] == [(where, text[:-1])]
+    assert {document.metadata["source"] for document in handler.answer.documents} <= {where, "bees.md"}
+    assert handler.answer.text == f"To {tenant:02d}: {text}"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_every_shape_of_a_chain_cites_whole_and_streamed_in_threads_and_in_a_loop(shape: str) -> None:
-    chain = SHAPES[shape](Contracts(), ours())
+async def test_every_kind_of_chain_is_cited_whole_and_streamed_sync_and_async(shape: str) -> None:
+    chain = SHAPES[shape](Contracts(), quoting_chat())
     for tenant in (0, 3):
         for way in ("invoke", "stream", "ainvoke", "astream"):
-            citing = CitationHandler()
-            config: Any = {"callbacks": [citing]}
+            handler = CitationHandler()
+            config: Any = {"callbacks": [handler]}
             if way == "invoke":
                 chain.invoke(question(tenant), config)
             elif way == "stream":
@@ -149,30 +151,30 @@ async def test_every_shape_of_a_chain_cites_whole_and_streamed_in_threads_and_in
                 await chain.ainvoke(question(tenant), config)
             if way == "astream":
                 _ = [piece async for piece in chain.astream(question(tenant), config)]
-            expect_own(tenant, citing)
+            check_own_citations(tenant, handler)
 
 
 ANY_MODEL = [shape for shape in SHAPES if "with_retriever" not in shape and "tool" not in shape]
 
 
 @pytest.mark.parametrize("shape", ANY_MODEL)
-def test_every_shape_cites_the_answers_of_a_model_that_is_not_ours(shape: str) -> None:
-    citing = CitationHandler()
-    SHAPES[shape](Contracts(), QuotingChat()).invoke(question(4), {"callbacks": [citing]})
-    expect_own(4, citing)
+def test_answers_of_models_of_other_packages_are_cited(shape: str) -> None:
+    handler = CitationHandler()
+    SHAPES[shape](Contracts(), QuotingChat()).invoke(question(4), {"callbacks": [handler]})
+    check_own_citations(4, handler)
 
 
-def test_a_text_in_text_out_model_is_cited_too() -> None:
-    citing = CitationHandler()
-    llm = AntiphonLLM(language_model=Scripted(answer=quoted), model="scripted")
+def test_answers_of_an_llm_are_cited() -> None:
+    handler = CitationHandler()
+    llm = AntiphonLLM(language_model=ScriptedModel(answer=quoted), model="scripted")
     chain: Any = {"context": Contracts() | join, "question": RunnablePassthrough()} | TEXT | llm
-    chain.invoke(question(8), {"callbacks": [citing]})
-    expect_own(8, citing)
+    chain.invoke(question(8), {"callbacks": [handler]})
+    check_own_citations(8, handler)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_forty_tenants_at_once_are_cited_their_own_and_nothing_else(shape: str) -> None:
-    chain = SHAPES[shape](Contracts(), ours())
+async def test_forty_concurrent_tenants_get_citations_of_their_own_documents_only(shape: str) -> None:
+    chain = SHAPES[shape](Contracts(), quoting_chat())
     handlers = [CitationHandler() for _ in TENANTS]
 
     def ask(tenant: int) -> None:
@@ -181,67 +183,67 @@ async def test_forty_tenants_at_once_are_cited_their_own_and_nothing_else(shape:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, TENANTS))
     for tenant in TENANTS:
-        expect_own(tenant, handlers[tenant])
+        check_own_citations(tenant, handlers[tenant])
     looped = [CitationHandler() for _ in TENANTS]
     await asyncio.gather(*(chain.ainvoke(question(t), {"callbacks": [looped[t]]}) for t in TENANTS))
     for tenant in TENANTS:
-        expect_own(tenant, looped[tenant])
+        check_own_citations(tenant, looped[tenant])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_one_run_that_serves_forty_tenants_cites_each_his_own(shape: str) -> None:
-    """Two tenants each have the same words: what is nearest in the run is what was found for the question."""
-    chain = SHAPES[shape](Contracts(), ours())
-    citing = CitationHandler()
-    everybody: RunnableLambda[list[str], Any] = RunnableLambda(chain.batch)
-    everybody.invoke([question(tenant) for tenant in TENANTS], {"callbacks": [citing]})
-    cited = [answer for answer in citing.answers if answer.citations]
+def test_one_run_that_answers_forty_tenants_cites_each_tenants_own_documents(shape: str) -> None:
+    """If two tenants' documents have equal text, the retriever nearest to the answer in the run tree decides."""
+    chain = SHAPES[shape](Contracts(), quoting_chat())
+    handler = CitationHandler()
+    batch: RunnableLambda[list[str], Any] = RunnableLambda(chain.batch)
+    batch.invoke([question(tenant) for tenant in TENANTS], {"callbacks": [handler]})
+    cited = [answer for answer in handler.answers if answer.citations]
     for answer in cited:
         _, where = own(int(answer.text[3:5]))
         assert {note["title"] for note in answer.citations} == {where}
         assert {document.metadata["source"] for document in answer.documents} <= {where, "bees.md"}
-    # LangChain hangs a stuff chain of a batch elsewhere; then the same words in two documents are nobody's.
+    # A batch of stuff chains has one parent run; equal texts of two tenants are then ambiguous and not cited.
     assert len(cited) == (20 if shape == "a stuff chain" else 40)
 
 
-def test_a_call_that_retrieves_nothing_cites_nothing_in_a_run_where_others_do() -> None:
-    chain = SHAPES["a mapping | prompt | chat"](Contracts(), ours())
-    citing = CitationHandler()
+def test_an_answer_without_retrieved_documents_has_no_citations_even_if_others_in_the_run_have() -> None:
+    chain = SHAPES["a mapping | prompt | chat"](Contracts(), quoting_chat())
+    handler = CitationHandler()
 
     def both(asked: str) -> None:
         chain.invoke(asked)
-        ours().invoke("The rent of the hall is paid on some day of the month that is not told here.")
+        quoting_chat().invoke("The rent of the hall is paid on some day of the month that is not named here.")
 
-    RunnableLambda(both).invoke(question(0), {"callbacks": [citing]})
-    assert [len(answer.citations) for answer in citing.answers] == [1, 0]
-    assert citing.answers[1].documents == ()
+    RunnableLambda(both).invoke(question(0), {"callbacks": [handler]})
+    assert [len(answer.citations) for answer in handler.answers] == [1, 0]
+    assert handler.answers[1].documents == ()
 
 
-def test_a_handler_of_several_calls_is_refused_and_so_is_one_of_none() -> None:
-    chain = SHAPES["a mapping | prompt | chat"](Contracts(), ours())
-    citing = CitationHandler()
+def test_reading_a_handler_raises_after_several_calls_or_none() -> None:
+    chain = SHAPES["a mapping | prompt | chat"](Contracts(), quoting_chat())
+    handler = CitationHandler()
     with pytest.raises(ValueError, match="No model has answered yet"):
-        _ = citing.answer
-    chain.batch([question(0), question(1)], {"callbacks": [citing]})
-    with pytest.raises(ValueError, match="seen 2 calls; give each call a CitationHandler"):
-        _ = citing.citations
+        _ = handler.answer
+    chain.batch([question(0), question(1)], {"callbacks": [handler]})
+    with pytest.raises(ValueError, match=r"seen 2 calls; create a CitationHandler\(\) for each call"):
+        _ = handler.citations
 
 
-def test_what_a_checkpointer_kept_is_cited_in_a_later_turn() -> None:
+def test_documents_saved_by_a_checkpointer_are_cited_in_a_later_turn() -> None:
     search = create_retriever_tool(Contracts(), "search", "Searches.", response_format="content_and_artifact")
-    made: Any = create_agent(ours(), [search], checkpointer=InMemorySaver())
+    made: Any = create_agent(quoting_chat(), [search], checkpointer=InMemorySaver())
     thread = {"configurable": {"thread_id": "1"}}
     made.invoke({"messages": [("user", question(0))]}, thread)
     made.update_state(thread, {"messages": [("ai", "Yes.")]})
-    citing = CitationHandler()
-    again: Any = RunnableLambda(lambda turns: ours().invoke(turns))
-    again.invoke(made.get_state(thread).values["messages"], {"callbacks": [citing]})
-    assert [note["title"] for note in citing.citations] == [own(0)[1]]
+    handler = CitationHandler()
+    again: Any = RunnableLambda(lambda turns: quoting_chat().invoke(turns))
+    again.invoke(made.get_state(thread).values["messages"], {"callbacks": [handler]})
+    assert [note["title"] for note in handler.citations] == [own(0)[1]]
 
 
 @pytest.mark.parametrize("prompt", [None, PROMPT])
-async def test_with_retriever_gives_answer_context_and_citations_whole_and_streamed(prompt: Any) -> None:
-    chain = ours().with_retriever(Contracts(), prompt=prompt)
+async def test_with_retriever_returns_answer_context_and_citations_whole_and_streamed(prompt: Any) -> None:
+    chain = quoting_chat().with_retriever(Contracts(), prompt=prompt)
     text, where = own(0)
     for given in (question(0), {"question": question(0)}):
         out = chain.invoke(given)
@@ -265,8 +267,8 @@ async def test_with_retriever_gives_answer_context_and_citations_whole_and_strea
     assert parts[-1] == {"citations": out["citations"]}
 
 
-def test_with_retriever_uses_the_prompt_that_the_model_was_made_for() -> None:
-    model = Scripted(answer=quoted)
+def test_with_retriever_uses_the_models_own_prompt_format() -> None:
+    model = ScriptedModel(answer=quoted)
     chain = ChatAntiphon(language_model=model, model="scripted").with_retriever(Contracts())
     chain.invoke(question(0))
     assert "You answer questions with one or two sentences quoted" in model.asked[-1][0]
@@ -276,16 +278,16 @@ def test_with_retriever_uses_the_prompt_that_the_model_was_made_for() -> None:
     assert own(0)[0] in model.asked[-1][1]
 
 
-def test_with_retriever_says_what_is_missing() -> None:
-    chain = ours().with_retriever(RunnableLambda(lambda _: []))
+def test_with_retriever_raises_without_documents_or_question() -> None:
+    chain = quoting_chat().with_retriever(RunnableLambda(lambda _: []))
     with pytest.raises(ValueError, match="The search found no document for 'Where\\?'"):
         chain.invoke("Where?")
-    with pytest.raises(TypeError, match="give a question as a text"):
+    with pytest.raises(TypeError, match="pass a question as text"):
         chain.invoke({"query": "Where?"})
 
 
 @pytest.mark.parametrize(
-    ("prompt", "stands"),
+    ("prompt", "is_contained"),
     [
         (f"a {SHARED} b", True),
         (SHARED.replace(" ", "\n  "), True),
@@ -294,15 +296,12 @@ def test_with_retriever_says_what_is_missing() -> None:
         (SHARED.replace("brick", "stone"), False),
     ],
 )
-def test_a_passage_stands_in_a_prompt_with_all_of_its_words_or_not_at_all(prompt: str, stands: bool) -> None:
-    assert PassagesInPrompt(prompt).contains(Passage.at("a", 0, SHARED)) is stands
+def test_a_prompt_contains_a_passage_only_with_all_of_its_words(prompt: str, is_contained: bool) -> None:
+    assert PassagesInPrompt(prompt).contains(Passage.at("a", 0, SHARED)) is is_contained
     assert document_of(Passage.at("a", 0, SHARED)).page_content == SHARED
 
 
-def test_escapes_of_other_notations_do_not_hide_a_passage() -> None:
+def test_passages_are_found_in_prompts_escaped_as_json_or_html() -> None:
     passage = Passage.at("a", 0, 'Größe "und" <Maß>\nsind\tzweierlei & \\ mehr')
-    import html
-    import json
-
     for written in (json.dumps(passage.text), json.dumps(passage.text, ensure_ascii=False), html.escape(passage.text)):
         assert PassagesInPrompt(f"before {written} after").contains(passage)

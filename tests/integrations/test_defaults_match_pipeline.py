@@ -1,4 +1,4 @@
-"""One default everywhere: both frameworks give the passages and the answer of the pipeline, one passage at a time."""
+"""With default settings both frameworks return the passages and the answer of `Rag`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ QUESTION = "How many eggs does a queen lay?"
 
 @pytest.fixture(scope="module")
 def reader() -> LanguageModel:
-    """A random model whose configuration names the reader's prompts."""
+    """A random model whose configuration names the prompt format 'reader'."""
     model: Any = tiny_model(max_position_embeddings=4096)
     model.config.prompt_format = "reader"
     return LanguageModel(model, byte_tokenizer(), name="tiny-reader")
 
 
-async def test_a_chain_of_langchain_answers_as_the_pipeline(retriever: Retriever, reader: LanguageModel) -> None:
+async def test_a_langchain_chain_gives_the_answer_of_rag(retriever: Retriever, reader: LanguageModel) -> None:
     answer = Rag(retriever, reader).ask(QUESTION, max_new_tokens=12)
     chat = ChatAntiphon(language_model=reader, max_tokens=12)
     chain = chat.with_retriever(AntiphonRetriever(retriever=retriever))
@@ -36,24 +36,24 @@ async def test_a_chain_of_langchain_answers_as_the_pipeline(retriever: Retriever
         assert [document.page_content for document in found["context"]] == [each.text for each in answer.passages]
 
 
-def test_what_an_answer_was_asked_with_reaches_the_chat_model(
+def test_generation_options_of_the_passage_selection_reach_the_chat_model(
     retriever: Retriever, reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passage = retriever.search(QUESTION)[0]
     prompt = reader_prompt(QUESTION, [passage]).content
-    begins = "[1] Wax"
-    options = {"response_prefix": begins}
+    prefix = "[1] Wax"
+    options = {"response_prefix": prefix}
     monkeypatch.setattr(
         retrieval_chain, "selected_passages_first", lambda model, question, passages, **_: (passages, 1, options)
     )
     chat = ChatAntiphon(language_model=reader, max_tokens=12)
     found = chat.with_retriever(AntiphonRetriever(retriever=retriever)).invoke(QUESTION)
-    assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, response_prefix=begins).text
+    assert found["answer"].content == reader.generate(prompt, max_new_tokens=12, response_prefix=prefix).text
     assert found["answer"].content != reader.generate(prompt, max_new_tokens=12).text
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_query_engine_of_llama_index_answers_as_the_pipeline(
+async def test_a_llama_index_query_engine_gives_the_answer_of_rag(
     retriever: Retriever, reader: LanguageModel, streaming: bool
 ) -> None:
     answer = Rag(retriever, reader).ask(QUESTION, max_new_tokens=12)

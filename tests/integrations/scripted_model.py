@@ -1,6 +1,6 @@
-"""A language model that calls tools by rule, for what no random model does; all that it is not asked to is its own.
+"""A language model that calls tools by fixed rules, which a random model never does.
 
-Its prompt is written by a real chat template, its text is tokenized, streamed, stopped and counted as any other.
+The chat template, tokenization, streaming, stop strings and usage are those of any `LanguageModel`.
 """
 
 from __future__ import annotations
@@ -34,22 +34,26 @@ HERMES = """\
 {% endfor %}\
 {% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""A chat template that writes tools and their calls, in the manner of Hermes, Qwen and SmolLM."""
+"""A chat template with tools and tool calls in the format of Hermes, Qwen and SmolLM."""
 
 
 def tool_tokenizer() -> PreTrainedTokenizerBase:
-    """The byte tokenizer with that template."""
+    """Return the byte tokenizer with the template `HERMES`."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = HERMES
     return tokenizer
 
 
-class Scripted(LanguageModel):
-    """Calls the first tool that it is offered, once per user's turn, with what stands in that turn.
+class ScriptedModel(LanguageModel):
+    """Calls the first offered tool once per user message, with arguments from that message.
 
-    Else it says the ``answer``, which may be made of the prompt, or what a tiny model says.
+    Without tools it answers with ``answer``, or with the text of a tiny random model.
 
-    ``asked`` holds the prompt of every text and the references that reached it.
+    Args:
+        answer: the answer, or a function of the prompt that returns it; None generates with the tiny model.
+
+    Attributes:
+        asked: prompt and references of every request.
     """
 
     def __init__(self, answer: str | Callable[[str], str] | None = None) -> None:
@@ -68,11 +72,11 @@ class Scripted(LanguageModel):
         tokens = encode_prompt(prompt, self.tokenizer)
         text = str(self.tokenizer.decode(tokens))
         self.asked.append((text, tuple(references)))
-        said = written(text) or (self.answer(text) if callable(self.answer) else self.answer)
-        if said is None:
+        answer = scripted_answer(text) or (self.answer(text) if callable(self.answer) else self.answer)
+        if answer is None:
             return super().stream(prompt, references=references, prefix=prefix, **parameters)
         settings = Settings(**parameters)
-        ids = self.tokenizer.encode(said, add_special_tokens=False)
+        ids = self.tokenizer.encode(answer, add_special_tokens=False)
         ends = [None] * (len(ids) - 1) + ["stop"]
         steps = (Step((token,), 0, 0, 0.0, finish=end) for token, end in zip(ids, ends, strict=True))  # type: ignore[arg-type]
         return Stream(
@@ -93,8 +97,8 @@ class Scripted(LanguageModel):
         ]
 
 
-def written(prompt: str) -> str | None:
-    """What the rule says to a prompt: a call where tools are offered and a user spoke last, JSON where it is wanted."""
+def scripted_answer(prompt: str) -> str | None:
+    """Return a tool call if the user spoke last and tools are offered, JSON if the user asks for it, or None."""
     before, _, opening = prompt.rpartition("<|im_start|>assistant\n")
     role, _, asked = before.rpartition("<|im_start|>")[2].partition("\n")
     tools = [json.loads(line) for line in before.partition("<tools>")[2].partition("</tools>")[0].split("\n") if line]
@@ -109,7 +113,7 @@ def written(prompt: str) -> str | None:
 
 
 def arguments(schema: dict[str, Any], asked: str) -> dict[str, Any]:
-    """Numbers and quotations of a user's turn, as a tool's schema wants them."""
+    """Fill the parameters of a tool with the numbers and quotations of a user message."""
     numbers = [int(number) for number in re.findall(r"\d+", asked)] or [0]
     quoted = re.findall(r"'([^']+)'", asked) or [asked.strip()[:40]]
     return {

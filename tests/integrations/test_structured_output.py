@@ -1,4 +1,4 @@
-"""Answers in a form, in both frameworks: they always parse, also where the chat template writes no tools."""
+"""Structured output always parses in both frameworks, even if the chat template does not support tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.testing.tiny import byte_tokenizer, tiny_model
 from antiphon.integrations.langchain import ChatAntiphon
 from antiphon.integrations.llama_index import AntiphonLLM
-from tests.integrations.scripted import HERMES
+from tests.integrations.scripted_model import HERMES
 
 LLAMA = HERMES.replace("<tool_call>\n", "").replace("\n</tool_call>", "").replace('"arguments"', '"parameters"')
 MISTRAL = HERMES.replace("<tool_call>\n", "[TOOL_CALLS] [").replace("\n</tool_call>", "]")
@@ -87,10 +87,10 @@ def llm(template: str, weights: int = 0, **parameters: Any) -> AntiphonLLM:
     ("template", "method"),
     [
         *product(TEMPLATES, ["function_calling"]),
-        *product(["without tools", "Hermes"], ["json_schema", "json_mode"]),  # for which a template writes no tools
+        *product(["without tools", "Hermes"], ["json_schema", "json_mode"]),  # these do not use the template's tools
     ],
 )
-def test_langchains_structured_output_always_parses(template: str, method: str) -> None:
+def test_structured_output_in_langchain_always_parses(template: str, method: str) -> None:
     for number, wanted in enumerate(CLASSES):
         asked = chat(template, number % 2, temperature=number % 2, seed=number)
         chain = asked.with_structured_output(wanted, method=method)
@@ -103,7 +103,7 @@ def test_langchains_structured_output_always_parses(template: str, method: str) 
 
 @pytest.mark.parametrize("choice", ["any", "describe"])
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_forced_choice_of_tools_is_always_a_call_of_one_of_them(template: str, choice: str) -> None:
+def test_a_forced_tool_choice_always_calls_one_of_the_tools(template: str, choice: str) -> None:
     for seed in range(2):
         bound = chat(template, seed % 2, temperature=1.0, seed=seed).bind_tools([count, describe], tool_choice=choice)
         answer: Any = bound.invoke("Which bees?")
@@ -113,9 +113,9 @@ def test_a_forced_choice_of_tools_is_always_a_call_of_one_of_them(template: str,
         (count if call["name"] == "count" else describe).invoke(call["args"])
 
 
-@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # LlamaIndex's own call
+@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # called by LlamaIndex itself
 @pytest.mark.parametrize("template", TEMPLATES)
-async def test_llama_indexs_structured_output_always_parses(template: str) -> None:
+async def test_structured_output_in_llama_index_always_parses(template: str) -> None:
     prompt = PromptTemplate("Which bees {what}?")
     for number, wanted in enumerate(CLASSES):
         asked = llm(template, number % 2, temperature=number % 2, seed=number)
@@ -127,8 +127,8 @@ async def test_llama_indexs_structured_output_always_parses(template: str) -> No
         assert parts[-1] == found
 
 
-@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # LlamaIndex's own call
-async def test_llama_indexs_structured_output_parses_in_every_way_of_asking() -> None:
+@pytest.mark.filterwarnings("ignore:The `json` method is deprecated")  # called by LlamaIndex itself
+async def test_every_structured_method_of_llama_index_parses() -> None:
     prompt = PromptTemplate("Which bees {what}?")
     asked, wanted = llm("Hermes"), CLASSES[0]
     structured = asked.as_structured_llm(wanted)
@@ -142,7 +142,7 @@ async def test_llama_indexs_structured_output_parses_in_every_way_of_asking() ->
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_llama_indexs_required_tool_is_always_called(template: str) -> None:
+def test_a_required_tool_in_llama_index_is_always_called(template: str) -> None:
     def age(number: int) -> int:
         return number
 
@@ -151,11 +151,11 @@ def test_llama_indexs_required_tool_is_always_called(template: str) -> None:
     assert [call.tool_name for call in asked.get_tool_calls_from_response(response)] == ["age"]
 
 
-def test_the_words_for_the_length_of_an_answer_are_the_same_and_given_once() -> None:
+def test_the_names_of_the_maximum_length_are_equivalent_and_only_one_may_be_given() -> None:
     asked: Any = ChatAntiphon(language_model=model("Hermes"), max_completion_tokens=5)  # type: ignore[call-arg]
     assert asked.invoke("Which?").usage_metadata["output_tokens"] == 5
     for word in ("max_tokens", "max_completion_tokens", "max_new_tokens"):
         answer = asked.invoke("Which?", **{word: 7})
         assert answer.usage_metadata["output_tokens"] == 7
-    with pytest.raises(TypeError, match="max_completion_tokens and max_tokens say the same; give one of them"):
+    with pytest.raises(TypeError, match="max_completion_tokens and max_tokens mean the same; give one of them"):
         asked.invoke("Which?", max_tokens=3, max_completion_tokens=4)

@@ -1,4 +1,4 @@
-"""Citations without plumbing in LlamaIndex: query and chat engines cite the sources that each response names."""
+"""Responses of LlamaIndex query and chat engines cite their own source nodes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from llama_index.core.tools import QueryEngineTool
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations.llama_index import AntiphonLLM, citations_of, with_citations
-from tests.integrations.quoting import TENANTS, ContractNodes, own, question, quoted
-from tests.integrations.scripted import Scripted
+from tests.integrations.scripted_model import ScriptedModel
+from tests.integrations.tenant_contracts import TENANTS, ContractNodes, own, question, quoted
 
 
 @pytest.fixture(autouse=True)
 def _own_tokenizer(tiny: LanguageModel) -> Any:
-    """LlamaIndex measures prompts by the model's own tokenizer."""
+    """Let LlamaIndex measure prompts with the model's own tokenizer."""
     Settings.tokenizer = tiny.tokenizer.encode
     yield
     Settings.tokenizer = None  # type: ignore[assignment]
 
 
-def ours() -> AntiphonLLM:
-    return AntiphonLLM(language_model=Scripted(answer=quoted), model="scripted")
+def quoting_llm() -> AntiphonLLM:
+    return AntiphonLLM(language_model=ScriptedModel(answer=quoted), model="scripted")
 
 
 def querying(mode: str, streaming: bool, llm: AntiphonLLM) -> Any:
@@ -69,86 +69,86 @@ CHATS: dict[str, Callable[[AntiphonLLM], Any]] = {
 }
 
 
-def expect_own(tenant: int, response: Any) -> None:
+def check_own_citations(tenant: int, response: Any) -> None:
     text, where = own(tenant)
     assert [(block.title, block.cited_content.text) for block in response.citations] == [(where, text[:-1])]
 
 
 @pytest.mark.parametrize("shape", QUERIES)
-async def test_every_query_engine_cites_whole_and_streamed(shape: str) -> None:
-    whole, streaming = (with_citations(QUERIES[shape](flag, ours())) for flag in (False, True))
+async def test_every_query_engine_is_cited_whole_and_streamed(shape: str) -> None:
+    whole, streaming = (with_citations(QUERIES[shape](flag, quoting_llm())) for flag in (False, True))
     for tenant in (0, 3):
-        expect_own(tenant, whole.query(question(tenant)))
-        expect_own(tenant, await whole.aquery(question(tenant)))
+        check_own_citations(tenant, whole.query(question(tenant)))
+        check_own_citations(tenant, await whole.aquery(question(tenant)))
         response: Any = streaming.query(question(tenant))
         with pytest.raises(RuntimeError, match="The stream has not ended"):
             _ = response.citations
         assert own(tenant)[0] in "".join(response.response_gen)
-        expect_own(tenant, response)
+        check_own_citations(tenant, response)
         later: Any = await streaming.aquery(question(tenant))
         assert own(tenant)[0] in "".join([piece async for piece in later.response_gen])
-        expect_own(tenant, later)
+        check_own_citations(tenant, later)
 
 
 @pytest.mark.parametrize("shape", CHATS)
-async def test_every_chat_engine_cites_whole_and_streamed(shape: str) -> None:
+async def test_every_chat_engine_is_cited_whole_and_streamed(shape: str) -> None:
     for tenant in (0, 3):
-        expect_own(tenant, with_citations(CHATS[shape](ours())).chat(question(tenant)))
-        expect_own(tenant, await with_citations(CHATS[shape](ours())).achat(question(tenant)))
+        check_own_citations(tenant, with_citations(CHATS[shape](quoting_llm())).chat(question(tenant)))
+        check_own_citations(tenant, await with_citations(CHATS[shape](quoting_llm())).achat(question(tenant)))
         if shape == "condense question":
-            continue  # its query engine would have to stream; see below
-        response = with_citations(CHATS[shape](ours())).stream_chat(question(tenant))
+            continue  # needs a query engine that streams; see the next test
+        response = with_citations(CHATS[shape](quoting_llm())).stream_chat(question(tenant))
         assert own(tenant)[0] in "".join(response.response_gen)
-        expect_own(tenant, response)
-        later = await with_citations(CHATS[shape](ours())).astream_chat(question(tenant))
+        check_own_citations(tenant, response)
+        later = await with_citations(CHATS[shape](quoting_llm())).astream_chat(question(tenant))
         assert own(tenant)[0] in "".join([piece async for piece in later.async_response_gen()])
-        expect_own(tenant, later)
+        check_own_citations(tenant, later)
 
 
-def test_a_condensing_chat_streams_its_citations_too() -> None:
-    response = with_citations(condensing(ours(), streaming=True)).stream_chat(question(0))
+def test_a_streaming_condense_question_engine_is_cited() -> None:
+    response = with_citations(condensing(quoting_llm(), streaming=True)).stream_chat(question(0))
     assert own(0)[0] in "".join(response.response_gen)
-    expect_own(0, response)
+    check_own_citations(0, response)
 
 
 @pytest.mark.parametrize("shape", QUERIES)
-async def test_forty_tenants_of_one_engine_are_cited_their_own(shape: str) -> None:
-    engine = with_citations(QUERIES[shape](False, ours()))
+async def test_forty_concurrent_queries_of_one_engine_cite_their_own_nodes(shape: str) -> None:
+    engine = with_citations(QUERIES[shape](False, quoting_llm()))
     responses = await asyncio.gather(*(engine.aquery(question(tenant)) for tenant in TENANTS))
     for tenant, response in enumerate(responses):
-        expect_own(tenant, response)
-    streaming = with_citations(QUERIES[shape](True, ours()))
+        check_own_citations(tenant, response)
+    streaming = with_citations(QUERIES[shape](True, quoting_llm()))
     open_streams: list[Any] = [streaming.query(question(tenant)) for tenant in TENANTS]
     for response in open_streams:
         list(response.response_gen)
     for tenant, response in enumerate(open_streams):
-        expect_own(tenant, response)
+        check_own_citations(tenant, response)
 
 
 @pytest.mark.parametrize("shape", CHATS)
-async def test_forty_chats_at_once_are_cited_their_own(shape: str) -> None:
-    llm = ours()
+async def test_forty_concurrent_chats_cite_their_own_nodes(shape: str) -> None:
+    llm = quoting_llm()
     engines = [with_citations(CHATS[shape](llm)) for _ in TENANTS]
     responses = await asyncio.gather(*(engine.achat(question(tenant)) for tenant, engine in enumerate(engines)))
     for tenant, response in enumerate(responses):
-        expect_own(tenant, response)
+        check_own_citations(tenant, response)
 
 
-def test_an_engine_that_cites_is_an_engine_still() -> None:
-    engine = with_citations(querying("compact", False, ours()))
+def test_a_wrapped_engine_keeps_the_engines_interface() -> None:
+    engine = with_citations(querying("compact", False, quoting_llm()))
     tool = QueryEngineTool.from_defaults(engine, name="rents", description="Rents.")
     output = tool.call(question(4))
-    expect_own(4, output.raw_output)
+    check_own_citations(4, output.raw_output)
     assert engine.get_prompts()
     assert [node.node.metadata["source"] for node in engine.query(question(4)).source_nodes] == [own(4)[1], "bees.md"]
-    chat = with_citations(CHATS["context"](ours()))
+    chat = with_citations(CHATS["context"](quoting_llm()))
     chat.chat(question(4))
     assert len(chat.chat_history) == 2
     chat.reset()
     assert chat.chat_history == []
 
 
-def test_what_is_no_engine_is_refused_and_any_text_can_be_cited() -> None:
+def test_with_citations_refuses_other_types_and_citations_of_accepts_any_text() -> None:
     with pytest.raises(TypeError, match="The engine is int; give a query engine or a chat engine"):
         with_citations(3)  # type: ignore[call-overload]
     nodes = ContractNodes().retrieve(question(0))

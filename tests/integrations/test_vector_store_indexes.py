@@ -1,4 +1,4 @@
-"""Vector stores of other frameworks behind Antiphon's retriever: the same passages as from a folder."""
+"""Antiphon's retriever over vector stores of the frameworks returns the passages of an index folder."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ INDEXES = {
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_a_store_of_another_framework_gives_the_passages_of_a_folder(name: str, tmp_path: Path) -> None:
+def test_a_framework_store_returns_the_passages_of_an_index_folder(name: str, tmp_path: Path) -> None:
     index_passages(PASSAGES, tmp_path / "index", EMBEDDER)
     folder = Retriever.open(tmp_path / "index", reranker=None, fusion=None)
     retriever = Retriever(INDEXES[name](), EMBEDDER, fusion=None)
@@ -65,11 +65,11 @@ def test_a_store_of_another_framework_gives_the_passages_of_a_folder(name: str, 
         retriever.add(PASSAGES)
 
 
-def test_a_store_that_is_not_searched_by_vector_is_refused_at_once() -> None:
+def test_a_store_without_search_by_vector_raises_at_construction() -> None:
     class ByText(InMemoryVectorStore):
         similarity_search_by_vector = VectorStore.similarity_search_by_vector
 
-    with pytest.raises(TypeError, match=r"ByText is not searched by vector .* give a store that is"):
+    with pytest.raises(TypeError, match=r"ByText cannot be searched by vector .* use another store"):
         LangChainPassages(ByText(AntiphonEmbeddings(EMBEDDER)))
 
 
@@ -82,16 +82,14 @@ def test_a_filter_reaches_the_store(name: str) -> None:
     assert np.all(np.diff([passage.score or 0.0 for passage in found]) <= 0)
 
 
-def test_a_store_that_wants_another_filter_says_so_and_ranks_end_above_zero() -> None:
+def test_a_store_with_another_kind_of_filter_raises_and_rank_scores_are_positive() -> None:
     index = INDEXES["langchain in memory"]()
     vector = EMBEDDER.embed_queries(["all about cats"])[0]
-    with pytest.raises(ValueError, match=r"InMemoryVectorStore does not take the filter \{'lang': 'de'\}"):
+    with pytest.raises(ValueError, match=r"InMemoryVectorStore does not accept the filter \{'lang': 'de'\}"):
         index.vector_search(vector, 4, {"lang": "de"})
     assert [passage.score for passage in index.vector_search(vector, 4)] == [1.0, 0.75, 0.5, 0.25]
 
 
-def test_a_store_that_keeps_no_texts_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="SimpleVectorStore keeps vectors only; a store that keeps its texts is needed"
-    ):
+def test_a_store_without_texts_raises() -> None:
+    with pytest.raises(ValueError, match="SimpleVectorStore stores vectors only; use a store that stores text"):
         LlamaPassages(SimpleVectorStore())

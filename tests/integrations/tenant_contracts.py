@@ -1,4 +1,4 @@
-"""Forty tenants whose contracts nearly agree, retrievers that find each his own, models that quote their prompt."""
+"""Forty tenants with nearly equal contracts, retrievers for them, and a model that quotes its prompt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = "The hall was built of brick in nineteen hundred and nine."
 
 
 def contract(tenant: int) -> str:
-    """Two tenants each have the same words in documents of their own."""
+    """Return a tenant's contract; pairs of tenants have the same text in different documents."""
     return f"The rent of the hall is paid on the first of the month to account {tenant // 2:05d}, and on no other day."
 
 
@@ -27,12 +27,12 @@ def source(tenant: int) -> str:
 
 
 def question(tenant: int) -> str:
-    """Every fourth tenant has no contract, and finds what all may read."""
+    """Return a tenant's question."""
     return f"When is the rent of tenant {tenant:02d} paid?"
 
 
 def own(tenant: int) -> tuple[str, str]:
-    """The text that a tenant's answer quotes, and where it stands."""
+    """Return the text that a tenant's answer quotes and its source; every fourth tenant has no contract."""
     return (SHARED, "hall.md") if tenant % 4 == 3 else (contract(tenant), source(tenant))
 
 
@@ -43,7 +43,7 @@ def tenant_of(query: str) -> int:
 
 
 class Contracts(BaseRetriever):
-    """Finds the contract of the tenant who asks, which is not Antiphon's."""
+    """A custom LangChain retriever: the contract of the tenant in the question."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         text, where = own(tenant_of(query))
@@ -51,7 +51,7 @@ class Contracts(BaseRetriever):
 
 
 class ContractNodes(NodeRetriever):
-    """The same in LlamaIndex."""
+    """The same retriever for LlamaIndex."""
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         text, where = own(tenant_of(query_bundle.query_str))
@@ -62,14 +62,14 @@ class ContractNodes(NodeRetriever):
 
 
 def quoted(prompt: str) -> str:
-    """An answer that quotes what the prompt holds of a contract, and says whom it is for."""
+    """Return an answer that names the tenant and quotes the contract in the prompt."""
     found = re.findall(r"The rent of the hall[^.]*\.|The hall was built[^.]*\.", prompt)
     whose = re.findall(r"tenant (\d\d)", prompt)
     return f"To {whose[-1] if whose else 'nobody'}: {found[-1]}" if found else "It says nothing."
 
 
 class QuotingChat(SimpleChatModel):
-    """A chat model of somebody else that does so."""
+    """A chat model of another package that answers with `quoted`."""
 
     @property
     def _llm_type(self) -> str:
