@@ -120,5 +120,5 @@ def test_invalid_prefixes_are_refused() -> None:
         Settings(response_prefix=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"response_prefix is 'So'.*json_schema"):
         Settings(response_prefix="So", json_schema={"type": "object"})
-    with pytest.raises(ValueError, match=r"response_prefix is 'So'.*not to servers"):
+    with pytest.raises(ValueError, match=r"response_prefix is 'So', but only local models take one"):
         build_body("Hello", Settings(response_prefix="So"), ServedModel("m", "other", None))
