@@ -10,13 +10,13 @@ from antiphon.retrieval.passage import TRAIL, Passage
 from antiphon.retrieval.segmentation import BlockKind, Span, blocks, lines, sentences, trimmed, words
 
 TokenCounter = Callable[[str], int]
-"""Returns the number of tokens of a text, without special tokens."""
+"""A function that returns the number of tokens of a text, without special tokens."""
 
 MAX_TOKENS = 128
-"""About 95 words: five passages fit into a short prompt, and a passage has one topic."""
+"""Default passage length in tokens, about 95 words: five passages fit into a short prompt, each with one topic."""
 
 _FEWEST_TOKENS = 8
-_CHARACTERS_PER_TOKEN = 16  # a lower bound, because some tokenizers map any long word to one unknown token
+_CHARACTERS_PER_TOKEN = 16  # lower bound for long words, which some tokenizers map to one unknown token
 
 
 def chunk_document(
@@ -113,20 +113,20 @@ class _Packer:
         # Joined sentences can have more tokens than the sum of their counts.
         while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > self.max_tokens:
             last -= 1
-        # A sentence that introduces code, a table or a list goes into the passage of the latter.
+        # A sentence that introduces code, a table or a list goes into the same passage as what it introduces.
         if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
             last -= 1
         return last
 
     def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Return where the next passage starts: up to ``overlap`` units back, if the next unit fits after them."""
+        """Return the first unit of the next passage, which repeats up to ``overlap`` units if a new unit fits after them."""
         start = max(first + 1, last - self.overlap)
         while start < last and self._fill(units, sizes, start) <= last:
             start += 1
         return start
 
     def _fit(self, unit: Span) -> Iterator[Span]:
-        """Yield the unit, or the largest pieces of it that fit: lines, words, then halves of a word."""
+        """Yield the unit, or the largest pieces of it that fit: lines, words, or halves of a word."""
         if self._size(unit) <= self.max_tokens or unit[1] - unit[0] == 1:
             yield unit
             return

@@ -11,7 +11,7 @@ from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.vector_index.flat import Vectors
 
 MetadataFilter = Mapping[str, str]
-"""Restricts a search: ``source`` or a metadata field must have exactly this value, for every entry."""
+"""A filter: for every entry, ``source`` or the metadata field of that name must have exactly this value."""
 
 
 class PassageIndex(Protocol):
@@ -40,7 +40,7 @@ class PassageIndex(Protocol):
 
 @runtime_checkable
 class HybridIndex(PassageIndex, Protocol):
-    """A passage index that fuses its two rankings itself and reads only the passages that remain."""
+    """A passage index that fuses its two rankings itself, and reads only the passages that it returns."""
 
     def hybrid_search(
         self,
@@ -87,7 +87,7 @@ class Collection(PassageIndex, Protocol):
 
 
 def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple[list[Passage], Vectors]:
-    """Return the last passage with each id, and their vectors.
+    """Remove duplicate ids: return the last passage with each id, and the vectors of these passages.
 
     Args:
         passages: Passages, of which several may have the same id.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""A lone surrogate, which Python strings can contain and UTF-8 cannot encode."""
+"""Matches a lone surrogate, which Python strings can contain but UTF-8 cannot encode."""
 
 
 @dataclass(frozen=True, slots=True)

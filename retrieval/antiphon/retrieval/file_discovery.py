@@ -1,4 +1,4 @@
-"""Find the files below paths, and record which ones are skipped and why. Opens no file."""
+"""Finds the files below paths, and records which ones are skipped and why. Opens no file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """Every file once, in the order of reading, and what was skipped."""
+    """The files to read, each once and in reading order, and the skipped files and folders."""
 
     files: tuple[FoundFile, ...]
     skipped: tuple[SkippedFile, ...]
@@ -75,7 +75,7 @@ def find_files(
 
 
 class _Walk:
-    """One walk through a folder, which collects what it skips."""
+    """A walk through a folder, which records the files and folders that it skips."""
 
     def __init__(self, inside: Sequence[Path], follow_links: bool) -> None:
         self.skipped: list[SkippedFile] = []
@@ -120,5 +120,5 @@ def _unusable(path: str) -> str:
 
 
 def _real(path: str | Path) -> Path:
-    """Return the target of a path. For a link to itself this is the link, for which `Path.resolve` raises an error."""
+    """Return the target of a path. A link to itself is its own target; `Path.resolve` raises an error for it."""
     return Path(os.path.realpath(path))

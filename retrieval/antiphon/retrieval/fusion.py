@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 
 class Scored(Protocol):
-    """A dataclass with an id and a score: a passage, or the row of a passage that was not read yet."""
+    """A dataclass with an id and a score: a passage, or the row number of a passage that is read later."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -42,8 +42,8 @@ class Fusion(Protocol):
 def convex_combination(dense: Sequence[Item], lexical: Sequence[Item], *, weight: float = 0.75) -> list[Item]:
     """Fuse by a weighted sum of the scores, each scaled to the range from 0 to 1 (min-max).
 
-    A passage that is missing in a ranking scores 0 there. Bruch, Gai and Ingber (2023), section 4: this loses less than
-    ranks do, because scores say by how much a passage is better.
+    A passage that is missing in a ranking scores 0 there. Scores say by how much a passage is better, so this loses
+    less information than ranks do (Bruch, Gai and Ingber 2023, section 4).
 
     Args:
         dense: The ranking by vector similarity, best first.

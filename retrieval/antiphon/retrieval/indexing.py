@@ -35,7 +35,7 @@ from antiphon.retrieval.vector_index.build import (
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 from antiphon.retrieval.vector_index.settings import IndexSetting
 
-_BLOCK = 128  # passages between two calls of `progress`, unless the embedder has its own `block`
+_BLOCK = 128  # number of passages between two calls of `progress`, unless the embedder has a `block`
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class IndexReport:
     Attributes:
         files: The number of files that were read.
         passages: The number of passages.
-        reused: The number of passages whose vectors the old index contained.
+        reused: The number of passages whose vectors were reused from the old index.
         words: The number of words in the documents.
         skipped: The files that were not read, with reasons.
         embedder: The name of the embedder.
@@ -103,7 +103,7 @@ def build_index(
     report: Progress = progress or _silent
     require_files(
         paths, [out], follow_links=follow_links
-    )  # a wrong path is said before a model is loaded, a wrong model before files are read
+    )  # report a wrong path before loading the model, and a wrong model before reading files
     model = load_embedder(embedder, device) if isinstance(embedder, str) else embedder
     limit = _limit(max_tokens, model)
     with lock_for_writing(out) as held:
@@ -142,7 +142,7 @@ def index_passages(
         progress: Called with the stages ``embed`` and ``save``.
 
     Returns:
-        The number of passages whose vectors the old index contained.
+        The number of passages whose vectors were reused from the old index.
 
     Raises:
         ValueError: There is no passage, two have the same id, a vector is zero or not finite, or the setting is unknown
@@ -166,7 +166,7 @@ def _write_index(
     report: Progress,
     held: WriteLock,
 ) -> int:
-    """Check, embed and save; return the number of passages whose vectors the old index contained."""
+    """Check, embed and save passages; return how many vectors were reused from the old index."""
     if not passages:
         raise ValueError("There is no passage to index.")
     identifier, times = Counter(passage.id for passage in passages).most_common(1)[0]
@@ -305,13 +305,13 @@ def _known_vectors(out: Path, embedder: Embedder, wanted: set[str]) -> dict[str,
     try:
         store = read_index(out)
     except (IndexNotFound, IndexCorrupt, IndexMismatch):
-        return {}  # nothing to reuse; the old index is about to be replaced
+        return {}  # no vectors can be reused; the old index will be replaced anyway
     return _known(store, wanted) if store.fingerprint == embedder.fingerprint else {}
 
 
 def _known(store: StoredIndex, wanted: set[str]) -> dict[str, Vectors]:
     if not store.has_headings:
-        return {}  # its vectors are of the texts without headings
+        return {}  # the old vectors were computed without headings
     read = ((row, passage.text_with_headings) for row, passage in enumerate(store.passages))
     texts = {row: text for row, text in read if text in wanted}
     vectors = normalized(store.vectors[list(texts)].astype(np.float32))
@@ -357,4 +357,5 @@ def _recounted(
         return None
     lost, new = ([passage.text_with_headings for passage in passages] for passages in (removed, added))
     kept: NDArray[np.int64] = counts - _token_counts(lost, embedder)
-    return np.maximum(kept, 0) + _token_counts(new, embedder)  # an index without headings counted fewer tokens
+    # Counts can become negative if the old index was counted without headings.
+    return np.maximum(kept, 0) + _token_counts(new, embedder)

@@ -14,7 +14,7 @@ from antiphon.retrieval.file_discovery import FoundFiles, SkippedFile, find_file
 from antiphon.retrieval.formats import SUFFIXES, reader_for
 
 Progress = Callable[[str, int, int], None]
-"""Called as ``progress(stage, done, total)`` during long work. An exception that it raises stops the work."""
+"""Called as ``progress(stage, done, total)`` during long operations. If it raises an exception, the operation stops."""
 
 
 @dataclass(frozen=True, slots=True)

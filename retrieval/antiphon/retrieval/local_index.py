@@ -21,7 +21,9 @@ _Content = tuple[VectorIndex, PassageTable]
 
 
 class LocalIndex:
-    """The passages of an index folder, as of when it was opened or last changed through this object. Thread-safe.
+    """The passages of an index folder. Thread-safe.
+
+    It does not see changes that other objects or processes make after it was opened.
 
     Every change rewrites the whole folder, so change many passages at once. A change is durable when the call returns.
 
@@ -104,7 +106,7 @@ class LocalIndex:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The row of a passage that was found and not read yet."""
+    """The row of a found passage that is read later."""
 
     id: int
     score: float | None
@@ -130,7 +132,7 @@ def embedder_of_index(store: StoredIndex, given: Embedder | None, device: str | 
 
     Args:
         store: The index.
-        given: The embedder to check. None: load the one whose name the index has.
+        given: The embedder to check. None: load the embedder that the index names.
         device: Where to load it. None: a GPU if there is one.
 
     Raises:

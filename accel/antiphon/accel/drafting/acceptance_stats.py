@@ -1,4 +1,4 @@
-"""What the requests to one engine leave to later ones: learned costs, calibrated drafters and preferred row counts."""
+"""Statistics that requests to one engine share: learned costs, calibrated drafters and preferred numbers of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.accel.drafting.preferred_rows import PreferredRows
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceStats:
-    """Costs and acceptance rates that requests to one engine in one setting have in common.
+    """Costs and acceptance rates that all requests to one engine with the same options share.
 
     Attributes:
         cost: Cost model of forward passes for one sequence.
@@ -29,14 +29,14 @@ class AcceptanceStats:
     preferred: dict[object, PreferredRows] = field(default_factory=dict)
 
     def budget(self, drafter: Drafter) -> AdaptiveBudget:
-        """Return an adaptive budget for one request; drafters of one class and with the same parts share statistics."""
+        """Return an adaptive budget for one request; drafters of one class with equal parts share statistics."""
         kind = type(drafter), getattr(drafter, "parts", ())
         preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))
         return AdaptiveBudget(self.cost, self.calibrations.setdefault(kind, Calibration()), preferred)
 
 
 def initial_stats(cost: StepCost) -> AcceptanceStats:
-    """Return statistics before the first request: the measured costs, and no calibrated drafter."""
+    """Return the initial statistics: the measured costs, and no calibrations."""
     return AcceptanceStats(OnlineCostModel(cost), OnlineCostModel(cost))
 
 
@@ -51,9 +51,9 @@ def make_budget(
     Args:
         drafter: The drafter of the request.
         num_draft_tokens: Fixed number of draft rows per step, or None to adapt it to costs and acceptance rates.
-        cost: Costs to use as they are, without learning from the clock; None to use those of the engine.
+        cost: Fixed costs, which are not corrected by measured times; None to use those of the engine.
         acceptance_stats: Returns the statistics of the engine, or None if the engine can verify no draft. Called only
-            if both other arguments are None.
+            if ``num_draft_tokens`` and ``cost`` are None.
     """
     if num_draft_tokens is not None:
         return FixedBudget(num_draft_tokens)

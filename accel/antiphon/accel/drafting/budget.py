@@ -19,17 +19,16 @@ from antiphon.accel.drafting.row_selection import ScoredDraft, select_rows
 from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_first
 
 MAX_ROWS = 63
-"""Rows of the largest draft: with its root, the largest forward pass that is measured."""
+"""Maximum number of rows of a draft: with the root, this is the largest forward pass whose cost is measured."""
 
 INITIAL_ROWS, MIN_ROWS = 32, 8
 """Initial and minimum number of rows to request from a drafter."""
 
 EXPLORE_EVERY = 4
-"""One of this many steps asks for more candidates than the preferred number, to learn what more rows would give."""
+"""Every so many steps more candidates than the preferred number are requested, to measure what more rows gain."""
 
 PADDING_GAIN = 0.9
-"""Padding rows have to reduce the cost of a forward pass to this share: smaller differences are noise of the
-measurement."""
+"""Padding rows must reduce the cost of a forward pass to this share or less: smaller differences may be noise."""
 
 
 class Budget(Protocol):
@@ -56,7 +55,7 @@ class Budget(Protocol):
         """
 
     def observe_accepted(self, accepted: Accepted) -> None:
-        """Learn which tokens the text went on with."""
+        """Learn from the tokens that a step emitted."""
 
     def observe_time(self, rows: int, context_length: int, seconds: float) -> None:
         """Learn the duration of a step.
@@ -64,7 +63,7 @@ class Budget(Protocol):
         Args:
             rows: Rows of its forward pass.
             context_length: Number of tokens that the sequence held.
-            seconds: Duration, including everything that the step waits for.
+            seconds: Duration of the step, including verification.
         """
 
 
@@ -94,10 +93,10 @@ class FixedBudget:
 
 
 class AdaptiveBudget:
-    """A `Budget` that verifies the rows with the most expected tokens per second, and none if a plain step has more.
+    """A `Budget` that verifies the rows with the most expected tokens per second, or no rows if a plain step has more.
 
-    With rows sorted by their calibrated chance, a forward pass of the first k emits 1 + the sum of their chances tokens
-    and costs what a forward pass of 1 + k rows costs. Every k is tried, because costs rise in steps.
+    Rows are sorted by their calibrated chance. A step with the first k rows is expected to emit 1 + (sum of
+    their chances) tokens, and its forward pass has 1 + k rows. Every k is tried, because costs rise in steps.
 
     Args:
         cost: Cost model of forward passes for one sequence.
@@ -116,9 +115,9 @@ class AdaptiveBudget:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Number of candidates to request from the drafter: twice as many as were selected lately.
+        """Number of candidates to request from the drafter: twice the recent average of selected rows.
 
-        If there is a preferred number of rows, that number is requested, except in every `EXPLORE_EVERY`-th step.
+        A preferred number of rows is requested instead, if there is one, except in every `EXPLORE_EVERY`-th step.
         """
         is_preferred = self.preferred.rows and self._is_alone and self._steps % EXPLORE_EVERY
         return max(self.preferred.rows - 1, MIN_ROWS) if is_preferred else self._num_draft_tokens
@@ -126,7 +125,7 @@ class AdaptiveBudget:
     def trim(self, draft: Draft, context_length: int) -> Draft:
         """Return the rows with the most expected tokens per second; all of them keep their probes, or none does.
 
-        A probe counts for the tokens that its logits are worth: its chance, as its drafter gave it.
+        A probe's gain is its chance as the drafter gave it: the expected number of tokens that its logits are worth.
         """
         kept = self.select(draft, context_length)
         return draft if len(kept) == len(draft) else take_rows(draft, kept)
@@ -150,24 +149,24 @@ class AdaptiveBudget:
         return kept
 
     def score(self, draft: Draft) -> ScoredDraft:
-        """Return the draft with the chances that this request has calibrated."""
+        """Return the draft with calibrated chances."""
         return ScoredDraft(draft, self.calibration.calibrate(draft))
 
     def adapt(self, rows: int) -> None:
-        """Adapt the number of candidates to request to the number of rows that were selected."""
+        """Update the number of candidates to request, from the number of selected rows."""
         self._is_alone = False
         self._num_draft_tokens = min(max(2 * rows, self._num_draft_tokens - 1, MIN_ROWS), MAX_ROWS)
 
     def padding_rows(self, draft: Draft, context_length: int) -> int:
-        """Return the number of padding rows that make the forward pass a tenth cheaper; 0 if there is none.
+        """Return the number of padding rows that make the forward pass at least a tenth cheaper; 0 if none does.
 
-        In half precision some CPUs prefer a few rows. Some engines prefer as many as the last forward pass had, or the
-        preferred number.
+        In half precision some CPUs compute a few rows faster than one. Some engines are fastest with as many rows as in
+        the last forward pass, or with the preferred number.
         """
         return cheapest_padding(self.cost, context_length, 1 + len(draft), self.preferred.rows)
 
     def observe_accepted(self, accepted: Accepted) -> None:
-        """Calibrate the chances of this draft and of earlier ones, and learn the preferred number of rows."""
+        """Update the calibration and the preferred number of rows with the emitted tokens."""
         self.calibration.observe(accepted.tokens)
         self._steps += 1
         if self._last_scored is not None:
@@ -180,7 +179,7 @@ class AdaptiveBudget:
 
 
 def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> int:
-    """Return the number of padding rows that make a forward pass a tenth cheaper, or 0.
+    """Return the number of padding rows that make a forward pass at least a tenth cheaper, or 0.
 
     Args:
         cost: Cost model of the forward pass.
@@ -194,7 +193,7 @@ def cheapest_padding(cost: CostModel, context_length: int, rows: int, preferred:
 
 
 def _padded_costs(cost: CostModel, context_length: int, rows: int, preferred: int = 0) -> list[float]:
-    """Return the seconds of a forward pass by its rows; if more rows are cheaper, those of the padded forward pass."""
+    """Return the seconds of a forward pass by its number of rows; padding is included if it makes the pass cheaper."""
     return list(accumulate(reversed(cost.next_seconds(context_length, rows, preferred)), min))[::-1]
 
 
@@ -259,7 +258,7 @@ def trim_drafts(
         savings = packing_savings(model, context_lengths, [trimmed.get(index, EMPTY) for index in range(len(drafts))])
         most_rows = fixed_rows + sum(len(each.draft) for each in scored)
         curve = _padded_costs(model, context_tokens(model, context_lengths), most_rows)[fixed_rows - 1 :]
-        costs = [max(each - savings, each / 2) for each in curve]  # noise can make packing dearer than a forward pass
+        costs = [max(each - savings, each / 2) for each in curve]  # noise can make packing cost more than the pass
         packing = [model.packing * context_lengths[index] for index in adaptive]
         for (index, budget), kept in zip(adaptive.items(), select_rows(scored, costs, tokens, packing), strict=True):
             budget.adapt(len(kept))

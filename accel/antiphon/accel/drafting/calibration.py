@@ -15,14 +15,14 @@ NUM_BINS = 2 * (len(BIN_EDGES) + 1)
 """One bin for each range of probabilities, for rows directly below the root and for deeper ones."""
 
 PRIOR_TRIALS = 4.0
-"""The probability that the drafter gives counts as this many trials of its bin."""
+"""Weight of the prior: the drafter's own probability counts as this many trials of its bin."""
 
 MEMORY = 1000.0
 """About this many trials of a bin are remembered; older ones decay."""
 
 REQUEST_PRIOR_TRIALS = 8.0
 REQUEST_MEMORY = 30.0
-"""The same within one request, whose prior is the calibration by earlier requests."""
+"""The same for the calibration within one request, whose prior is the calibration by earlier requests."""
 
 MAX_PENDING = 8
 """Number of drafts that are kept until further tokens show whether their deeper rows were right."""
@@ -32,7 +32,7 @@ class Calibration:
     """Acceptance rate of a drafter's rows given that their parent was right, by the probability that the drafter gave.
 
     It is shared by all requests. A row counts as right if the text turns out to contain its token there. That is known
-    without verifying the row, so a drafter whose rows are not worth verifying is still judged, at no cost.
+    without verifying the row, so a drafter whose rows are not verified is calibrated as well, at no cost.
 
     Attributes:
         trials: Decayed number of rows per bin, length ``NUM_BINS``.
@@ -64,7 +64,7 @@ class Calibration:
 
 @dataclass(slots=True)
 class _PendingDraft:
-    """A draft whose path the text has followed down to ``row``."""
+    """An earlier draft, and the row that the emitted tokens have reached in it so far."""
 
     draft: Draft
     bins: list[int]
@@ -76,7 +76,7 @@ class RequestCalibration:
     """The calibration of one request: it starts from a shared prior and adds its own observations.
 
     Args:
-        prior: The calibration by earlier requests, which is updated, too.
+        prior: The calibration by earlier requests; observations of this request update it, too.
     """
 
     def __init__(self, prior: Calibration) -> None:
@@ -108,11 +108,11 @@ class RequestCalibration:
         return chances
 
     def observe(self, tokens: Tokens) -> None:
-        """Learn from the tokens with which the text went on."""
+        """Learn from the emitted tokens."""
         self._pending = deque((each for each in self._pending if self._follow(each, tokens)), maxlen=MAX_PENDING)
 
     def _follow(self, each: _PendingDraft, tokens: Tokens) -> bool:
-        """Count every row that the tokens prove right or wrong; return whether any rows are still undecided."""
+        """Count every row that the tokens show to be right or wrong; return whether some rows are still undecided."""
         for token in tokens:
             candidates = each.children.get(each.row, {})
             for row in candidates.values():

@@ -1,4 +1,4 @@
-"""Scoring of given continuations: the log-probability of several texts as the beginning of a model's answer.
+"""Scores given continuations: the log-probability of several texts as the beginning of a model's answer.
 
 The texts are one draft tree, so they cost one forward pass together, and texts with a common beginning share rows.
 """

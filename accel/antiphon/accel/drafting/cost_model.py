@@ -1,7 +1,7 @@
 """Cost model: seconds of one forward pass by its rows and its context, measured once and corrected by real steps.
 
-`StepCost` holds the measured curve. A `CostModel` answers from it: `FixedCostModel` as measured, `OnlineCostModel` with
-the corrections that this process has learned. Independent of drafts and of how costs are measured.
+`StepCost` holds the measured curve. A `CostModel` returns costs from it: `FixedCostModel` as measured,
+`OnlineCostModel` with corrections that this process has learned. Independent of drafts and of how costs are measured.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ CONTEXT_STEP = 64
 """The curve is evaluated again whenever the context has grown by this many tokens."""
 
 DRIFT_RATE, BIAS_RATE = 0.2, 0.1
-"""Share of each error that is attributed to the machine (all forward passes became slower or faster), and share that is
-attributed to forward passes of this number of rows alone."""
+"""Learning rates: the share of each error by which the drift of the machine (all forward passes) is corrected, and the
+share by which the cost of this range of rows is corrected."""
 
 MAX_ERROR = 0.5
-"""Largest error, as a logarithm, that is taken from one step: a pause of the machine is not a cost."""
+"""The error of one step (log of measured by expected time) is clipped to this, because the machine may pause."""
 
 SHAPE_CHANGE_SHARE = 0.5
 """Share of the cost of a change of rows that is charged to the next forward pass if no number of rows is preferred: the
@@ -40,10 +40,10 @@ class StepCost:
         seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one row,
             a plain step. Row counts are missing if the model cannot verify them in one forward pass or if there was
             no time to measure them. The costs are those of a forward pass after another one of as many rows.
-        shape_change: Extra seconds of a forward pass after one of more or fewer rows, for engines whose graph adapts to
-            its shapes.
+        shape_change: Extra seconds of a forward pass whose number of rows differs from that of the pass before it, for
+            engines whose graph adapts to its shapes.
         packing: Extra seconds per context token that a sequence adds to a shared forward pass if it verifies a draft.
-            If it is 0, it does not matter which sequence the rows belong to.
+            If it is 0, the cost depends only on the total number of rows.
     """
 
     seconds: Mapping[int, Mapping[int, float]]
@@ -74,7 +74,7 @@ class StepCost:
         ratios = [last[count] / first[count] for count in last]
         slope = (cost * np.interp(counts, list(last), ratios) - cost) / (end - start)
         after: NDArray[np.float64] = cost + slope * (context_length - start)
-        after.clip(min=cost.min() / 2, out=after)  # noise can make a slope negative
+        after.clip(min=cost.min() / 2, out=after)  # measurement noise can make a slope negative
         return after
 
     def ratio(self, rows: int, context_length: int) -> float:
@@ -100,7 +100,7 @@ class StepCost:
 
 
 class CostModel(Protocol):
-    """Seconds of forward passes by context and rows."""
+    """Returns the seconds of forward passes by context and rows."""
 
     def seconds(self, context_length: int, rows: int) -> list[float]:
         """Return the seconds of forward passes of 1 to ``rows`` rows; only their ratios are reliable.
@@ -125,7 +125,7 @@ class CostModel(Protocol):
 
     @property
     def shape_change(self) -> float:
-        """Extra seconds of a forward pass after one of more or fewer rows."""
+        """Extra seconds of a forward pass whose number of rows differs from that of the forward pass before it."""
 
     @property
     def row_counts(self) -> Sequence[int]:
@@ -146,8 +146,8 @@ class CostModel(Protocol):
             rows: Number of its rows.
             context_length: Number of tokens before it.
             seconds: Its duration.
-            saved: Seconds by which it is expected to be faster than the curve, see
-                `antiphon.accel.drafting.budget.packing_savings`.
+            saved: Seconds to add before comparing with the curve: this pass was faster because some of its sequences
+                had no draft (`antiphon.accel.drafting.budget.packing_savings`).
         """
 
 
@@ -256,7 +256,7 @@ class OnlineCostModel:
         expected = max(float(curve[rows - 1]) - saved, float(curve[rows - 1]) / 2) + change
         error = log(max(seconds, 1e-9) / expected) - self._biases[own]
         if self._drift is None:
-            self._drift = error  # the load of the machine when this process started
+            self._drift = error  # the first error is the load of the machine
         error = min(max(error - self._drift, -MAX_ERROR), MAX_ERROR)
         self._drift += DRIFT_RATE * error
         self._biases = [BIAS_DECAY * bias for bias in self._biases]
@@ -267,7 +267,7 @@ class OnlineCostModel:
         return exp(self._biases[_row_range(rows)])
 
     def _curve(self, context_length: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return the curve at this context and the range of each number of rows; at least ``rows`` entries each."""
+        """Return seconds and row range (`_row_range`) for 1, 2, ... rows, at least ``rows`` entries each."""
         place = context_length // CONTEXT_STEP
         if self._cached is None or self._cached[0] != place or len(self._cached[1]) < rows:
             size = max(rows, CONTEXT_STEP)
@@ -277,17 +277,17 @@ class OnlineCostModel:
 
 
 def _round_context(context_length: int) -> int:
-    """Return the context length at which the curve is evaluated: the middle of its step."""
+    """Return the context length at which the curve is evaluated: the middle of an interval of `CONTEXT_STEP` tokens."""
     return context_length // CONTEXT_STEP * CONTEXT_STEP + CONTEXT_STEP // 2
 
 
 def _row_range(rows: int) -> int:
-    """Return the range of a number of rows: 0 for one row, then one range for every doubling."""
+    """Return the index of a number's row range: 1 row is range 0, 2 is 1, 3 to 4 is 2, 5 to 8 is 3, ..."""
     return (rows - 1).bit_length()
 
 
 def _interpolate(counts: NDArray[np.int64], measured: Mapping[int, float]) -> NDArray[np.float64]:
-    """Return the seconds at ``counts`` rows: linear between measured points, and beyond the last one."""
+    """Return the seconds for each number of rows in ``counts``, by linear inter- and extrapolation."""
     cost = np.interp(counts, list(measured), list(measured.values()))
     if len(measured) > 1:
         (low, below), (high, above) = list(measured.items())[-2:]

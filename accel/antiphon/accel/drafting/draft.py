@@ -22,8 +22,8 @@ ROOT = -1
 class Draft:
     """A draft tree: rows of guessed tokens below the last confirmed token (``ROOT``).
 
-    A row is a candidate or a probe. A candidate is a guess at the text. A probe is verified because its drafter needs
-    the model's logits there; after the forward pass the drafter finds it again by the tokens on its path. A probe with
+    A row is a candidate or a probe. A candidate is a guess at the text. A probe is in the draft because the drafter
+    needs the model's logits there; after the forward pass the drafter finds it by the tokens on its path. A probe with
     a token (0 or more) is accepted like any row if it is right. A probe with a negative number is a mask token of BiTA
     and is never accepted.
 
@@ -89,7 +89,7 @@ class Draft:
     def children(self) -> dict[int, dict[int, int]]:
         """Child rows of each row: ``children[row][token]`` is a row. Computed once; do not modify.
 
-        Of several rows with equal paths the first one has the children of all of them.
+        If several rows have equal paths, the first one has the children of all of them.
         """
         if self._children is None:
             children: dict[int, dict[int, int]] = {}
@@ -106,7 +106,7 @@ class Draft:
 
     @property
     def probes_below(self) -> dict[int, list[int]]:
-        """Probes whose nearest ancestor that is not a probe is the root or a given candidate; ascending."""
+        """Probes by their nearest ancestor that is a candidate or the root; ascending lists. Computed once."""
         below: dict[int, list[int]] = {}
         above = {row: row for row in range(ROOT, self.num_candidates)}
         for row in range(self.num_candidates, len(self.tokens)):
@@ -126,7 +126,7 @@ class Draft:
 
 
 EMPTY = Draft()
-"""The empty draft: always valid; its step is one of plain decoding."""
+"""The empty draft, which any engine can verify; its step is a plain step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Logits(Protocol):
         """Number of logits per row."""
 
     def argmax(self, row: int) -> int:
-        """Return the most likely token after a row (``ROOT``: after the last confirmed token), of ties the first."""
+        """Return the most likely token after a row (``ROOT``: the last confirmed token); of ties the lowest id."""
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ``k`` most likely tokens after each row and their approximate probabilities, best first.
@@ -186,15 +186,16 @@ class Drafter(Protocol):
 
         Returns:
             An optional draft for the first forward pass, which reads the end of the prompt. It is for drafters that
-            need logits there; it may be ignored, because some models and batches prefill their prompts alone.
+            need logits there. The engine may ignore it: some models and batches cannot draft during prefill.
         """
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return a draft of what follows the context.
+        """Return a draft of the tokens that may follow the context.
 
         Args:
             context: Token ids of the prompt and of everything emitted so far.
-            budget: Maximum number of candidates. Probes are not counted: the budget decides afterwards if they pay.
+            budget: Maximum number of candidates. Probes are not counted: the budget decides later whether to
+                verify them.
         """
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
@@ -203,7 +204,7 @@ class Drafter(Protocol):
         Args:
             draft: The draft that was verified. It may have fewer rows than proposed and in another order: identify
                 rows by their paths.
-            accepted: What was accepted of it.
+            accepted: The accepted rows and the emitted tokens.
             logits: The model's logits, or None if there are none (when a recorded answer is replayed).
         """
 
@@ -248,7 +249,8 @@ def without_probes(draft: Draft) -> Draft:
 def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) -> Draft:
     """Return the most likely rows up to a number and a depth, with the parent of every row.
 
-    The rank of a row is at most that of its parent, so paths stay whole; of equal ranks the earlier row is kept.
+    Rows are ranked by their chance, but never above their parent, so paths stay whole; of equal ranks the earlier row
+    is kept.
     Probes take precedence: those below the root are taken before any candidate, and each candidate is taken with the
     probes below it. If the probes of the root do not fit, or a probe is too deep, all probes are dropped.
 
@@ -292,7 +294,7 @@ def _trim_with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> 
 
 
 def most_likely_chain(draft: Draft) -> Draft:
-    """Return the path from the root that follows the most likely candidate, for models that verify chains only."""
+    """Return the chain from the root that always follows the most likely child, for models that verify chains only."""
     path: list[int] = []
     row = ROOT
     children = without_probes(draft).children

@@ -13,17 +13,17 @@ STEP_WEIGHT = 1 / 32
 """Weight of one step in the moving average over all steps."""
 
 SWITCH_GAIN = 1.04
-"""Another number of rows is preferred once it gives this many times the tokens per second: the average fluctuates by a
-few percent."""
+"""Another number of rows is only preferred if it has this many times the tokens per second, because the average
+fluctuates by a few percent."""
 
 
 class PreferredRows:
     """The number of rows, root included, with the most tokens per second if every step verifies as many.
 
-    The draft of a single step may deserve more rows or fewer. But if a forward pass costs much more after one with
-    another number of rows, the same number in every step is the fastest. Until the first step has been observed, the
-    number follows what the first draft promises; then it follows how many of the drafted tokens the text contained,
-    whether or not their rows were verified. Requests with the same kind of drafter share it.
+    For a single step, more or fewer rows may be better. But if a forward pass costs much more when its number of rows
+    changes, the same number in every step is the fastest. Before the first step has been observed, the number is
+    computed from the chances of the first draft; afterwards, from the number of drafted tokens that the text turned out
+    to contain, whether or not their rows were verified. Requests with the same kind of drafter share it.
 
     Args:
         max_rows: Largest number of rows of a draft.
@@ -57,7 +57,7 @@ class PreferredRows:
         Args:
             draft: The draft as proposed.
             chances: Calibrated chance of each candidate.
-            tokens: The tokens with which the text went on.
+            tokens: The emitted tokens.
         """
         order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
         places = {row: place for place, row in enumerate(order, 1)}
@@ -71,7 +71,7 @@ class PreferredRows:
         self._record(np.bincount(np.array(found, dtype=int), minlength=len(self._gains))[1:].cumsum())
 
     def _record(self, gains: NDArray[np.float64] | NDArray[np.int64]) -> None:
-        """Average in the tokens that the first 1, 2, ... candidates of a step give; more candidates give no more."""
+        """Update the moving averages of tokens gained with 1, 2, ... candidates; those beyond the draft gain none."""
         share = max(STEP_WEIGHT, 1 / (self._steps + 1))
         self._gains *= 1 - share
         count = min(len(gains), len(self._gains) - 1)

@@ -1,6 +1,7 @@
 """Row selection: which rows of one or several drafts give the most expected tokens per second.
 
-Here a draft is cut to the rows that pay. `antiphon.accel.drafting.budget` calls it with calibrated chances and costs.
+A draft is cut to the rows that are worth their cost. `antiphon.accel.drafting.budget` provides calibrated chances and
+costs.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from itertools import accumulate, chain
 from antiphon.accel.drafting.draft import ROOT, Draft
 
 MARGIN = 1.03
-"""Rows have to raise the tokens per second by this factor over a plain step, because costs are known to a few percent
-only."""
+"""Rows must raise the tokens per second by this factor over a plain step, because costs are known to a few percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ScoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Candidates in the order in which they are added, most likely first, and what is in the forward pass before them.
+    """Candidates in the order in which they are added, most likely first, and the forward pass without any of them.
 
     Attributes:
         tokens: Expected tokens without any candidate.
@@ -78,7 +78,7 @@ def select_rows(
     """
     first_row_costs = first_row_costs or (0.0,) * len(scored)
     chances = [chance for each in scored for chance in each.chances]
-    order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # a parent is likelier, or earlier
+    order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)  # parents stay first
     extra_seconds = _extra_seconds(scored, order, first_row_costs)
     plan = _Plan(tokens, 0, 0.0, [chances[row] for row in order], [1] * len(order), extra_seconds)
     rates = plan.rates(costs)
@@ -101,7 +101,7 @@ def select_rows(
 def _extra_seconds(
     scored: Sequence[ScoredDraft], order: Sequence[int], first_row_costs: Sequence[float]
 ) -> list[float]:
-    """Return the extra seconds of each candidate: the first-row cost of its draft if it is the first of it, else 0."""
+    """Return the extra seconds of each candidate: the first-row cost for the first one of a draft, else 0."""
     extra = [0.0] * len(order)
     if any(first_row_costs):
         owners = [index for index, each in enumerate(scored) for _ in each.chances]
@@ -112,7 +112,7 @@ def _extra_seconds(
 
 
 def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first_row_cost: float) -> _Plan:
-    """Return the plan with the probes of one draft; ``places`` maps its candidates to their index in the plan."""
+    """Return the plan with the probes of one draft added; ``places`` maps its candidates to their index in the plan."""
     worth = scored.draft.chances
     gains, sizes, tokens, rows = list(plan.gains), list(plan.sizes), plan.tokens, plan.rows
     extra_seconds, seconds = list(plan.extra_seconds), plan.seconds
@@ -130,14 +130,14 @@ def _with_probes(plan: _Plan, scored: ScoredDraft, places: dict[int, int], first
 
 
 def _places(scored: Sequence[ScoredDraft], index: int, order: Sequence[int]) -> dict[int, int]:
-    """Return the index in the order of each candidate of one draft."""
+    """Return for each candidate of one draft its index in ``order``."""
     first = sum(len(each.chances) for each in scored[:index])
     rows = range(first, first + len(scored[index].chances))
     return {row - first: place for place, row in enumerate(order) if row in rows}
 
 
 def _selected(scored: Sequence[ScoredDraft], order: Sequence[int], probing: set[int]) -> list[list[int]]:
-    """Return the rows of each draft: its candidates in the order, and their probes if the draft is in ``probing``."""
+    """Return the rows of each draft: its candidates in ``order``, and their probes if the draft is in ``probing``."""
     ends = list(accumulate(len(each.chances) for each in scored))
     selected: list[list[int]] = []
     for index, (each, end) in enumerate(zip(scored, ends, strict=True)):

@@ -32,8 +32,8 @@ class Tree:
         depths: Depth of each row, shape (rows,). The first pending token has depth 0. The position of a row is its
             depth plus the number of tokens before the first pending one.
         ancestor_mask: Shape (rows, rows). Entry [i, j] is true if row j is row i or one of its ancestors.
-        padding_rows: Number of padding rows at the end. They attend to nothing and have the depth of the root, so
-            that their position is always in range.
+        padding_rows: Number of padding rows at the end. In ``ancestor_mask`` they attend to nothing. They
+            have the depth of the root, so that their position is always in range.
     """
 
     depths: NDArray[np.int64]
@@ -48,7 +48,7 @@ def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> T
     """Return the tree of the pending tokens and the draft below the last of them.
 
     Args:
-        pending: Number of confirmed tokens that the forward pass reads before the draft, at least 1.
+        pending: Number of pending tokens, at least 1.
         parents: Parent of each draft row: an earlier draft row, or ``ROOT`` for the last pending token.
         padding_rows: Number of padding rows to append.
     """

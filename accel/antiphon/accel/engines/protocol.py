@@ -12,8 +12,8 @@ One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
 
 The first forward pass of a sequence is its prefill. It has a draft only if
-`CachedSequence.can_draft_at_prefill` returns True; the scheduler then prefills the prompt up to its last token first, in
-a separate forward pass.
+`CachedSequence.can_draft_at_prefill` returns True; the scheduler then prefills the prompt up to its last token
+first, in a separate forward pass.
 
 Threads: any thread may decode. Engines need no other locks, except where noted below, because the caller holds
 `Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or
@@ -21,7 +21,8 @@ Threads: any thread may decode. Engines need no other locks, except where noted 
 the lock unless a forward pass is shared; so they must not touch what another sequence's forward pass uses.
 
 Errors: all requests of a forward pass get the exception that ``forward`` raises. After a shared forward pass has
-failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An engine that is out of memory raises `MemoryError` with a message that says what to change.
+failed, and after any was interrupted, the scheduler calls ``reset`` on its sequences, which must work in any state. An
+engine that is out of memory raises `MemoryError` with a message that says what to change.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class WrongDrafter(OracleDrafter):
 
 
 class RandomTreeDrafter:
-    """Drafts random trees around the expected text: wrong tokens, duplicate siblings, token 0, dead branches, nothing.
+    """Drafts random trees around the expected text, with wrong tokens, duplicate siblings and token 0; some are empty.
 
     Args:
         text: Expected text with its prompt.
@@ -64,7 +64,7 @@ class RandomTreeDrafter:
         """Do nothing: the text is known."""
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return a tree of at most ``budget`` rows with up to six tokens of the text somewhere in it."""
+        """Return a tree of at most ``budget`` rows, one path of which has up to six right tokens."""
         chance = self.random.random
         tokens: list[int] = []
         parents: list[int] = []
@@ -76,7 +76,7 @@ class RandomTreeDrafter:
             tokens.append(token)
             parents.append(trunk)
             trunk = len(tokens) - 1
-            if chance() < 0.3:  # a duplicate sibling; the text sometimes continues below it
+            if chance() < 0.3:  # add a duplicate sibling; sometimes the path of right tokens continues below it
                 tokens.append(token)
                 parents.append(parents[trunk])
                 trunk = len(tokens) - 1 if chance() < 0.3 else trunk
@@ -133,7 +133,7 @@ class RecordedStep:
     Attributes:
         length: Number of tokens before the step.
         draft: The verified draft.
-        accepted: What was accepted of it.
+        accepted: The accepted rows and the emitted tokens.
         logits: Logits of the root and the rows, shape (1 + rows, vocab).
     """
 
@@ -161,7 +161,7 @@ class RecordingDrafter:
         self.length = 0
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Clear the records and start the other drafter."""
+        """Clear the records, and call `begin` of the other drafter."""
         self.records = []
         self.length = len(prompt)
         return self.drafter.begin(prompt, references)

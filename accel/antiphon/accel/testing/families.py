@@ -130,7 +130,7 @@ MORE_FAMILIES: dict[str, Family] = {
         "attention_window_size": 16,
     }),
 }  # fmt: skip
-"""Further families: one row for each family or variant that decodes differently."""
+"""Further families: one entry for each family or variant that needs a different way of decoding."""
 
 ALL_FAMILIES: dict[str, Family] = FAMILIES | MORE_FAMILIES
 """All tested families."""

@@ -30,7 +30,7 @@ MEMORY = 2**23
 
 ORACLE_DEPTH = 5
 FULLY_CHECKED_STEPS = 3
-"""Number of first steps in which the rejected rows are compared as well."""
+"""In this many steps at the beginning, rejected rows are compared as well."""
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -173,7 +173,7 @@ class _Plain:
     Attributes:
         text: Prompt and new tokens.
         logits: Logits before each new token, shape (new tokens, vocab).
-        uncached: The same from one forward pass without a cache; None if they are not comparable.
+        uncached: The logits of one forward pass without a cache; None if they are not comparable.
     """
 
     text: list[int]
@@ -210,7 +210,7 @@ def _compare(
 
 
 def _error(model: PreTrainedModel, plain: _Plain, records: list[RecordedStep], start: int) -> float:
-    """Return the largest difference at the root and the accepted rows, and in the first steps at every row."""
+    """Return the largest difference of logits: at the root and accepted rows, and at every row in the first steps."""
     errors = []
     for step, record in enumerate(records):
         kept = record.logits[[row + 1 for row in (ROOT, *record.accepted.path)]].float()
@@ -223,7 +223,7 @@ def _error(model: PreTrainedModel, plain: _Plain, records: list[RecordedStep], s
 
 
 def _branches(model: PreTrainedModel, context: Tokens, record: RecordedStep) -> list[float]:
-    """Return the difference from a forward pass over context and path, for each leaf of the draft."""
+    """Return for each path of the draft its largest difference from one forward pass over context and path."""
     errors = []
     for leaf in set(range(len(record.draft))) - set(record.draft.parents):
         path = path_to(record.draft, leaf)

@@ -46,7 +46,7 @@ class TableSequence:
         return trim(draft, rows, depth, sys.maxsize)
 
     def begin_forward(self, pending: Tokens, draft: Draft) -> None:
-        """Note the rows of a forward pass until `keep`.
+        """Store the rows of a forward pass until `keep` is called.
 
         Args:
             pending: Confirmed tokens that are not cached yet.
@@ -76,14 +76,14 @@ class TableSequence:
 
 
 class TableEngine:
-    """An engine whose model is a function.
+    """An engine whose model is a Python function.
 
     Args:
         follows: Returns the token that follows a text.
         vocab_size: Number of logits per row; all tokens are below it.
         batch_cost: Cost model of shared forward passes, see `Engine.batch_cost`.
         prefill_batch_tokens: See `Engine.prefill_batch_tokens`.
-        watch: Called with the inputs of every forward pass; what it raises, the forward pass raises.
+        watch: Called with the inputs of every forward pass; the forward pass raises its exceptions.
 
     Attributes:
         forwards: The sequences of every forward pass.

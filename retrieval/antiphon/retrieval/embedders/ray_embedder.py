@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_CORES = 0.5  # cores that a worker requests; whole ones would leave none for Ray's own tasks on small machines
+_CORES = 0.5  # cores per worker; if workers requested whole cores, Ray's own tasks would get none on small machines
 
 
 class RayEmbedder:
@@ -24,7 +24,7 @@ class RayEmbedder:
 
     Questions, and fewer than two batches of documents, are embedded in this process. Vectors and fingerprint are those
     of the plain embedder, so an index made with one is searched with the other. Ray is started on this machine unless
-    the process is connected to a cluster (``ray.init(address=...)``), whose machines then need antiphon and the model.
+    the process is connected to a cluster (``ray.init(address=...)``), whose machines then need Antiphon and the model.
 
     Args:
         name: The name of the embedder; see `load_embedder`.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _SHORT_NAMES = {"bge-m3": "BAAI/bge-m3"}
-_LENGTHS = {"BAAI/bge-m3": 512}  # the model supports 8,192, but few passages are worth the cost
+_LENGTHS = {"BAAI/bge-m3": 512}  # tokens; BGE-M3 supports 8,192, but texts this long are rarely worth the cost
 _LONGEST = 8192
 _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 
@@ -34,7 +34,7 @@ _PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
 class SentenceTransformerEmbedder:
     """A sentence-transformers model with its own pooling and prompts, in half precision if that is faster.
 
-    A cached model is used as it is: a new version on the hub changes nothing.
+    A cached model is used even if the hub has a newer version.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.
@@ -181,7 +181,7 @@ def _load(source: str, device: str, revision: str | None, local_files_only: bool
             model_kwargs=loading_options(device, local),
         )
 
-    # The cache must contain the list of modules: weights alone would silently get the wrong pooling.
+    # The cache must contain modules.json: without it the weights would silently be loaded with the wrong pooling.
     is_cached = cached_file(source, "modules.json", revision) is not None
     return load_model("embedder", source, load, is_cached=is_cached, local_files_only=local_files_only)
 

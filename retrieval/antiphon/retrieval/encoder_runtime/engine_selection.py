@@ -35,7 +35,7 @@ PROBES = (
     "1. Water boils at 100 °C at sea level; on a mountain of 3,000 metres it boils at about 90 °C. " * 4,
     "why?",
 )
-"""The texts that engines are compared with: prose, code, numbers; of different lengths, so that some are padded."""
+"""The texts on which engines are compared: prose, code and numbers of different lengths, so that some are padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def choose_encoder_engine(
         key: Identifies the weights.
         device: Where the model runs.
         dtype: The precision in use.
-        vectors: Computes the vectors of `PROBES` with the model or the graph that it is given, one row per text.
+        vectors: A function that computes the vectors of `PROBES` with a model or graph; one row per text.
 
     Returns:
         The model or its graph, and the reason.
@@ -93,7 +93,7 @@ def choose_module_engine(
         output: The output that the module reads, a key of `OUTPUTS`.
         key: Identifies the weights.
         device: Where the model runs.
-        vectors: Computes the vectors of `PROBES` with the model that the module has at the time.
+        vectors: A function that computes the vectors of `PROBES` with the module's current model.
 
     Raises:
         ValueError: ``wanted`` is not an engine, or it is "openvino", which cannot run this model here.
@@ -110,7 +110,7 @@ def choose_module_engine(
 
 
 def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
-    """Return the choice of torch, because OpenVINO cannot run the model or was not requested.
+    """Choose torch, because OpenVINO cannot run the model or was not requested.
 
     Args:
         wanted: The requested engine.
@@ -129,7 +129,7 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
 def _agreeing_graph(
     model: PreTrainedModel, output: str, key: str, device: str, dtype: torch.dtype, vectors: Callable[[Any], Vectors]
 ) -> tuple[Any, str]:
-    """Return the model's graph, or None; and the reason."""
+    """Return the model's graph, or None if it cannot be used, and the reason."""
     from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder, openvino_obstacle
 
     if (obstacle := openvino_obstacle(device, dtype)) is not None:
@@ -148,7 +148,10 @@ def _agreeing_graph(
 
 @dataclass(frozen=True, slots=True)
 class _Distances:
-    """The cosine distances from torch in float32: of the graph, and of torch in the precision in use."""
+    """The largest cosine distances from torch in float32: of the graph's vectors, and of torch's in its own precision.
+
+    The precision of torch here is the one that the encoder would run in.
+    """
 
     graph: float
     torch: float

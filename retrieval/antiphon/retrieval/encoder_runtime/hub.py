@@ -1,4 +1,4 @@
-"""Load models from the Hugging Face hub. A cached model is used as it is, whatever the hub has."""
+"""Load models from the Hugging Face hub. A cached model is used even if the hub has a newer version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load_model(
                 return load(True)
             except OSError:
                 if local_files_only:
-                    raise  # otherwise the cache may contain a part only, and the hub has the rest
+                    raise  # otherwise the cache may be incomplete: load the rest from the hub
         return load(False)
     except OSError as error:
         advice = "check the name and the network, or take one that needs none"

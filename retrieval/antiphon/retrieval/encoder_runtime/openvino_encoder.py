@@ -39,7 +39,7 @@ MACHINES = ("x86_64", "AMD64")
 """The machines on which the graph is known to be faster."""
 
 FORMAT = 1
-"""Increased whenever the conversion changes."""
+"""The version of the conversion. Raise it when the conversion changes: older graphs are then ignored."""
 
 GRAPH, WEIGHTS = "graph.xml", "graph.bin"
 PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -156,13 +156,13 @@ def _convert(model: PreTrainedModel, output: str) -> openvino.Model:
     mask[:, 0] = 1  # different lengths, so that the trace does not treat the mask as a constant
     example = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the comparison with torch would reveal what the tracer warns of
+        warnings.simplefilter("ignore")  # the comparison with torch finds actual errors
         traced_model = _Traced(copy.deepcopy(model).float().eval(), output, names)
         traced = torch.jit.trace(  # type: ignore[no-untyped-call]
             traced_model, tuple(example[name] for name in names), check_trace=False, strict=False
         )
         frontend = FrontEndManager().load_by_framework("pytorch")
-        decoder = TorchScriptPythonDecoder(traced)  # must live until the conversion is complete
+        decoder = TorchScriptPythonDecoder(traced)  # kept in a variable until the conversion is complete
         graph: openvino.Model = frontend.convert(frontend.load(decoder))
     for given, name in zip(graph.inputs, names, strict=True):
         given.get_tensor().set_names({name})
@@ -177,7 +177,7 @@ def _load_or_convert(model: PreTrainedModel, output: str, folder: Path) -> openv
     with suppress(OSError, IndexCorrupt, IndexMismatch, RuntimeError):
         return _core().read_model(read_generation(folder).folder / GRAPH)
     graph = _convert(model, output)
-    with suppress(OSError, ValueError):  # without a cache the next process converts again
+    with suppress(OSError, ValueError):  # if the cache is not writable, the next process converts the model again
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_generation(folder, lambda target: _save(graph, target), {"model": type(model).__name__, "output": output})
     return graph

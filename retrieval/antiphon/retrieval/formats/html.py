@@ -34,7 +34,7 @@ class _Text:
         self._space = ""
 
     def gap(self, space: str) -> None:
-        """Request white space before the next word; the widest request wins."""
+        """Request white space before the next word; of several requests the widest is used."""
         self._space = max(self._space, space, key=lambda gap: (gap.count("\n"), len(gap)))
 
     def add(self, text: str) -> int:
@@ -67,7 +67,8 @@ def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
     """
     from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, XMLParsedAsHTMLWarning
 
-    with warnings.catch_warnings():  # XHTML is parsed as HTML on purpose, and a page may consist of one URL
+    # XHTML is parsed as HTML on purpose, and a page may consist of one URL: neither deserves a warning.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)
         warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)
         soup = BeautifulSoup(markup, "html.parser")
@@ -80,7 +81,7 @@ def read_html(markup: str) -> tuple[str, str, tuple[Heading, ...]]:
 
 
 def declared_encoding(markup: bytes) -> str | None:
-    """Return the encoding that a page declares. None: it declares none, or its bytes are valid UTF-8 anyway."""
+    """Return the encoding that a page declares; None if it declares none, or if its bytes are valid UTF-8."""
     from bs4.dammit import EncodingDetector
 
     with contextlib.suppress(UnicodeDecodeError):

@@ -67,7 +67,7 @@ def markdown_signposts(text: str) -> Iterator[Span]:
     lines = (match.span() for match in _SIGNPOST.finditer(text))
     last = 0
     for start, end in sorted([*headings, *lines], key=lambda span: (span[0], -span[1])):
-        if start >= last:  # a heading can also be a line of links
+        if start >= last:  # do not yield a heading twice if it consists of links
             yield start, end
             last = end
 
@@ -94,7 +94,7 @@ def rst_headings(text: str) -> tuple[Heading, ...]:
 def plain_headings(text: str) -> tuple[Heading, ...]:
     """Return the lines of plain text that look like titles: short, between empty lines, not ending a sentence.
 
-    If the first line of the text is one, it is the only heading of level 1.
+    If the first line of the text looks like a title, it is the only heading of level 1.
     """
     headings: list[Heading] = []
     for match in _ALONE.finditer(text):

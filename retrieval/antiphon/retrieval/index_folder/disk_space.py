@@ -1,4 +1,4 @@
-"""Free disk space before an index is written, and a clear error if the disk becomes full."""
+"""Checks the free disk space before an index is written, and raises a clear error if the disk becomes full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require_free_space(folder: Path, needed: int) -> None:
 
     Args:
         folder: The folder that will be written; it need not exist.
-        needed: Bytes.
+        needed: The size of the result, in bytes.
 
     Raises:
         OSError: Fewer than ``needed`` bytes are free.

@@ -26,7 +26,7 @@ FORMAT = 3
 _POINTER = "CURRENT"
 _MANIFEST = "manifest.json"
 _GENERATION = re.compile(r"gen-(\d{6,})")
-_KEPT = 2  # a reader of the previous generation can go on while a new one is written
+_KEPT = 2  # generations to keep, so that readers of the previous one are not interrupted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def write_generation(
             files and subfolders get its permissions.
         write: Writes the files into the empty folder that it is given.
         facts: Metadata for the manifest.
-        after: The generation that the new one is derived from. It must still be the current one.
+        after: The generation that the new one was derived from. If it is not current any more, an error is raised.
         held: The lock, if the caller holds it already.
 
     Returns:
@@ -178,12 +178,12 @@ def _current(folder: Path) -> str:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove what killed writers left, and all generations except the current one and the one before it."""
+    """Remove the files of killed writers, and all generations except the current one and the one before it."""
     generations = sorted(path for path in folder.iterdir() if _GENERATION.fullmatch(path.name))
     current = _current(folder)
     names = [path.name for path in generations]
     stale: list[Path] = []
-    if current in names:  # otherwise it is unknown which ones are stale
+    if current in names:  # without a valid pointer it is unknown which generations are stale
         here = names.index(current)
         stale = generations[: max(0, here + 1 - _KEPT)] + generations[here + 1 :]
     for path in [*folder.glob(f"{TEMPORARY}*"), *stale]:
@@ -197,7 +197,7 @@ def _set_current(folder: Path, generation: Path, digest: str) -> None:
     """Replace the pointer: before, the old generation is current; afterwards, the new one is."""
     try:
         write_file(folder / _POINTER, f"{generation.name} {digest}\n".encode(), mode=file_mode(folder))
-    except BaseException:  # a generation without a pointer would only take up space
+    except BaseException:  # nothing refers to this generation, so it is removed
         if _current(folder) != generation.name:
             shutil.rmtree(generation, ignore_errors=True)
         raise

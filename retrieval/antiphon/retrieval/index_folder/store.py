@@ -58,7 +58,7 @@ class StoredIndex:
         token_counts: For each token id the number of passages that contain it, if the embedder has tokens.
         description: How the vectors are searched.
         files: The subfolder of this generation.
-        has_headings: The vectors are of texts with their headings; an earlier version embedded the texts alone.
+        has_headings: Whether passages were embedded with their headings; an earlier version omitted the headings.
     """
 
     folder: Path
@@ -102,7 +102,7 @@ class PassageTable:
         return self.fetch([row])[0]
 
     def __iter__(self) -> Iterator[Passage]:
-        """Iterate over all passages by row."""
+        """Iterate over all passages, in row order."""
         return (_passage(record) for record in self._query(f"select {_COLUMNS} from passages order by row"))
 
     def fetch(self, rows: Sequence[int]) -> list[Passage]:
@@ -124,7 +124,7 @@ class PassageTable:
         return _passage(found[0]) if found else None
 
     def ids_of(self, source: str) -> list[str]:
-        """Return the ids of the passages of a source, by row."""
+        """Return the ids of the passages of a source, in row order."""
         return [identifier for (identifier,) in self._query(_IDS, (source,))]
 
     def sources(self) -> dict[str, int]:
@@ -141,8 +141,8 @@ class PassageTable:
     def keyword_search(self, question: str, k: int, where: MetadataFilter | None = None) -> list[tuple[int, float]]:
         """Return at most ``k`` rows that share words with a question, with their BM25 scores, best first.
 
-        Words in titles and texts are compared by their Porter stems, for English. Scripts without spaces between words
-        find nothing.
+        Words in titles and texts are compared by their Porter stems, for English. Questions in
+        scripts without spaces between words find nothing.
 
         Args:
             question: The words to search for.
@@ -185,9 +185,9 @@ def write_index(
         embedder: The name of the embedder that made the vectors.
         fingerprint: The fingerprint of that embedder.
         token_counts: For each token id the number of passages that contain it.
-        after: The index that this one is derived from. It must still be the current one.
+        after: The index that this one was derived from. If it is not current any more, an error is raised.
         held: The lock, if the caller holds it already.
-        has_headings: The vectors are of texts with their headings.
+        has_headings: Whether the passages were embedded with their headings.
 
     Raises:
         ValueError: The numbers of passages and vectors differ, or the folder contains other things than an index.
@@ -252,7 +252,7 @@ def read_index(folder: str | Path) -> StoredIndex:
 
 def _write_passages(path: Path, passages: Sequence[Passage]) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("pragma journal_mode = off")  # the whole folder is written atomically
+        connection.execute("pragma journal_mode = off")  # no journal, because the whole folder is replaced atomically
         connection.execute("pragma synchronous = off")
         connection.execute(_SCHEMA)
         connection.execute(_WORDS)

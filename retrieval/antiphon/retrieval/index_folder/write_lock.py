@@ -54,7 +54,7 @@ def lock_for_writing(folder: Path) -> Iterator[WriteLock]:
 
 
 def folder_mode(folder: Path) -> int:
-    """Return the permissions of an index folder; folders inside it get the same."""
+    """Return the permissions of an index folder, which subfolders get as well."""
     return stat.S_IMODE(folder.stat().st_mode) & 0o777 | _PRIVATE
 
 

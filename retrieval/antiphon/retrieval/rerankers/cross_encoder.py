@@ -85,7 +85,7 @@ class CrossEncoderReranker:
         return values
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
-        """Choose the engine of the first module; the logits of all pairs of probes are compared as one vector."""
+        """Choose the engine of the first module, by comparing the logits of all probe pairs as one vector."""
         pairs = [(one, other) for one in PROBES for other in PROBES]
 
         def vectors() -> Vectors:

@@ -15,17 +15,17 @@ from antiphon.retrieval.vector_index.flat import Vectors
 
 
 class MaxSimReranker:
-    """Late interaction: every token of the question is matched with the most similar token of the passage.
+    """Late interaction (MaxSim): every token of the question is matched with the most similar token of the passage.
 
-    The new score is the search score plus ``weight`` times the IDF-weighted mean of the matches, both standardized over
-    the candidates.
+    The new score is the search score plus ``weight`` times the IDF-weighted mean similarity of the matches. Both terms
+    are standardized over the candidates.
 
     Args:
         embedder: The embedder of the index.
-        token_counts: For each token id the number of passages that contain it, for the IDF. None: zeros.
+        token_counts: For each token id the number of passages that contain it, for the IDF. None: equal weights.
         passages: The number of passages in the index, for the IDF.
         depth: The number of candidates to rerank.
-        weight: The weight of the matches.
+        weight: The weight of the mean similarity.
         cache_size: The number of passages whose token vectors are cached.
     """
 

@@ -1,4 +1,4 @@
-"""What the clients of all vector databases share: addresses without secrets, unreachable servers, batches."""
+"""Helpers for all vector databases: addresses without secrets, errors of unreachable servers, batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.retrieval.errors import DatabaseUnavailable
 from antiphon.retrieval.passage import Passage
 
 TIMEOUT = 30.0
-"""Seconds to wait for an answer; a third of them for a connection."""
+"""Default timeout for an answer, in seconds; connecting may take a third of it."""
 
 FIELDS = ("id", "text", "source", "start", "end", "metadata")
 """The fields of a passage that a server stores."""
@@ -52,7 +52,7 @@ def name_unreachable_server(
     Args:
         server: The server, as the message should name it.
         failures: The classes that the client raises.
-        is_gone: Returns whether an error of these classes means that the server cannot be reached.
+        is_gone: Returns whether such an error means that the server cannot be reached.
 
     Raises:
         DatabaseUnavailable: The server cannot be reached.

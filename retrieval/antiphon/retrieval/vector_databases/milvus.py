@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from antiphon.retrieval.embedders.protocol import Embedder
 
 _SCHEMES = ("http", "https", "tcp", "unix")
-_BATCH = 500  # rows of a request, because a server accepts 64 MB
-_CONNECT_FAILED = 2  # an error code of Milvus
+_BATCH = 500  # maximum rows per request, because a server accepts 64 MB
+_CONNECT_FAILED = 2  # Milvus's error code of a failed connection
 _MOST_HITS = 16_384  # the limit of Milvus
 
 

@@ -114,7 +114,8 @@ class PgvectorIndex:
 
         passages, vectors = keep_last_of_each_id(passages, normalized(vectors, dim=self._dim))
         with self._connection() as connection, connection.transaction():
-            connection.execute(_NO_STATEMENT_TIMEOUT)  # one long statement; only waiting for locks is limited
+            # One statement writes all rows, which may take long; only waiting for locks has a timeout.
+            connection.execute(_NO_STATEMENT_TIMEOUT)
             connection.execute(self._sql(_STAGING))
             with connection.cursor().copy(_COPY) as copy:
                 copy.set_types(_TYPES)
@@ -188,7 +189,7 @@ class PgvectorIndex:
         )
         connection.execute(
             _TIMEOUT, [str(round(1000 * self._timeout))]
-        )  # as an option it would replace the caller's options
+        )  # set by a statement, because a connection option would replace the caller's options
         connection.execute(_SESSION)
         register_vector(connection)
         return connection
@@ -218,7 +219,7 @@ def _shown(conninfo: str) -> str:
 
 
 def _is_gone(error: Exception) -> bool:
-    """Return whether the connection broke or the server is shutting down, and not whether it answered with an error."""
+    """Return whether an error means that the connection broke or the server is shutting down."""
     state: str | None = getattr(error, "sqlstate", None)
     return state is None or state.startswith(("08", "57P"))
 

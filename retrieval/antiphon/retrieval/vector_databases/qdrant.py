@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from antiphon.retrieval.embedders.protocol import Embedder
 
-_BATCH = 500  # points of a request, because a server accepts 32 MB
+_BATCH = 500  # maximum points per request, because a server accepts 32 MB
 
 
 class QdrantIndex:

@@ -125,7 +125,9 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int, *, gpu: boo
 
 
 def setting_of_saved_index(description: IndexDescription, count: int) -> IndexSetting:
-    """Return the setting of a saved index for a new number of vectors: by its name, or as the user defined it.
+    """Return the setting of a saved index for a new number of vectors.
+
+    A named setting is adapted to the number; a factory string of the user is kept.
 
     Args:
         description: The description that was saved with the index.
@@ -150,7 +152,7 @@ def setting_of_saved_index(description: IndexDescription, count: int) -> IndexSe
 
 
 def describe_index(index: LocalVectorIndex, setting: IndexSetting) -> IndexDescription:
-    """Return the description of an index: its own if it was trained, else one of exact search.
+    """Return the description of an index: the one from its training, or a new one for exact search.
 
     Args:
         index: The index.

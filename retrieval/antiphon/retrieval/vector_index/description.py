@@ -11,7 +11,7 @@ from antiphon.retrieval.vector_index.settings import EXACT_ROWS, FLAT_NUMBERS
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """A vector index in words and numbers.
+    """How a vector index searches, and its measured recall.
 
     Attributes:
         setting: The name of the setting; see `IndexSetting`.
@@ -21,18 +21,18 @@ class IndexDescription:
         dim: Their dimension.
         bytes_per_vector: Memory for each vector.
         disk_bytes_per_vector: Bytes for each vector in a file that is read on demand.
-        rotated: The dimension after the rotation by principal axes; 0 if there is none.
+        rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
         lists: The number of inverted lists, if any.
         probes: The number of lists that a query searches.
         probes_why: The reason for the number of probes.
-        rescored: This many times ``k`` candidates are rescored with their own vectors; 0 for none.
+        rescored: ``rescored * k`` candidates are rescored with their stored vectors; 0 for none.
         trained_on: The number of training vectors.
-        recall_10: The share of the exact 10 nearest among the first 10 results, on queries not used for tuning.
+        recall_10: The share of the exact 10 nearest vectors among the first 10 results, on queries not used for tuning.
         recall_100: The same at 100.
         sampled: The number of those queries; 0 if the search is exact.
-        curve: Pairs of probes and recall at 100 that the number of probes was chosen from.
+        curve: Pairs (number of probes, recall at 100), from which the number of probes was chosen.
         faiss: The version of FAISS.
-        exact_rows: If a filter allows at most this many rows, each is scored.
+        exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
         in_memory: An index of at most this many numbers is read into memory when it is opened.
     """
 
@@ -63,7 +63,7 @@ class IndexDescription:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> IndexDescription:
-        """Return the description that `as_dict` wrote; fields that an earlier version lacked get their defaults."""
+        """Return a description from the fields that `as_dict` returned; missing fields get their defaults."""
         known = {field.name: facts[field.name] for field in fields(cls) if field.name in facts}
         return cls(**known | {"curve": tuple((int(probes), float(recall)) for probes, recall in facts["curve"])})
 

@@ -1,4 +1,4 @@
-"""Approximate search with a trained FAISS index, whose best candidates are rescored with their own vectors."""
+"""Approximate search with a trained FAISS index; the best candidates are rescored with their stored vectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from antiphon.retrieval.vector_index.flat import (
 )
 
 _BLOCK = 65_536
-_FEWEST_HITS = 100  # a small k rescores as many candidates as k = 100, so that its recall is as good
+_FEWEST_HITS = 100  # for a smaller k as many candidates are rescored as for this one, so that recall is as good
 _GPU_DEPTH = 2048  # the limit of FAISS on GPUs
 
 

@@ -38,7 +38,7 @@ def read_vectors(folder: Path, *, in_memory: int = FLAT_NUMBERS) -> StoredVector
 
     Args:
         folder: The folder that was written.
-        in_memory: Up to this many numbers the file is read into memory; a larger one is memory-mapped.
+        in_memory: A file with more numbers than this is memory-mapped; a smaller one is read into memory.
 
     Raises:
         IndexCorrupt: The folder contains no vectors.

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from math import log2, sqrt
 
 FLAT_NUMBERS = 50_000_000
-"""Up to this many numbers (200 MB), exact search is both the fastest and the best."""
+"""Up to this many numbers (200 MB), exact search is the fastest search and needs no training."""
 
 NAMES = ("auto", "flat", "compact", "paper")
 PER_LIST = 39
-"""The training vectors that FAISS needs for each list of an inverted file."""
+"""The number of training vectors that FAISS needs for each list of an inverted file."""
 
 EXACT_ROWS = 16_384
 """If a filter allows at most this many rows, scoring each is faster than searching lists, and exact."""
 
 _PAPER_LISTS, _PAPER_PROBES = 4096, 16
-_DIMS = 256  # after the rotation: 4 for each of 64 bytes
-_GRAPH_LISTS = 16_384  # from here on, a graph finds the nearest lists faster than a comparison with all of them
+_DIMS = 256  # dimension after the rotation: 4 numbers for each of 64 bytes
+_GRAPH_LISTS = 16_384  # with more lists, a graph finds the nearest ones faster than comparing all
 _RESCORED = 3
 
 logger = logging.getLogger("antiphon.retrieval")
@@ -31,12 +31,12 @@ class IndexSetting:
     Attributes:
         name: The name of the setting.
         factory: FAISS's factory string; "Flat" is exact search.
-        rotated: The dimension to reduce to by principal axes first; 0 keeps the vectors as they are.
+        rotated: The dimension after a rotation to the principal axes, which may reduce it; 0: no rotation.
         probes: The number of lists that a query searches. None: as many as the target recall needs on a sample.
-        rescored: This many times ``k`` candidates are rescored with their own vectors, more if no number of probes
-            reaches the target recall; 0: scores are FAISS's estimates.
+        rescored: ``rescored * k`` candidates are rescored with their stored vectors, or more if no number of probes
+            reaches the target recall. 0: none, scores are FAISS's estimates.
         why: The reason for the setting.
-        exact_rows: If a filter allows at most this many rows, each is scored, so that the search is exact.
+        exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
         in_memory: An index of at most this many numbers is read into memory when it is opened; a larger one is
             memory-mapped.
     """
@@ -67,7 +67,7 @@ def choose_setting(name: str | IndexSetting, count: int, dim: int, *, gpu: bool 
         name: The name, or a setting, which is returned unchanged.
         count: The number of vectors.
         dim: Their dimension.
-        gpu: Search on a GPU, where FAISS supports only codes of 8 bits.
+        gpu: Search on a GPU; FAISS supports only codes of 8 bits there.
 
     Raises:
         ValueError: ``paper`` cannot cut vectors of this dimension into 64 pieces.

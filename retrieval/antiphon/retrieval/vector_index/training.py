@@ -19,14 +19,14 @@ TARGET = 0.95
 """The recall at 100 that the number of probes is chosen for."""
 
 SEED = 1
-"""The seed of everything random, so that the same vectors give the same index."""
+"""The seed of all random numbers, so that the same vectors give the same index."""
 
-_MARGIN = 0.02  # added to the target if vectors replace questions, because they are easier to find
-_TOLERANCE = 0.005  # if the target is out of reach, this much less recall is accepted for fewer probes
+_MARGIN = 0.02  # added to the target if the queries are indexed vectors, whose neighbours are easier to find
+_TOLERANCE = 0.005  # if the target cannot be reached: recall below the best possible that is accepted for fewer probes
 _SAMPLED = 256
-_DOUBLINGS = 2  # of the rescored candidates: 12 * k of them read 2.4 MB at dimension 1,024 and k = 100
+_DOUBLINGS = 2  # of the rescored candidates, at most: 12 * k read 2.4 MB at dimension 1,024 and k = 100
 _BLOCK = 65_536
-_PER_LIST, _TRAINED = 64, 65_536  # training vectors: per inverted list, and at least for the quantizer
+_PER_LIST, _TRAINED = 64, 65_536  # numbers of training vectors: for each inverted list, and at least in total
 
 
 def train_index(
@@ -140,9 +140,10 @@ def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
 
 
 def _tune(made: FaissIndex, exact: GroundTruth, aim: float) -> IndexDescription:
-    """Return the description with the fewest probes, of powers of two, whose recall at 100 reaches ``aim``.
+    """Return the description with the smallest power of two of probes whose recall at 100 reaches ``aim``.
 
-    If all lists together do not reach it, twice as many candidates are rescored, and again: that needs no memory.
+    If even a search of all lists does not reach it, the number of rescored candidates is doubled, up to twice, which
+    needs no additional memory.
     """
     rough = made.description
     if rough.probes is not None:
@@ -156,7 +157,7 @@ def _tune(made: FaissIndex, exact: GroundTruth, aim: float) -> IndexDescription:
 
 
 def _choose_probes(made: FaissIndex, exact: GroundTruth, aim: float) -> IndexDescription:
-    """Return the description with the fewest probes that reach ``aim``, or come close to the best possible recall."""
+    """Return the description with the fewest probes that reach ``aim`` or, if none do, nearly the best recall."""
     rough = made.description
     curve: list[tuple[int, float]] = []
     for probes in _powers_of_two(rough.lists or 1):
@@ -230,14 +231,14 @@ def _from_factory(factory: str, dim: int) -> Any:
 
 
 def _make_deterministic(part: Any) -> None:
-    """Fix the seeds, silence FAISS's warnings, and skip training that no search uses."""
+    """Fix the seeds, silence FAISS's warnings, and skip training steps that have no effect on searches."""
     trainers: list[Any] = [part, getattr(part, "pq", None)]
     for trainer in trainers:
         if hasattr(trainer, "cp"):
-            trainer.cp.min_points_per_centroid = 1  # `untrained_index` has checked the number of vectors
+            trainer.cp.min_points_per_centroid = 1  # `untrained_index` has checked their number
             trainer.cp.seed = SEED
     if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # factory strings enable it, but it only renumbers the codes
+        part.do_polysemous_training = False  # it only renumbers the codes
 
 
 def _opq_rotations_of(index: Any) -> list[Any]:
@@ -250,7 +251,7 @@ def _opq_rotations_of(index: Any) -> list[Any]:
 
 
 def _quiet_quantizer(rotation: Any) -> Any:
-    """Return a quantizer for an OPQ matrix to learn with; the one that FAISS creates prints hundreds of warnings."""
+    """Return a quantizer for training an OPQ matrix; the one that FAISS would create prints hundreds of warnings."""
     quantizer = import_faiss().ProductQuantizer(rotation.d_out, rotation.M, 8)
     quantizer.cp.min_points_per_centroid = 1
     quantizer.cp.seed = SEED

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, get_args
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens, take_rows
 
 Shape = Literal["triangle", "rectangle", "chain"]
-"""How many guesses each mask makes: one fewer than the previous mask, the same number, or one."""
+"""Number of guesses per mask: one fewer than the previous mask, equally many, or one for all masks but the first."""
 
 INITIAL_ACCEPTANCE = (0.4, 0.15, 0.06)
 """Initial acceptance rate of the guess of the first mask, of the guesses of the first two, and of the first three."""
@@ -21,8 +21,8 @@ MEMORY = 16
 """Acceptance rates are moving averages over about this many steps."""
 
 MIN_END_SHARE = 0.05
-"""The chance that the accepted path ends at a row is at least this share of the row's chance. The row's chance minus
-those of its children would be too low, because these are overestimated."""
+"""Minimum chance that the accepted path ends at a row, as a share of the row's chance. The row's chance minus those of
+its children would be too low, because the chances of children are overestimated."""
 
 _Guesses = list[tuple[int, float]]
 
@@ -36,10 +36,10 @@ class MaskWeights(Protocol):
 
 
 class Bita:
-    """A `Drafter` of the trained mask tokens' guesses, with masks behind every row of its draft.
+    """A `Drafter` of the guesses of trained mask tokens. Masks follow every row of its draft.
 
-    Level d of the tree has the best guesses of the d-th mask behind the last accepted row. Only the best guess of a
-    level has children: the guesses of the next level. The root and every row have a group of mask tokens (probes) of
+    Level d of the tree contains the best guesses of the d-th mask behind the last accepted row. Only the best guess of
+    a level has children: the guesses of the next level. The root and every row have a group of mask tokens (probes) of
     their own behind them, so the next draft is available whichever row is accepted: one forward pass verifies this
     draft and produces the next one. With m masks a full draft has 1 + m rows for every guess and m more, as in the
     paper (section 3.3, "efficient tree-based decoding"). A smaller budget keeps the rows of the highest value: for a
@@ -77,7 +77,7 @@ class Bita:
         return self.with_masks(EMPTY, self.masks)
 
     def propose(self, context: Tokens, budget: int) -> Draft:
-        """Return at most ``budget`` rows: guesses, and masks behind them."""
+        """Return at most ``budget`` rows: guesses of the masks in the last forward pass, and new masks behind them."""
         return self.with_masks(self.guesses(), budget)
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
@@ -145,7 +145,7 @@ def level_widths(k: int, shape: Shape, masks: int) -> list[int]:
 
 
 def _end_chances(draft: Draft) -> dict[int, float]:
-    """Return for the root and every row the chance that the accepted path ends there."""
+    """Return the chance that the accepted path ends there, for the root and every row."""
     ends = {ROOT: 1.0, **dict(enumerate(draft.chances))}
     for parent, chance in zip(draft.parents, draft.chances, strict=True):
         ends[parent] -= chance
@@ -155,7 +155,7 @@ def _end_chances(draft: Draft) -> dict[int, float]:
 def _masked(draft: Draft, kept: list[tuple[int, int, float]]) -> Draft:
     """Return a draft of the kept rows and masks.
 
-    ``kept`` is ascending and has (row, place, chance): place 0 is the row itself, place p its p-th mask.
+    ``kept`` has ascending tuples (row, place, chance). Place 0 means the row itself, place p the p-th mask behind it.
     """
     rows = [row for row, place, _ in kept if place == 0]
     whole = take_rows(draft, rows)

@@ -31,14 +31,14 @@ WindowSize = tuple[int, int, int]
 class Blend:
     """A `Drafter` that merges the drafts of its parts into one tree, whose rows share one budget.
 
-    Equal paths become one row. Rows are taken by their chance and masks by the worth of their logits, whichever part
-    proposed them; masks also stand behind rows copied from a reference. The window is used only for requests without
-    references (with references it lowered the tokens per step of SmolLM2), and only if its rows are worth more than
-    the rows that they displace.
+    Equal paths become one row. Rows are selected by their chance, and masks by the worth of their logits, no matter
+    which part proposed them. Masks also follow rows that were copied from a reference. The window is used only for
+    requests without references (with references it lowered the tokens per step of SmolLM2), and only if its rows are
+    worth more than the rows that they displace.
 
     Args:
-        bita: Weights of BiTA, to add its masks.
-        window: W, N and G of a `Lookahead` window to add.
+        bita: BiTA weights; if given, the masks are added.
+        window: W, N and G of a `Lookahead` window; if given, it is added.
         recycling: The same as for `SuffixMatch`.
         drafter: Drafter without probes to use instead of a `SuffixMatch`.
 
@@ -63,7 +63,7 @@ class Blend:
         self.recycling_table = recycling_table_of(self.drafter)
         self.bita_weights = bita
         self.bita = Bita(bita) if bita is not None else None
-        # The suffix match already drafts from the texts.
+        # The window takes no n-grams from the prompt, because the suffix match drafts from it already.
         self._window = Lookahead(*window, prompt_as_reference=False) if window else None
         self.lookahead: Lookahead | None = None
 
@@ -111,5 +111,5 @@ class Blend:
             self.lookahead.observe(draft, accepted, logits)
 
     def _trimmed(self, tree: Draft, budget: int) -> Draft:
-        """Return the most valuable rows of a tree, with masks behind them if there is BiTA."""
+        """Return the most valuable rows of a tree, with masks behind them if there are BiTA weights."""
         return self.bita.with_masks(tree, budget) if self.bita else trim(tree, budget, sys.maxsize)

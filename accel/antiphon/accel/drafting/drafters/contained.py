@@ -20,6 +20,6 @@ class Contained:
     def __contains__(self, tokens: Tokens) -> bool:
         wanted, size = array("q", tokens), array("q").itemsize
         place = self._text.find(wanted.tobytes())
-        while place % size and place >= 0:  # the bytes match across the boundary of two tokens
+        while place % size and place >= 0:  # a match that starts inside of a token does not count
             place = self._text.find(wanted.tobytes(), place + 1)
         return place >= 0

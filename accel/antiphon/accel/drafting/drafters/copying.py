@@ -16,7 +16,7 @@ Tie = Literal["first", "last", "random"]
 class Copying:
     """A `Drafter` of one chain: the ``k`` tokens after the longest match of the answer's last tokens in a reference.
 
-    A copy ends with its reference and never runs into the next one. A match that nothing follows is skipped.
+    A copy ends with its reference and never runs into the next one. A match at the very end of a reference is skipped.
 
     Args:
         n: Minimum number of matching tokens.
@@ -55,7 +55,7 @@ class Copying:
         self.begin((), ())
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> None:
-        """Index the references; of the prompt only the length is used, as the beginning of the answer."""
+        """Index the references, and store the prompt's length, where the answer begins."""
         self._random = Random(self._seed)
         self._start = 0 if self._use_prompt_tail else len(prompt)
         self._index = TokenIndex()
@@ -73,7 +73,7 @@ class Copying:
         return chain(copy, _chances(len(matches), len(copy)))
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Ignore the step: the context of `propose` has all that is needed."""
+        """Ignore the step: `propose` gets the whole context."""
 
     def _choose(self, positions: Sequence[int]) -> int:
         if self.tie == "random":

@@ -11,11 +11,11 @@ from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, con
 
 
 class Recycling:
-    """A `Drafter` of the tokens that the model ranked highest when it last read the same two tokens, or the last one.
+    """A `Drafter` of the model's top tokens from the last time that the same two tokens, or the last one, occurred.
 
-    Rows are taken best first by the product of the chances on their path, so the tree is deep where the model was
-    certain; the tree of the paper always has the same shape. Every row of every forward pass updates the table,
-    accepted or not.
+    Rows are taken best first by the product of the chances on their path, so the tree is deep along paths of which the
+    model was certain; the tree of the paper always has the same shape. Every row of every forward pass updates the
+    table, accepted or not.
 
     Args:
         table: Table to use and update; requests of the same model can share it. By default the drafter has a table of

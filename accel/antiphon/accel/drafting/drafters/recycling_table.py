@@ -19,11 +19,11 @@ TOP_K = 8
 """Number of tokens kept per context: Token Recycling's 8."""
 
 NO_TOKEN = -1
-"""Placeholder in a context key: no token before the first one of a text, or a key of the last token alone."""
+"""Placeholder for the first token of a context key: the context is the start of a text, or the last token alone."""
 
-# How often the r-th best token after a context came next when the context came again, by the number of tokens of the
-# context. Rank predicts it better than probability does; the chance of a token is the mean of both. Measured on greedy
-# answers of SmolLM2-135M.
+# For contexts of two tokens and of one: how often the r-th best token of a context followed when the context occurred
+# again, measured on greedy answers of SmolLM2-135M. The rank predicts this better than the token's probability; the
+# chance of a token is the mean of both estimates.
 _RANK_CHANCES = {
     2: np.array([0.62, 0.11, 0.045, 0.02, 0.012, 0.01, 0.008, 0.006], dtype=np.float32),
     1: np.array([0.30, 0.06, 0.045, 0.03, 0.02, 0.015, 0.01, 0.01], dtype=np.float32),
@@ -122,13 +122,13 @@ class RecyclingTable:
         self.check_vocabulary(logits.vocab_size)
         tokens, chances = logits.top_k(range(ROOT, len(draft)), TOP_K)
         row_chances = (1.0, *draft.chances)
-        # If a context occurs twice, the last one written stays: the row with the higher chance.
+        # If a context occurs twice, the last entry is stored, so rows with a higher chance are written last.
         order = sorted(range(len(row_chances)), key=row_chances.__getitem__)
         keys = context_keys(tail, draft)
         self.record([keys[row] for row in order], tokens[order], chances[order])
 
     def record(self, keys: Sequence[_Key], tokens: NDArray[np.integer[Any]], chances: NDArray[np.float32]) -> None:
-        """Overwrite the entries of the given contexts; of equal contexts the last one counts.
+        """Overwrite the entries of the given contexts; if a context occurs twice, the last entry is stored.
 
         Args:
             keys: The last two tokens of each context.

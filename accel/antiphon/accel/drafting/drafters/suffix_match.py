@@ -19,11 +19,11 @@ COMMON_SHARE = 0.5
 """Probability that one of the 32 common tokens comes next if no known occurrence is right; measured 0.42 to 0.53."""
 
 MIN_CHANCE = 0.001
-"""Guesses with a smaller chance are dropped: drafts of 64 rows end at about 0.008, and a longer heap costs time."""
+"""Guesses with a smaller chance are dropped, as long heaps are slow; the last row of a 64-row draft has about 0.008."""
 
 _Branch = tuple[float, int, int, int, int, Sequence[int], float, int]
-"""A possible row: minus its chance, its order, its parent, the parent's token, its own token, the matching positions,
-their total weight, and its depth."""
+"""An entry of the heap of possible rows: minus its chance, serial number, parent, token of the parent, own token,
+matching positions, their total weight, depth."""
 
 
 class SuffixMatch:
@@ -33,10 +33,10 @@ class SuffixMatch:
     number of tokens before it that match the context. The children of a row share the weight of the positions that
     still match. Rows are taken best first by the product of these shares, each times the probability that the text
     continues like any known position: m / (m + ``escape``) after m matching tokens. The product is the chance of the
-    row. It is a low estimate: on recorded answers, rows of chance c were accepted in 1.1 c to 1.5 c of the cases.
+    row. It is a low estimate: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance c was accepted.
 
-    The remaining probability goes to the tokens of the recycling table, below every row. What is left below the root
-    goes to the ``common`` tokens with the most different predecessors (the lower order of Kneser and Ney).
+    Below every row, the remaining probability goes to the tokens of the recycling table. Below the root, the rest of it
+    goes to the ``common`` tokens that follow the most different tokens (lower-order distribution of Kneser and Ney).
 
     Args:
         base: Factor by which one more matching token raises the weight of a position, above 1.
@@ -117,7 +117,7 @@ class SuffixMatch:
             self._tail = (*self._tail, *accepted.tokens)[-2:]
 
     def _rank_common_tokens(self) -> None:
-        """Rank the common tokens; repeated when the texts have doubled in length, so the cost per token is bounded."""
+        """Rank the common tokens; done again when the texts have doubled in length, which bounds the cost per token."""
         self._ranked = len(self._index.tokens)
         ranked = self._index.kneser_ney_unigrams(self.common) if self.common else []
         self._common_tokens = {token: COMMON_SHARE * share for token, share in ranked}
@@ -132,7 +132,7 @@ class SuffixMatch:
         return weights
 
     def _grow(self, weights: dict[int, float], context: Tokens, rows: int) -> Draft:
-        """Return the ``rows`` most likely rows, best first; of equal chances the one found first."""
+        """Return the ``rows`` most likely rows, best first; of equally likely rows the one that was found first."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
@@ -154,7 +154,7 @@ class SuffixMatch:
     def _trust(self, weight: float, depth: int) -> float:
         """Return the probability that the text continues like one of the positions: m / (m + escape).
 
-        m is the number of matching tokens before a row at ``depth`` if a single position had all the weight.
+        m is computed from the positions' total weight, as if a single position had all of it.
         """
         matched = log(weight) / self._log_base + depth
         return matched / (matched + self.escape)
@@ -176,7 +176,7 @@ class SuffixMatch:
         return branches if self.branching else [min(branches)] if branches else []
 
     def _guesses(self, row: int, before: int, last: int) -> dict[int, float]:
-        """Return what comes next if no position is right: recycled tokens, and below the root also common tokens."""
+        """Return guesses in case that no position is right: recycled tokens, and below the root also common tokens."""
         guesses = {} if self.recycling_table is None else self.recycling_table.lookup(before, last)
         if row == ROOT:
             left = 1 - sum(guesses.values())

@@ -46,12 +46,12 @@ class TokenIndex:
         self.tokens.append(END)
 
     def find_matches(self, tail: Tokens, longest: int, newest: int | None = None) -> list[list[int]]:
-        """Return the positions after each occurrence of the last 1, 2, ... tokens of a text.
+        """Return the positions that follow earlier occurrences of the last token, of the last two tokens, and so on.
 
         Args:
             tail: The text, or its last tokens.
             longest: Maximum length of a match, in tokens.
-            newest: Maximum number of positions of the last token to consider, the newest ones; all by default.
+            newest: Consider only this many of the newest occurrences of the last token; all by default.
 
         Returns:
             Entry m - 1 has the positions after matches of m tokens, oldest first. The list ends with the longest
@@ -71,10 +71,11 @@ class TokenIndex:
         return matches
 
     def continuations(self, positions: Iterable[int], ahead: int) -> dict[int, list[int]]:
-        """Group positions by the token that stands ``ahead`` tokens after them; sequences that have ended are left out.
+        """Group positions by the token that is ``ahead`` tokens after them; positions whose sequence ended are omitted.
 
         Args:
-            positions: Positions that the call with ``ahead - 1`` returned. Others could read into the next sequence.
+            positions: Positions that the call with ``ahead - 1`` returned. Other positions
+                could extend into the next sequence.
             ahead: Distance in tokens; 0 is the token at the position itself.
 
         Returns:

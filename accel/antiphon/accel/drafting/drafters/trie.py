@@ -17,7 +17,7 @@ class Trie:
     """A `Drafter` of the tree of everything that followed the longest known suffix of the context.
 
     The last ``prefix`` tokens are looked up, then one fewer, down to one; the first lookup with a continuation is used.
-    Rows are sorted by frequency, then shallow ones first, then those seen first, so drafts are reproducible. Each
+    Rows are sorted by frequency, then by depth, then by first occurrence, so drafts are reproducible. Each
     reference is a separate text; prompt and answer are one text. The draft is the same as if the trie were rebuilt
     with the answer at every step.
 
@@ -84,7 +84,7 @@ class Trie:
         return EMPTY
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
-        """Ignore the step: the context of `propose` has all that is needed."""
+        """Ignore the step: `propose` gets the whole context."""
 
     def _grow(self, positions: Sequence[int], matched: int, rows: int) -> Draft:
         """Return the ``rows`` most frequent paths from these positions, parents before children."""
@@ -110,16 +110,15 @@ class Trie:
         return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def _frequency(self, positions: Sequence[int], matched: int, length: int) -> int:
-        """Return the frequency f of a path of ``length`` tokens, of which ``matched`` precede each position."""
+        """Return the frequency of a path of ``length`` tokens, whose first ``matched`` tokens precede each position."""
         if self.counting == "occurrences":
             return len(positions)
         return sum(self._windows(position - matched, length) for position in positions)
 
     def _windows(self, start: int, length: int) -> int:
-        """Return the number of windows of n tokens that begin j tokens before ``start`` and contain the whole path.
+        """Return how many windows of n tokens contain the path of ``length`` tokens that begins at ``start``.
 
-        The path is the ``length`` tokens from ``start`` on; 0 <= j < prefix, j is at most the number of tokens before
-        ``start`` in its text, and n - j >= length.
+        A window begins j tokens before ``start``, with 0 <= j < prefix and n - j >= length, inside the same text.
         """
         tokens, before, ahead = self._index.tokens, 0, length
         while before < self.prefix - 1 and tokens[start - before - 1] != END:

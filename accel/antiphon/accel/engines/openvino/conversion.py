@@ -153,7 +153,7 @@ def _graph(
         ),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns of possible errors; the self-test finds actual ones
+        warnings.simplefilter("ignore")  # the self-test finds actual errors
         forward = _Forward(model, windows, sliced=sliced)
         traced = torch.jit.trace(forward, example, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
         frontend = FrontEndManager().load_by_framework("pytorch")

@@ -90,7 +90,7 @@ class PagedGraph:
         """Run one forward pass over the rows of several sequences.
 
         Returns:
-            The requested logits of all sequences one after the other, shape (sum of ``num_logits``, vocab), in a new array.
+            The requested logits of all sequences one after the other, shape (sum of ``num_logits``, vocab), as a copy.
         """
         import openvino
 

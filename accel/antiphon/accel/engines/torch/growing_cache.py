@@ -226,9 +226,9 @@ class GrowingCache(DynamicCache):
     """A `DynamicCache` that does not copy its full-attention layers at every step; pass it as `past_key_values=`.
 
     `DynamicCache` concatenates, which copies every key and value for every token. Here each new token causes, on
-    average, the copying of eight earlier tokens, and the buffers are an eighth larger. Sliding, chunked and recurrent layers are those of
-    `DynamicCache`, because their size is bounded. For inference only: tensors are written in place, and a crop reuses
-    their memory.
+    average, the copying of eight earlier tokens, and the buffers are an eighth larger. Sliding, chunked and recurrent
+    layers are those of `DynamicCache`, because their size is bounded. For inference only: tensors are written in place,
+    and a crop reuses their memory.
 
     Args:
         config: Configuration of the model; None makes full-attention layers as they are needed.
