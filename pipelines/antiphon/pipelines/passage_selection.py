@@ -31,28 +31,19 @@ MAX_LINES = 8
 """Maximum number of lines, of all passages, that the model scores: the most relevant ones."""
 
 MAX_RELEVANCE_GAP = 5.0
-"""Maximum gap in relevance (nats) to the best line. Less relevant lines are hardly ever quoted; a passage without a
-scored line need not be read."""
+"""Maximum gap in relevance (nats) to the best line; less relevant lines are hardly ever quoted and need not be read."""
 
 SCORED_TOKENS = 8
 """First tokens of a line whose log-probability is summed: they identify the line, and the rest is copied. `MAX_LINES`
 lines and the refusal then have at most 63 rows, which fit into one step of an engine with compiled steps."""
 
-_LOGPROB_WEIGHT = 0.4
-"""Weight of a nat of log-probability relative to a nat of relevance."""
-
-_MIN_REFUSAL_LOGPROB = -10.0
-"""Refusals that are less likely than this (nats) count as equally unlikely."""
-
 MAX_QUOTES = 3
 """Maximum number of quoted lines, not counting lines that a colon leads to."""
 
-_MAX_SCORE_GAP = 2.0
-"""Maximum gap in score (nats) of a further quoted line to the first one."""
-
-_HIGH_SCORE, _LOW_SCORE = 2.0, -3.0
-"""Best scores from which on there is an answer, and below which there is none; in between similarity decides."""
-
+_LOGPROB_WEIGHT = 0.4  # of a nat of log-probability, relative to a nat of relevance
+_MIN_REFUSAL_LOGPROB = -10.0  # nats; less likely refusals count as equally unlikely
+_MAX_SCORE_GAP = 2.0  # nats, of a further quoted line to the first one
+_HIGH_SCORE, _LOW_SCORE = 2.0, -3.0  # from the first on there is an answer, below the second there is none
 
 _QUESTION = re.compile(r"\w[*_\"'”’]*[?？؟][?!*_\"'”’)]*$")  # code and patterns do not end like this
 
@@ -65,8 +56,8 @@ class Threshold:
     minimum: float
 
 
+# For passages that the model would rather answer from than refuse, and for all passages.
 _IF_WILLING, _ALWAYS = Threshold(logprob_weight=0.05, minimum=0.3), Threshold(logprob_weight=0.1, minimum=0.55)
-"""Thresholds for passages that the model would rather answer from than refuse, and for all passages."""
 
 
 def line_score(relevance: float, log_probability: float, refusal: float) -> float:
@@ -219,7 +210,7 @@ def select_passages(
     # 1. The most relevant lines of all passages.
     candidates = candidate_lines(prompts, scorers.relevance)
     # 2. Their scores; passages without one of these lines are not read.
-    lines = score_lines(language_model, prompts, candidates, caches)
+    lines = _score_lines(language_model, prompts, candidates, caches)
     if not lines:
         return SelectedPrompt(prompts[0], caches[0], generation)
     best, *others = sorted(lines, key=lambda each: -each.score)
@@ -326,20 +317,13 @@ def _sentence(line: str) -> str:
     return quotes[0].sentence if quotes else line
 
 
-def score_lines(
+def _score_lines(
     language_model: BatchStreamingModel,
     prompts: Sequence[PassagePrompt],
     lines: Sequence[CandidateLine],
     prefixes: Sequence[PrefixCache],
 ) -> list[ScoredLine]:
-    """Score lines; only the prompts of these lines are read.
-
-    Args:
-        language_model: the model.
-        prompts: one prompt for each passage.
-        lines: the lines.
-        prefixes: the prefix cache of each prompt.
-    """
+    """Score lines; only the prompts of these lines are read."""
     indices = sorted({line.prompt_index for line in lines})
     texts = [[*(line.text for line in lines if line.prompt_index == index), REFUSAL] for index in indices]
     found = log_probabilities(
@@ -405,10 +389,7 @@ def _prefill_with_texts(
 def _score_separately(
     language_model: BatchStreamingModel, prompt: PassagePrompt, texts: Sequence[str], prefix: PrefixCache
 ) -> list[float]:
-    """Return the log-probabilities by generating each text as ``response_prefix``.
-
-    Needed if the prompt was already in the prefix cache, or the model cannot verify trees.
-    """
+    """Return them by generating each text as ``response_prefix``; for cached prompts and models without trees."""
     values = []
     for text in texts:
         count = len(language_model.tokenizer.encode(text, add_special_tokens=False))
