@@ -39,7 +39,7 @@ def _plain_logits(model: Any, texts: Sequence[Sequence[int]], padding: int) -> T
 def expect_plain_logits(
     model: Any, text: Sequence[int], records: Sequence[RecordedStep], *, every_row: int = 3, padding: int = 0
 ) -> None:
-    """Assert that the logits of the root and of kept rows (in the first steps: all rows) equal a plain forward pass."""
+    """Assert that logits of the root and kept rows, and of all rows in the first steps, equal plain forward passes."""
     truth = plain_logits(model, text, padding)
     for index, record in enumerate(records):
         rows = [ROOT, *record.accepted.path]

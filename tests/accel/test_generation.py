@@ -164,7 +164,7 @@ def test_remove_invalid_values_is_respected(mode: str, monkeypatch: pytest.Monke
     assert ours(mode, expected[0].tolist(), remove_invalid_values=True).tolist() == expected.tolist()
 
 
-# Processors of speech and music models, which are no causal language models or decode differently.
+# Processors of speech and music models, which `generate` of causal language models never uses.
 OTHER_MODELS = {
     "AlternatingCodebooksLogitsProcessor",
     "BarkEosPrioritizerLogitsProcessor",

@@ -1,4 +1,4 @@
-"""Token Recycling: the model's top tokens of earlier forward passes are drafted, alone and in other drafters."""
+"""Token Recycling: drafts of the model's top tokens from earlier forward passes, alone and merged with other drafts."""
 
 from functools import partial
 from typing import Any

@@ -307,7 +307,7 @@ def test_a_custom_setting_survives_a_change(tmp_path: Path, factory: str) -> Non
 
 
 class Tokenless:
-    """An embedder with the same vectors and without tokens."""
+    """An embedder with the same vectors, but without the methods for token ids."""
 
     def __init__(self) -> None:
         same = Given(DIM)

@@ -206,7 +206,7 @@ def _logits(model: PreTrainedModel, ids: Tensor, mask: Tensor, rows: int) -> Ten
 
 
 def _regrets(logits: Tensor, ids: Tensor, processors: Any, eps: float) -> Iterator[float]:
-    """Yield the regret of each of the last ids, shape (1, length), from their logits."""
+    """Yield the regret of each emitted token, in order."""
     start = ids.shape[1] - len(logits)
     for offset in range(0, len(logits), BLOCK):
         raw = logits[offset : offset + BLOCK].float()

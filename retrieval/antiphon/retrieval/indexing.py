@@ -1,4 +1,4 @@
-"""Build and update index folders: load, chunk, embed, save. Known texts are not embedded again."""
+"""Build and update index folders: load, chunk, embed, save. Texts of the old index are not embedded again."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Batch:
                     on_end()
 
     def _drop(self, request: RunningRequest) -> None:
-        """Free the place of a request that has finished or that is not read any more."""
+        """Free the place of a request that has finished or whose iterator was closed."""
         self._scheduler.leave(request)
         for requests in (self._active, self._waiting):
             if request in requests:

@@ -129,7 +129,7 @@ class _SchemaProcessor(LogitsProcessor):
         self._state.advance(new)
         admitted = self._state.allowed_tokens(scores.shape[-1])
         left = self._end - self._read
-        if left <= self._least + 2 * self._growth:  # otherwise any token leaves enough
+        if left <= self._least + 2 * self._growth:  # else every token still fits
             admitted &= self._in_time(admitted, scores, left)
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 

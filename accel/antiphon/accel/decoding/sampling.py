@@ -16,7 +16,7 @@ from antiphon.accel.drafting.draft import Logits
 class Sampler:
     """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
 
-    Logits processors get the confirmed and the so far accepted tokens, shape (1, length), and float32 logits,
+    Logits processors get all tokens up to the row, shape (1, length), and float32 logits,
     shape (1, vocab), in the order of plain decoding, so stateful ones stay correct. There is one draw per emitted
     token: a seed gives the same text with and without drafts.
 

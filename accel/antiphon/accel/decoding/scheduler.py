@@ -54,7 +54,7 @@ class Scheduler:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = ref(engine)  # weak, because the engine owns its scheduler and is freed with its model
-        self._queue: dict[StepRequest, None] = {}  # in the order of asking
+        self._queue: dict[StepRequest, None] = {}  # in the order in which they were queued
         self._elected: dict[int, StepRequest] = {}  # key 0: the elected step; `setdefault` and `del` are atomic
         self._running: dict[RunningRequest, None] = {}
         self._worker: ThreadPoolExecutor | None = None

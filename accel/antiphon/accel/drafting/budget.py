@@ -25,7 +25,7 @@ INITIAL_ROWS, MIN_ROWS = 32, 8
 """Initial and minimum number of rows to request from a drafter."""
 
 EXPLORE_EVERY = 4
-"""Every so many steps more candidates than the preferred number are requested, to measure what more rows gain."""
+"""Once in this number of steps, more candidates than the preferred number are requested, to measure their gain."""
 
 PADDING_GAIN = 0.9
 """Padding rows must reduce the cost of a forward pass to this share or less: smaller differences may be noise."""
@@ -226,11 +226,11 @@ def trim_drafts(
 ) -> list[Draft]:
     """Trim the drafts of several sequences that share one forward pass.
 
-    The forward pass has one root per sequence and the rows of all drafts, so the rows of all sequences compete: the
-    most likely ones are taken, as many as give the most tokens per second,
-    (sequences + sum of chances) / cost(sequences + rows), if that exceeds the rate without them by a margin. Rows of
-    budgets other than `AdaptiveBudget` are always verified; they count in tokens and in cost. A single sequence gets
-    what its own budget selects.
+    The rows of all sequences compete for the forward pass. They are sorted by chance, and the first of them are
+    selected, up to the number with the most tokens per second: (sequences + sum of chances) / cost(sequences + rows).
+    No row is selected unless this exceeds the tokens per second without drafts by a margin. Rows of budgets other than
+    `AdaptiveBudget` are always verified; they count in tokens and in cost. For a single sequence, its own budget
+    selects the rows.
 
     Args:
         drafts: The draft of each sequence as proposed.

@@ -256,7 +256,7 @@ class OnlineCostModel:
         expected = max(float(curve[rows - 1]) - saved, float(curve[rows - 1]) / 2) + change
         error = log(max(seconds, 1e-9) / expected) - self._biases[own]
         if self._drift is None:
-            self._drift = error  # the first error is the load of the machine
+            self._drift = error  # the first step shows the current load
         error = min(max(error - self._drift, -MAX_ERROR), MAX_ERROR)
         self._drift += DRIFT_RATE * error
         self._biases = [BIAS_DECAY * bias for bias in self._biases]

@@ -154,7 +154,7 @@ class Logits(Protocol):
         """Number of logits per row."""
 
     def argmax(self, row: int) -> int:
-        """Return the most likely token after a row (``ROOT``: the last confirmed token); of ties the lowest id."""
+        """Return the most likely token after a row (``ROOT``: the last confirmed token). If tied, the lowest id."""
 
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ``k`` most likely tokens after each row and their approximate probabilities, best first.
@@ -247,10 +247,11 @@ def without_probes(draft: Draft) -> Draft:
 
 
 def trim(draft: Draft, rows: int, depth: int, probe_depth: int | None = None) -> Draft:
-    """Return the most likely rows up to a number and a depth, with the parent of every row.
+    """Trim a draft to at most ``rows`` rows down to ``depth``: the most likely ones, with all of their ancestors.
 
     Rows are ranked by their chance, but never above their parent, so paths stay whole; of equal ranks the earlier row
     is kept.
+
     Probes take precedence: those below the root are taken before any candidate, and each candidate is taken with the
     probes below it. If the probes of the root do not fit, or a probe is too deep, all probes are dropped.
 

@@ -50,5 +50,5 @@ class FairLock:
             finally:
                 try:  # noqa: SIM105
                     self._next.release()
-                except RuntimeError:  # the normal case: released above
+                except RuntimeError:  # usually `_next` is released before the call
                     pass

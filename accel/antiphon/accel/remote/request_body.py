@@ -88,7 +88,7 @@ def _response_format(settings: Settings) -> dict[str, Any] | None:
 
 
 def _penalties(settings: Settings) -> dict[str, Any]:
-    """Return the fields that are omitted if they are off, because not every server knows them."""
+    """Return the optional fields that are in use. Unused ones are omitted, because not every server knows them."""
     bias = {str(token): value for token, value in (settings.logit_bias or {}).items()}
     fields = {"presence_penalty": settings.presence_penalty, "frequency_penalty": settings.frequency_penalty}
     return {name: value for name, value in {**fields, "logit_bias": bias}.items() if value}

@@ -43,17 +43,18 @@ def apply_chat_template(
 def tool_call_prefix(
     tokenizer: PreTrainedTokenizerBase, tools: Sequence[Mapping[str, Any]], name: str | None = None
 ) -> str:
-    """Return how an assistant's turn begins that calls a tool, in the syntax of the chat template.
+    """Return the text with which a tool call begins, in the syntax of the chat template.
 
     The syntax is read from a rendered example of an earlier call.
 
     Args:
         tokenizer: Tokenizer with a chat template.
         tools: Tools that the model may call.
-        name: Tool to call. The prefix then ends before its arguments, otherwise before the name of the tool.
+        name: Tool to call; the returned text then ends before its arguments. None: any tool; the text then ends before
+            the name of the tool.
 
     Returns:
-        The prefix; empty if the template does not show it.
+        The beginning of the assistant's turn; empty if it cannot be found from the template.
 
     Raises:
         ValueError: As `apply_chat_template`.

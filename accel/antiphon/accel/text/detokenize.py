@@ -31,7 +31,7 @@ class Detokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._window: list[int] = []  # ids of the last returned piece, then the pending ones
-        self._given = 0  # number of ids of the window that belong to the last piece
+        self._given = 0  # number of ids in `_window` that belong to the last piece
         self._offset = 0  # characters of the window's text that were returned
         self.pending = ""
 

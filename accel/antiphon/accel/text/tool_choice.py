@@ -109,7 +109,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
 
     Args:
         tools: The tools to choose from.
-        prefix: Beginning of the answer; the schema also describes the JSON in it.
+        prefix: Beginning of the answer. If it contains the beginning of the JSON, the schema covers that, too.
     """
     before, brace, after = prefix.partition("{")
     key = "parameters" if '"parameters"' in after else "arguments"

@@ -24,14 +24,14 @@ _HUB = "BAAI/bge-m3"
 class BgeM3Embedder:
     """BGE-M3 with token vectors for late interaction.
 
-    Its dense vectors are those of `SentenceTransformerEmbedder`, so an index of one opens with the other.
+    Its dense vectors equal those of `SentenceTransformerEmbedder`, so either embedder can open an index of the other.
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder with the same layout.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         max_length: The longest text in tokens, including special tokens; longer texts are cut off. None: 512.
         local_files_only: Do not access the hub.
-        engine: What runs the model; see `Engine`. The attribute ``engine`` says what was chosen, and why.
+        engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
         ValueError: The model or its heads cannot be loaded, the heads do not fit the model, or OpenVINO is requested

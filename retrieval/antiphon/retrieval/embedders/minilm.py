@@ -42,7 +42,7 @@ class MiniLMEmbedder:
 
     Args:
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
-        engine: What runs the model; see `Engine`. The attribute ``engine`` says what was chosen, and why.
+        engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
         adapter: A folder with a LoRA adapter in peft's format to merge into the weights. It changes the fingerprint.
 
     Raises:

@@ -44,7 +44,7 @@ class SentenceTransformerEmbedder:
         batch_size: The number of texts in a forward pass. None: 16 on a CPU, 128 on a GPU.
         revision: The commit or branch on the hub.
         local_files_only: Do not access the hub.
-        engine: What runs the model; see `Engine`. The attribute ``engine`` says what was chosen, and why.
+        engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
         ValueError: The model cannot be loaded, has no fixed dimension, or supports fewer than ``max_length`` tokens; or

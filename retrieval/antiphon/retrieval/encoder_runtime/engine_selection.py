@@ -85,11 +85,11 @@ def choose_encoder_engine(
 def choose_module_engine(
     wanted: Engine, transformer: Any, output: str, *, key: str, device: str, vectors: Callable[[], Vectors]
 ) -> EngineChoice:
-    """Choose the engine of a transformer module of sentence-transformers, and replace the module's model by it.
+    """Choose the engine of a transformer module of sentence-transformers, and let the module use it.
 
     Args:
         wanted: The requested engine.
-        transformer: The module, whose attribute ``model`` is replaced.
+        transformer: The module; its attribute ``model`` is replaced if OpenVINO is chosen.
         output: The output that the module reads, a key of `OUTPUTS`.
         key: Identifies the weights.
         device: Where the model runs.

@@ -34,7 +34,7 @@ class CrossEncoderReranker:
         depth: The number of candidates to rerank. None: 20 on a CPU, 100 on a GPU.
         max_length: The longest pair of question and passage, in tokens; longer ones are cut off.
         local_files_only: Do not access the hub.
-        engine: What runs the model; see `Engine`. The attribute ``engine`` says what was chosen, and why.
+        engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
 
     Raises:
         ValueError: The model cannot be loaded, or returns more than one number for a pair; or OpenVINO is requested and

@@ -33,7 +33,7 @@ class IndexDescription:
         curve: Pairs (number of probes, recall at 100), from which the number of probes was chosen.
         faiss: The version of FAISS.
         exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
-        in_memory: An index of at most this many numbers is read into memory when it is opened.
+        in_memory: An index whose vectors have at most this many numbers in total is read into memory when it is opened.
     """
 
     setting: str

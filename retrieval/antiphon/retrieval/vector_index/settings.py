@@ -37,8 +37,8 @@ class IndexSetting:
             reaches the target recall. 0: none, scores are FAISS's estimates.
         why: The reason for the setting.
         exact_rows: If a filter allows at most this many rows, all of them are scored exactly.
-        in_memory: An index of at most this many numbers is read into memory when it is opened; a larger one is
-            memory-mapped.
+        in_memory: An index whose vectors have at most this many numbers in total is read into memory when it is opened;
+            a larger one is memory-mapped.
     """
 
     name: str

@@ -140,9 +140,9 @@ def _train(index: Any, vectors: Vectors, setting: IndexSetting) -> int:
 
 
 def _tune(made: FaissIndex, exact: GroundTruth, aim: float) -> IndexDescription:
-    """Return the description with the smallest power of two of probes whose recall at 100 reaches ``aim``.
+    """Return the description with the fewest probes, a power of two, whose recall at 100 reaches ``aim``.
 
-    If even a search of all lists does not reach it, the number of rescored candidates is doubled, up to twice, which
+    If even a search of all lists does not reach it, the number of rescored candidates is doubled once or twice, which
     needs no additional memory.
     """
     rough = made.description
@@ -238,11 +238,11 @@ def _make_deterministic(part: Any) -> None:
             trainer.cp.min_points_per_centroid = 1  # `untrained_index` has checked their number
             trainer.cp.seed = SEED
     if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # it only renumbers the codes
+        part.do_polysemous_training = False  # searches do not use it
 
 
 def _opq_rotations_of(index: Any) -> list[Any]:
-    """Return the OPQ matrices before an index, which learn a rotation."""
+    """Return the OPQ transforms of an index; each is a rotation that is learned in training."""
     faiss = import_faiss()
     if not isinstance(index, faiss.IndexPreTransform):
         return []

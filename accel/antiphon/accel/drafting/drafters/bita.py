@@ -15,7 +15,7 @@ Shape = Literal["triangle", "rectangle", "chain"]
 """Number of guesses per mask: one fewer than the previous mask, equally many, or one for all masks but the first."""
 
 INITIAL_ACCEPTANCE = (0.4, 0.15, 0.06)
-"""Initial acceptance rate of the guess of the first mask, of the guesses of the first two, and of the first three."""
+"""Initial acceptance rates: of the first mask's guess, of the first two masks' guesses together, and of all three's."""
 
 MEMORY = 16
 """Acceptance rates are moving averages over about this many steps."""

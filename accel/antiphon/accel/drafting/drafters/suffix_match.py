@@ -31,8 +31,8 @@ class SuffixMatch:
 
     Every position after an occurrence of the last token is a candidate. Its weight is ``base`` to the power of the
     number of tokens before it that match the context. The children of a row share the weight of the positions that
-    still match. Rows are taken best first by the product of these shares, each times the probability that the text
-    continues like any known position: m / (m + ``escape``) after m matching tokens. The product is the chance of the
+    still match. Rows are taken best first by the product of these shares, each times the probability that one of
+    the known positions is right: m / (m + ``escape``) after m matching tokens. The product is the chance of the
     row. It is a low estimate: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance c was accepted.
 
     Below every row, the remaining probability goes to the tokens of the recycling table. Below the root, the rest of it
@@ -47,7 +47,7 @@ class SuffixMatch:
         common: Number of common tokens to guess below the root.
         recycling: Table of the model's top tokens by context. True for a table of this request alone, False for none.
         branching: Whether to draft a tree. False drafts a chain of the most likely child of each row, for engines that
-            verify chains only: the most likely path of a tree of as many rows is shorter.
+            verify chains only: cutting a tree of as many rows to its most likely path would give a shorter chain.
 
     Raises:
         ValueError: A parameter is out of range.
@@ -152,7 +152,7 @@ class SuffixMatch:
         return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def _trust(self, weight: float, depth: int) -> float:
-        """Return the probability that the text continues like one of the positions: m / (m + escape).
+        """Return the probability that one of the known positions is right: m / (m + escape).
 
         m is computed from the positions' total weight, as if a single position had all of it.
         """

@@ -1,4 +1,4 @@
-"""Weight compression of a graph to 8 or 4 bits with nncf. The compressed model is another model than the loaded one."""
+"""Weight compression of a graph to 8 or 4 bits with nncf. This changes the texts that the model generates."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class SequenceRows:
         past: Number of cached tokens before the rows.
         blocks: The sequence's blocks: exactly those that hold the cached tokens and the rows, because with additional
             ones the operation would write out of bounds.
-        num_logits: Logits are returned for this many rows at the end.
+        num_logits: Number of rows, counted from the last one, whose logits are returned.
         tree_mask: Which rows each row attends to, shape (rows * rows,), row by row; None for all rows before it.
     """
 

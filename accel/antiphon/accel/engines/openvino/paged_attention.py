@@ -79,7 +79,7 @@ _tracing: ContextVar[Tracing] = ContextVar("tracing")
 
 @contextmanager
 def tracing(given: Tracing) -> Iterator[Tracing]:
-    """Make `paged_attention` use these tables and caches inside the block."""
+    """Make `paged_attention` use these tables and caches inside the ``with`` statement."""
     token = _tracing.set(given)
     try:
         yield given
@@ -99,7 +99,7 @@ def paged_attention(
         query: Queries, shape (1, heads, rows, size).
         key: Keys, shape (1, key heads, rows, size).
         value: Values, shape (1, key heads, rows, value size).
-        attention_mask: Ignored: the tables say which row sees which.
+        attention_mask: Ignored: the tables determine which rows each row attends to.
         options: Options of attention functions, such as ``scaling`` and ``s_aux`` (attention sinks).
 
     Returns:
@@ -187,7 +187,7 @@ def _shape_only(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tens
 
 
 def _no_mask(*arguments: Any, **options: Any) -> None:
-    """Return no mask: the tables say which row sees which."""
+    """Return no mask: the tables determine which rows each row attends to."""
 
 
 _library: Any = torch.library.Library("antiphon", "DEF")  # type: ignore[no-untyped-call]  # torch leaves it without types

@@ -126,7 +126,7 @@ def _test_step(
 
 
 def _test_batch(engine: OpenVINOEngine, reference: ReferenceLogits, texts: Sequence[list[int]]) -> float:
-    """Return the largest distance for sequences that share a prefill and a step, with different texts and drafts."""
+    """Run a shared prefill and a shared step of sequences that differ in length; return the largest distance."""
     sequences = [engine.sequence(tenant=AnonymousTenant()) for _ in texts]
     drafts = [Draft(tuple(texts[0][:5]), BRANCHES, (1.0,) * 5), *[chain(text[:3]) for text in texts[1:]]]
     engine.forward([SequenceInput(sequence, text[:-1]) for sequence, text in zip(sequences, texts, strict=True)])

@@ -107,7 +107,7 @@ def read_graph(folder: Path) -> openvino.Model | None:
 
 
 def store_graph(folder: Path, graph: openvino.Model) -> None:
-    """Write a graph to a temporary folder and move it into place, unless a valid one is there by then.
+    """Write a graph to a temporary folder and move it into place, unless another process has stored a valid one.
 
     Args:
         folder: Folder of the graph.

@@ -15,8 +15,8 @@ class BitaCache(Cache):
     """A view of another cache, for one forward pass, in which a learned prefix follows the new rows in every layer.
 
     The prefix is stored in the other cache until it is removed together with the rejected rows, so nothing of it
-    remains between two steps, and every cache works from which rows can be removed. The position of the prefix among
-    the columns has no effect on attention; the mask says which rows attend to it.
+    remains between two steps. The other cache can be of any kind from which rows can be removed. The position of the
+    prefix among the columns has no effect on attention; the mask says which rows attend to it.
 
     Args:
         cache: The sequence's own cache.

@@ -24,8 +24,8 @@ MIN_SECONDS = 5e-3
 """Costs whose plain step takes less than this many seconds are always credible: errors of this size do not matter."""
 
 MAX_INVERSION, MIN_REMEASURED = 1.5, 0.6
-"""Costs are not credible, because other processes used the machine, if fewer rows took more than 1.5 times the time of
-more rows, or if a plain step now takes less than 0.6 of the stored time."""
+"""Costs are not credible if a forward pass took more than 1.5 times as long as one of more rows, or if a plain step now
+takes less than 0.6 of the stored time: other processes used the machine during the measurement."""
 
 
 def cost_key(model: PreTrainedModel, *, step_version: int = STEP_VERSION) -> dict[str, str]:

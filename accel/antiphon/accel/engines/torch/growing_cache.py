@@ -49,7 +49,7 @@ class Buffer:
         return None if self._memory is None else self._layers[layer].narrow(-2, 0, self.lengths[layer])
 
     def adopt(self, states: Tensor) -> None:
-        """Hold a tensor of the caller's without ever writing to it; only for a buffer of one layer."""
+        """Use the caller's tensor as the states, without ever writing to it; only for a buffer of one layer."""
         self._set_memory(states[None], 0)
         self.lengths[0] = states.shape[-2]
 
@@ -189,7 +189,7 @@ class GrowingLayer(DynamicLayer):
             buffer.lengths[self._index] = max(buffer.lengths[self._index] + tokens_to_remove, 0)
 
     def _leave_shared_buffers(self) -> None:
-        """Move to buffers of this layer alone, which adopt the states that it has in the shared ones."""
+        """Move this layer's states from the shared buffers to buffers of its own."""
         if len(self._keys.lengths) == 1:
             return
         shared, held, index = (self._keys, self._values), (self.keys, self.values), self._index

@@ -117,7 +117,7 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def choose_dtype(stored: torch.dtype | None, placement: Any) -> str | torch.dtype:
-    """Return the precision to load a checkpoint in: "auto" for its own one.
+    """Return the dtype argument for loading a checkpoint; "auto" keeps the checkpoint's own precision.
 
     A CPU computes in bfloat16 only if it has units for it. Otherwise a checkpoint in half precision is loaded in
     float32, which is then both faster and exact.

@@ -26,7 +26,7 @@ MASKABLE = (*BOOLEAN_MASKS, "eager")
 
 @dataclass(frozen=True, slots=True)
 class RopeSwitch:
-    """A model whose rotary frequencies change with the length of the text. A draft must not extend past the change.
+    """The position at which a model changes its rotary frequencies. A draft must not extend past it.
 
     Attributes:
         position: First position that changes the frequencies.
