@@ -214,7 +214,7 @@ def first_child_is_followed(patch: Patch) -> None:
 
 
 def leaves_have_a_padding_child(patch: Patch) -> None:
-    """Leaves have a child with token id 0, as if paths were padded to one length (REST); it is the last row."""
+    """Leaves have a child with token id 0, as if paths were padded to one length (REST); the child is the last row."""
 
     def with_padding_child(draft: Draft, choose: Choose, commit: Commit) -> Accepted:
         return verify_with_faults(draft, choose, commit, at_leaf=lambda row: {0: len(draft) - 1} if row != ROOT else {})

@@ -278,7 +278,7 @@ def test_the_warning_about_a_cache_names_its_layers_and_alternatives(kind: str) 
 
 def test_an_offloaded_cache_is_decoded_plainly() -> None:
     memory = DynamicCache(config=model_of("llama").config)
-    memory.offloading = True  # what `DynamicCache(offloading=True)` sets; its constructor wants a GPU's stream
+    memory.offloading = True  # what `DynamicCache(offloading=True)` sets; the constructor needs a CUDA stream
     assert supported_level(memory, "tree") == ("plain", "its layers are moved to the CPU and back (offloading)")
 
 

@@ -61,7 +61,7 @@ TABLE: dict[str, Callable[[Tokens], Drafter]] = {
 
 
 class Asking(Bita):
-    """Puts BiTA's masks behind the rows of random trees, some of which are accepted."""
+    """Puts BiTA's masks behind the rows of random trees; some of these rows are accepted."""
 
     def __init__(self, text: Tokens, learned: BitaWeights) -> None:
         super().__init__(learned)

@@ -317,7 +317,7 @@ def test_filled_caches_and_subclasses_are_not_changed() -> None:
     held, own = DynamicCache(config=model.config), Own(config=model.config)
     model.generate(PROMPT, past_key_values=held, max_new_tokens=2)
     offloaded = DynamicCache(config=model.config)
-    offloaded.offloading = True  # its constructor wants a GPU's stream
+    offloaded.offloading = True  # the constructor needs a CUDA stream
     for cache in (held, own, offloaded):
         make_growing(cache)
         assert set(kinds(cache)) == {"DynamicLayer"}

@@ -34,7 +34,7 @@ def plain(model: Any, prompt: torch.Tensor) -> list[int]:
 
 @contextmanager
 def meeting(model: Any) -> Iterator[None]:
-    """Let the first two threads that run a forward pass overlap if no lock prevents it; the first one finishes first."""
+    """Make the first two forward passes overlap if no lock prevents it; the first one to start finishes first."""
     inside, left = Event(), Event()
     order: list[int] = []
 

@@ -103,8 +103,8 @@ def certify(
 ) -> Certificate:
     """Measure how far each token of a greedy output was from the model's most likely one, in one full forward pass.
 
-    Let ``l`` be the float32 logits after the tokens before a token, and ``s`` the scores that the processors make of
-    them; without processors ``s = l``. Then
+    For each emitted token, let ``l`` be the float32 logits at its position, and ``s`` the scores after the processors;
+    without processors ``s = l``. Then
 
         regret = (max(s) - s[token]) / ulp,    ulp = eps * 2 ** floor(log2(max(1, abs(max(l)))))
 

@@ -68,7 +68,7 @@ class RequestBuilder:
         return self._prepare(tokens, limit, processors, settings, past_key_values=cache)
 
     def build_certified(self, tokens: Sequence[int], emitted: int, settings: Settings) -> Request:
-        """Return the request whose processors a greedy completion is certified with.
+        """Return the request that a greedy completion is compared with; `certify` uses its logits processors.
 
         Args:
             tokens: token ids of the prompt.

@@ -113,7 +113,7 @@ class _Packer:
         # Joined sentences can have more tokens than the sum of their counts.
         while last > first + 1 and self._size((units[first][0], units[last - 1][1])) > self.max_tokens:
             last -= 1
-        # A sentence that introduces code, a table or a list goes into the same passage as what it introduces.
+        # A sentence that introduces code, a table or a list goes into the passage that contains those.
         if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
             last -= 1
         return last

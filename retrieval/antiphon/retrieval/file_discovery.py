@@ -84,7 +84,7 @@ class _Walk:
         self._entered: set[Path] = set()
 
     def files(self, top: Path) -> Iterator[Path]:
-        """Yield the files in a folder and its subfolders, unsorted. Each folder is entered once, even if links lead to it."""
+        """Yield the files in a folder and its subfolders, unsorted. No folder is entered twice because of links."""
         for root, folders, names in os.walk(top, onerror=self._unlisted, followlinks=self._follow_links):
             folders[:] = [name for name in folders if not name.startswith(".") and self._enters(Path(root, name))]
             paths = (Path(root, name) for name in names if not name.startswith("."))

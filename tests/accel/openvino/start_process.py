@@ -82,7 +82,7 @@ def main() -> None:
 def _load(start: Start, commands: TextIO) -> None:
     """Load the model, and print the tokens of its answer."""
     os.environ.update(start.environment)
-    tempfile.tempdir = None  # the imported libraries have read the old value
+    tempfile.tempdir = None  # it was set from the old environment
     if start.mount:
         subprocess.run(["sh", "-c", start.mount], check=True)
     if start.dies_at:

@@ -20,7 +20,7 @@ from tests.accel.openvino.builders import graph_of, model_of
 
 
 def setting() -> str:
-    """Return what a compatibility result depends on besides the model."""
+    """Return the setting (precision and threads) for which compatibility results are stored."""
     return f"f32-{torch.get_num_threads()}"
 
 

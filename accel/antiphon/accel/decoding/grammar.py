@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CANDIDATES = 4
-"""When few tokens are left: number of the most likely tokens that are checked for a completion that still fits."""
+"""When few tokens are left, the processor looks for a token after which the response can still be completed, among
+this many of the most likely ones."""
 
 SLACK = 8
-"""One token may lengthen the shortest completion by one part of the schema and this many bytes of punctuation."""
+"""Bytes of brackets and quotes by which one token may lengthen the shortest completion, in addition to one part of the
+schema."""
 
 LONGEST = 4096
 """Maximum length, in tokens, of the completions that `shortest_completion` tries."""

@@ -112,7 +112,7 @@ class ParallelEngine:
     """An engine in each of several processes, which verify parts of one draft and exchange the most likely tokens.
 
     They exchange one number per row: the most likely token after it. Keys and values are not exchanged; each process
-    reads the tokens that a step has confirmed in its next forward pass.
+    computes the tokens that a step has confirmed in its next forward pass.
 
     Args:
         engine: this process's engine.
@@ -194,7 +194,7 @@ class ParallelSequence:
         return self.own.is_prefilled
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Return whether the prompt's last token may be read together with a draft."""
+        """Return whether the prompt's last token may be computed together with a draft."""
         return self.own.can_draft_at_prefill(context)
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:

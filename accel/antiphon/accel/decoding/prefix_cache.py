@@ -57,7 +57,7 @@ class PrefixCache:
         """Remove and return the KV cache of the prefix that a prompt shares with the last text; None if there is none.
 
         Args:
-            model: the model that reads the prompt.
+            model: the model that prefills the prompt.
             tokens: token ids of the prompt; at least the last one is always left to prefill.
         """
         with self._taking:

@@ -222,7 +222,7 @@ def _refuse_first(reasons: Mapping[str, bool]) -> None:
 
 
 def _option(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> Any:
-    """Return an option as `generate` sees it: the argument, the passed configuration's, or the model's own."""
+    """Return the value that `generate` would use for an option: from the arguments, the given config, or the model's."""
     if name in arguments:
         return arguments[name]
     configs = (arguments.get("generation_config"), getattr(model, "generation_config", None))

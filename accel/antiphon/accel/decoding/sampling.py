@@ -16,9 +16,9 @@ from antiphon.accel.drafting.draft import Logits
 class Sampler:
     """Chooses tokens as `generate` of transformers does, only at the rows that verification visits.
 
-    Logits processors get all tokens up to the row, shape (1, length), and float32 logits,
-    shape (1, vocab), in the order of plain decoding, so stateful ones stay correct. There is one draw per emitted
-    token: a seed gives the same text with and without drafts.
+    Logits processors get all tokens up to the row, shape (1, length), and float32 logits, shape (1, vocab), in the
+    order of plain decoding, so stateful ones stay correct. There is one draw per emitted token: a seed gives the same
+    text with and without drafts.
 
     Args:
         history: the tokens of the request.

@@ -75,7 +75,7 @@ class Scheduler:
     def steps(self, request: RunningRequest) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
-        The first step reads the part of the prompt that is not in the KV cache, and verifies a draft only if the
+        The first step prefills the part of the prompt that is not in the KV cache, and verifies a draft only if the
         drafter has one at the start. The emitted tokens depend on the sampler alone, whatever is drafted.
         """
         try:

@@ -20,7 +20,7 @@ class Step:
         seconds: duration of the step.
         draft_seconds: time of the drafter in it.
         forward_seconds: time of the forward pass in it.
-        finish: why generation stopped with this step; None if it goes on.
+        finish: why generation stopped with this step; None if it continues.
         padded: number of padding rows, which make the forward pass cheaper; ``drafted`` does not count them.
         prefilled: number of prompt tokens that were computed because they were not in the KV cache; after an eviction
             this counts the emitted tokens, too.

@@ -17,11 +17,11 @@ from antiphon.accel.engines.protocol import Engine, SequenceInput
 
 @dataclass(eq=False, slots=True)
 class StepRequest:
-    """One decoding step that a request asks for, while it is computed.
+    """A requested decoding step of one request, and its intermediate results.
 
     Attributes:
         request: the request to advance.
-        started_at: when the step was asked for, in seconds of `perf_counter`.
+        started_at: when the step was requested, in seconds of `perf_counter`.
         prefilled: number of prompt tokens that this step computes.
         draft: the draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
         draft_seconds: time spent in the drafter before the forward pass.
@@ -157,11 +157,11 @@ def _prefill(engine: Engine, request: RunningRequest, tokens: Tokens) -> None:
 
 
 def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> Logits:
-    """Run a forward pass of one request and note its time. The calling thread holds the engine's lock.
+    """Run a forward pass of one request, and store its duration in the step. The caller holds the engine's lock.
 
     Args:
         engine: runs the forward pass.
-        step: the step that asks for it.
+        step: the step to compute.
         inputs: pending tokens and draft rows of the request's sequence.
     """
     started = perf_counter()

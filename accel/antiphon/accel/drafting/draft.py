@@ -185,7 +185,7 @@ class Drafter(Protocol):
             references: Token ids of the texts to copy from, one sequence each.
 
         Returns:
-            An optional draft for the first forward pass, which reads the end of the prompt. It is for drafters that
+            An optional draft for the first forward pass, below the last token of the prompt. It is for drafters that
             need logits there. The engine may ignore it: some models and batches cannot draft during prefill.
         """
 

@@ -11,9 +11,9 @@ One step of a request, as `antiphon.accel.decoding.step.decode_step` runs it:
 3. `Engine.forward` computes the pending tokens and the rows of the draft, for one sequence or for several.
 4. The scheduler verifies the draft with the logits and calls `CachedSequence.keep` with the path of accepted rows.
 
-The first forward pass of a sequence is its prefill. It has a draft only if
-`CachedSequence.can_draft_at_prefill` returns True; the scheduler then prefills the prompt up to its last token
-first, in a separate forward pass.
+The first forward pass of a sequence is its prefill, normally without a draft. If the drafter has a draft already and
+`CachedSequence.can_draft_at_prefill` returns True, the scheduler splits the prefill: one forward pass for the prompt up
+to its last token, and one for the last token with the draft.
 
 Threads: any thread may decode. Engines need no other locks, except where noted below, because the caller holds
 `Engine.lock` during `Engine.forward` and whenever it creates a sequence or calls `ModelEngine.step_cost`, ``budget`` or

@@ -54,8 +54,8 @@ class ComparisonResult:
         same: Whether the tokens are equal.
         tokens: Number of new tokens.
         steps: Number of forward passes with drafts.
-        error: Largest difference of a logit from plain decoding and from a forward pass without a cache (the latter
-            only if rotary frequencies do not depend on the length); infinite if the tokens differ.
+        error: Largest difference of a logit from plain decoding and from a forward pass without a cache (this
+            one only if rotary frequencies do not depend on the length); infinite if the tokens differ.
     """
 
     same: bool

@@ -75,7 +75,7 @@ def _create(folder: Path) -> list[Path]:
 
 
 def _remove(created: list[Path], lock: Path) -> None:
-    """Remove the lock and the folders that were created for it, unless they contain anything else by now."""
+    """Remove the lock and the folders that were created for it, unless they contain other files."""
     with contextlib.suppress(OSError):
         lock.unlink()
         for path in created:

@@ -76,7 +76,7 @@ class FaissIndex:
         return [self._rescored(query, hits.rows, k) for query, hits in zip(queries, rough, strict=True)]
 
     def with_description(self, description: IndexDescription) -> FaissIndex:
-        """Return the same index, searched as another description says."""
+        """Return the same index with another description, which determines how it is searched."""
         other = copy(self)
         other.description = description
         return other

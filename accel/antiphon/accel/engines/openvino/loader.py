@@ -220,7 +220,7 @@ def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
 
 
 def _setting(model: PreTrainedModel) -> str:
-    """Return what a compatibility result depends on besides model and CPU."""
+    """Return the setting (precision and threads) for which a compatibility result is stored."""
     return f"{PRECISIONS[_dtype_name(model.dtype)]}-{torch.get_num_threads()}"
 
 

@@ -69,7 +69,7 @@ def _load_or_compute(model: PreTrainedModel, forward: Forward, folder: Path) -> 
 
 @torch.no_grad()
 def compute_bigrams(model: PreTrainedModel, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
-    """Compute the best tokens after as many tokens as there is time for.
+    """Compute bigrams for tokens 0, 1, 2, ... until the time is used up.
 
     Many tokens share a forward pass, as siblings in a draft tree below the BOS token, or below token 0 if the model has
     no BOS token.

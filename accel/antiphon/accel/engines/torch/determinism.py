@@ -53,7 +53,7 @@ def check_determinism(model: PreTrainedModel, fixed_rows: int, find_traits: Call
     if implementation_of(model) != EXACT:
         raise ValueError(f"Deterministic decoding needs exact attention, and {name} does not accept it.")
     with torch.no_grad():
-        # Exact attention raises here if the model needs what it does not support.
+        # Exact attention raises an error here if it does not support the model.
         model(input_ids=torch.tensor([[0, 0]], device=model.device), use_cache=False)
     traits = find_traits()
     if traits.level != "tree":

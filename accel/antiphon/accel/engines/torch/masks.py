@@ -46,7 +46,7 @@ def additive_mask(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the mask for eager attention, which adds it to its scores: 0 if a row attends, else the lowest number.
 
     Args:
-        sees: Boolean mask of any shape.
+        sees: Boolean mask of any shape: True where a row attends.
         dtype: The model's dtype.
     """
     return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, torch.finfo(dtype).min)

@@ -58,7 +58,7 @@ class TorchSequence:
         length: Cached tokens.
         capacity: Tokens that fit into the cache; None if it grows.
         is_prefilled: A forward pass has run for this sequence.
-        argmax: Argmax of the last logits; None, because it is left to `TorchLogits`.
+        argmax: None: `TorchLogits` computes the argmax of the logits. (Compiled sequences set it.)
     """
 
     def __init__(
