@@ -32,12 +32,12 @@ def paged() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def plain() -> LanguageModel:
-    """The model that runs on OpenVINO in these tests, on torch and without drafts."""
+    """The reference for these tests: the same model, run by torch without drafts."""
     return LanguageModel(model_of("llama"), byte_tokenizer(), name="tiny", drafter="nothing")
 
 
 def test_a_request_is_decoded_by_the_requested_engine_without_torch(paged: LanguageModel) -> None:
-    paged.generate(PROMPT, max_new_tokens=2)  # computes the bigrams, with torch
+    paged.generate(PROMPT, max_new_tokens=2)  # computes the bigrams, which uses torch
     seen: list[int] = []
     hook = paged.model.register_forward_pre_hook(lambda *_: seen.append(1))
     paged.generate(PROMPT, references=REFERENCES, max_new_tokens=4)

@@ -222,7 +222,7 @@ def _refuse_first(reasons: Mapping[str, bool]) -> None:
 
 
 def _option(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> Any:
-    """Return the value that `generate` would use for an option: from the arguments, the given config, or the model's."""
+    """Return the value that `generate` would use for an option: the argument's, the given config's, or the model's."""
     if name in arguments:
         return arguments[name]
     configs = (arguments.get("generation_config"), getattr(model, "generation_config", None))

@@ -36,7 +36,7 @@ from antiphon.accel.engines.protocol import Engine, SequenceInput
 JOIN_WINDOW = 1.0
 """Maximum time to wait for a request to join a shared forward pass, as a multiple of a plain step's duration.
 
-The scheduler waits only for requests that asked for their last step within this time."""
+The scheduler waits only for requests whose last pause between two steps was shorter than this."""
 
 JOIN_POLL_SECONDS = 1e-4
 """Polling interval while waiting for requests to join."""

@@ -12,7 +12,7 @@ BIN_EDGES = (0.002, 0.005, 0.012, 0.03, 0.06, 0.12, 0.22, 0.38, 0.56, 0.73, 0.88
 """Edges of the bins of probabilities, evenly spaced in log odds."""
 
 NUM_BINS = 2 * (len(BIN_EDGES) + 1)
-"""One bin for each range of probabilities, for rows directly below the root and for deeper ones."""
+"""Number of bins. Rows directly below the root and deeper rows have separate bins for each range of probabilities."""
 
 PRIOR_TRIALS = 4.0
 """Weight of the prior: the drafter's own probability counts as this many trials of its bin."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import openvino
 
 GROUP_SIZE = 32
-"""Number of 4-bit weights that share a scale. 8-bit weights share one per output row."""
+"""Number of 4-bit weights that share a scale. With 8 bits, all weights of an output row share one."""
 
 MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("INT8_ASYM", {}),

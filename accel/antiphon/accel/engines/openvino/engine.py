@@ -215,7 +215,7 @@ class OpenVINOEngine:
         return other
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
-        """See `Engine.forward`. Long prompts are computed in chunks first, those of all sequences together.
+        """See `Engine.forward`. Long prompts are first prefilled in chunks, several sequences per pass.
 
         Raises:
             OutOfBlocksError: The KV cache does not hold these sequences together.

@@ -41,7 +41,7 @@ class PagedSequence:
         self.last_used = 0
         self._memory = memory
         self._cache_key = _weak(tenant, memory.ended_tenants)
-        self._num_cached = 0  # number of blocks, from the first one, that `confirm` must not add to the prefix cache
+        self._num_cached = 0  # index of the first block that may still be added to the prefix cache
         self._is_evicted = False
         self._is_prefilled = False
         self._input: tuple[Tokens, Draft] = ((), EMPTY)  # pending tokens and draft between a forward pass and `keep`
