@@ -143,7 +143,7 @@ def test_every_processor_gives_the_tokens_and_the_scores_of_generate(name: str, 
     assert output.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(output.scores, expected.scores, atol=2e-4, rtol=1e-4)
     torch.testing.assert_close(output.logits, expected.logits, atol=2e-4, rtol=1e-4)
-    without = plain(mode, **DETAILED)  # the option has to change the text to be tested
+    without = plain(mode, **DETAILED)  # otherwise the option would have no effect in this test
     same = torch.equal(expected.sequences, without.sequences)
     assert not same or any(not torch.equal(*pair) for pair in zip(expected.scores, without.scores, strict=True))
 

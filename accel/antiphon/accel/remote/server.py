@@ -47,7 +47,9 @@ def find_model(client: Client, name: str | None) -> ServedModel:
 
 
 def has_plugin(client: Client, model: str) -> bool:
-    """Return whether a vLLM server has Antiphon's plug-in, which rejects a number as references; others ignore it.
+    """Return whether a vLLM server has Antiphon's plug-in, by sending invalid references.
+
+    The plug-in rejects references that are a number; servers without it ignore the field.
 
     Args:
         client: Client of the server.

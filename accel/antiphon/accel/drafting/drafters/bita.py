@@ -15,7 +15,7 @@ Shape = Literal["triangle", "rectangle", "chain"]
 """Number of guesses per mask: one fewer than the previous mask, equally many, or one for all masks but the first."""
 
 INITIAL_ACCEPTANCE = (0.4, 0.15, 0.06)
-"""Initial acceptance rates: of the first mask's guess, of the first two masks' guesses together, and of all three's."""
+"""Initial acceptance rates of paths of one, two and three guesses (one guess per mask)."""
 
 MEMORY = 16
 """Acceptance rates are moving averages over about this many steps."""
@@ -127,7 +127,7 @@ class Bita:
 
 
 def initial_acceptance(masks: int) -> list[float]:
-    """Return the initial acceptance rate of the guesses of the first mask, of the first two, ... up to ``masks``."""
+    """Return `INITIAL_ACCEPTANCE` extended or cut to ``masks`` entries: entry i is for paths of i + 1 guesses."""
     return [*INITIAL_ACCEPTANCE, *[INITIAL_ACCEPTANCE[-1]] * masks][:masks]
 
 

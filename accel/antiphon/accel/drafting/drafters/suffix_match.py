@@ -32,8 +32,9 @@ class SuffixMatch:
     Every position after an earlier occurrence of the last token votes for the token there. Its weight is ``base`` to
     the power of the number of tokens before it that match the context. The children of a row share the weight of the
     positions that still match. Rows are taken best first by the product of these shares, each times the probability
-    that one of the known positions is right: m / (m + ``escape``) after m matching tokens. The product is the chance of the
-    row. It is a low estimate: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance c was accepted.
+    that one of the known positions is right: m / (m + ``escape``) after m matching tokens. The product is the chance of
+    the row. It is a low estimate: on recorded answers, a share of 1.1 c to 1.5 c of the rows with chance c was
+    accepted.
 
     Below every row, the remaining probability goes to the tokens of the recycling table. Below the root, the rest of it
     goes to the ``common`` tokens that follow the most different tokens (lower-order distribution of Kneser and Ney).

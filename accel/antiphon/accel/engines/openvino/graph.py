@@ -21,8 +21,8 @@ _CAUSAL: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 MIN_HALF_PRECISION_THREADS = 2
 """Minimum number of threads in half precision.
 
-There OpenVINO fuses the three matrix products of an MLP block. On CPUs with AMX it gives each half of the threads one
-of them; with a single thread it divides by zero, which ends the process.
+In half precision OpenVINO fuses the three matrix products of an MLP block. On CPUs with AMX it divides the threads into
+two halves; with a single thread this is a division by zero, which ends the process.
 """
 
 

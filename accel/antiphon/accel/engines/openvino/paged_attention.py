@@ -142,7 +142,7 @@ def to_openvino(context: Any) -> list[Any]:
     def empty(dtype: Any = np.int32) -> Any:
         return opset13.constant(np.zeros(0, dtype=dtype)).output(0)
 
-    # Constant inputs of the operation belong to features that are off: eviction scores, rotated blocks, sparse attention.
+    # Constant inputs below belong to features that are off: eviction scores, rotated blocks, sparse attention.
     inputs = [context.get_input(index) for index in range(5 + len(TABLES) + 1)]
     (*attended, past, begins, blocks, block_begins, longest, mask, mask_begins), sinks = inputs[:-1], inputs[-1]
     scale, window = (context.get_values_from_const_input(index) for index in (len(inputs), len(inputs) + 1))

@@ -92,7 +92,7 @@ class TorchSequence:
 
     @property
     def can_batch(self) -> bool:
-        """Whether this sequence may share a forward pass; not under the caller's autocast."""
+        """Whether this sequence may share a forward pass. False if the caller's thread uses autocast."""
         device = self.model.device.type
         is_tree = self._is_simple and self.level == "tree"
         return is_tree and not torch.is_autocast_enabled(device) and self._shares()
