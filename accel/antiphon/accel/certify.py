@@ -33,11 +33,11 @@ class Certificate:
     """The regrets of an output; the certificate holds if none is above the allowed one. See `certify`.
 
     Attributes:
-        tokens: the emitted tokens.
-        regrets: the regret of each of them, in ulps of ``dtype``.
-        prompt_tokens: number of prompt tokens before them.
-        dtype: the model's dtype.
-        allowed: largest regret that rounding explains, in ulps.
+        tokens: The emitted tokens.
+        regrets: The regret of each of them, in ulps of ``dtype``.
+        prompt_tokens: Number of prompt tokens before them.
+        dtype: The model's dtype.
+        allowed: Largest regret that rounding explains, in ulps.
     """
 
     tokens: tuple[int, ...]
@@ -117,15 +117,15 @@ def certify(
     sampled output cannot be certified: its tokens were drawn and need not be the most likely ones.
 
     Args:
-        model: the causal model.
-        output: prompt and emitted token ids, as `generate` returns them: shape (1, length) or (length,).
-        prompt_length: number of prompt tokens.
-        attention_mask: hides left padding; shape (1, prompt_length) or (1, length).
-        logits_processor: called for each token in turn with the ids before it and float32 scores of shape (1, vocab).
-        ulps: allowed regret; None: 2 in half precision, 64 in single.
+        model: The causal model.
+        output: Prompt and emitted token ids, as `generate` returns them: shape (1, length) or (length,).
+        prompt_length: Number of prompt tokens.
+        attention_mask: Hides left padding; shape (1, prompt_length) or (1, length).
+        logits_processor: Called for each token in turn with the ids before it and float32 scores of shape (1, vocab).
+        ulps: Allowed regret; None: 2 in half precision, 64 in single.
 
     Raises:
-        ValueError: there is nothing to certify, several rows are given, ids are outside the vocabulary, the model is
+        ValueError: There is nothing to certify, several rows are given, ids are outside the vocabulary, the model is
             in training mode, or its rotary frequencies change while the text grows, so that no single forward pass can
             compute the logits of decoding.
     """
@@ -226,8 +226,8 @@ def emitted_ids(completion: Completion | Sequence[int] | str, tokenizer: PreTrai
     """Return the token ids of a completion.
 
     Args:
-        completion: a completion, token ids, or a text, which is tokenized again.
-        tokenizer: the model's tokenizer.
+        completion: A completion, token ids, or a text, which is tokenized again.
+        tokenizer: The model's tokenizer.
     """
     if isinstance(completion, Completion):
         return list(completion.tokens)

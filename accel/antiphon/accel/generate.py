@@ -32,9 +32,9 @@ class Decoder:
     custom decoding function; use `generate` of this module for them.
 
     Args:
-        tokenizer: needed if references are texts.
-        on_step: called with every step.
-        **options: the fields of `DecodingOptions`.
+        tokenizer: Needed if references are texts.
+        on_step: Called with every step.
+        **options: The fields of `DecodingOptions`.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ def stream(
     """Yield one Step per forward pass with the emitted token ids; closing the iterator stops generating.
 
     Args:
-        model: the causal model.
-        input_ids: token ids of one prompt, as a list or of shape (1, length).
-        references: texts, or token ids, that the output may repeat.
-        tokenizer: needed if references are texts, and for stop strings.
-        stop_strings: texts after which generation stops.
-        generator: source of random numbers; None: torch's global one.
-        **arguments: what `model.generate` takes (sampling parameters, processors, criteria, cache, ...), and the fields
+        model: The causal model.
+        input_ids: Token ids of one prompt, as a list or of shape (1, length).
+        references: Texts, or token ids, that the output may repeat.
+        tokenizer: Needed if references are texts, and for stop strings.
+        stop_strings: Texts after which generation stops.
+        generator: Source of random numbers; None: torch's global one.
+        **arguments: What `model.generate` takes (sampling parameters, processors, criteria, cache, ...), and the fields
             of `DecodingOptions`.
 
     Raises:
-        ValueError: an option is not supported (beams, no cache, embeddings, batches); the message names it. Or the
+        ValueError: An option is not supported (beams, no cache, embeddings, batches); the message names it. Or the
             model cannot be decoded deterministically.
     """
     options = pop_options(arguments)
@@ -116,17 +116,17 @@ def generate(
     distribution as those of `model.generate` but use the random numbers in another order.
 
     Args:
-        model: the causal model.
-        input_ids: token ids of the prompts, shape (batch, length), or of one prompt as a list.
-        references: texts, or token ids, that the output may repeat; one list for each prompt of a batch.
-        streamer: gets the prompt first, then token by token.
-        tokenizer: needed if references are texts, and for stop strings.
-        stop_strings: texts after which generation stops.
-        on_step: called with every step.
-        **arguments: everything else that `model.generate` takes, and the fields of `DecodingOptions`.
+        model: The causal model.
+        input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
+        references: Texts, or token ids, that the output may repeat; one list for each prompt of a batch.
+        streamer: Gets the prompt first, then token by token.
+        tokenizer: Needed if references are texts, and for stop strings.
+        stop_strings: Texts after which generation stops.
+        on_step: Called with every step.
+        **arguments: Everything else that `model.generate` takes, and the fields of `DecodingOptions`.
 
     Raises:
-        ValueError: an option is not supported; the message names it.
+        ValueError: An option is not supported; the message names it.
     """
     options = pop_options(arguments)
     request = prepare(model, input_ids, tokenizer=tokenizer, stop_strings=stop_strings, **arguments)

@@ -53,14 +53,14 @@ class LanguageModel:
     requests (OpenVINO's) prefills a common prefix of several prompts once per table.
 
     Args:
-        model: the causal model of transformers.
-        tokenizer: its tokenizer.
-        name: name of the model, for messages and stored files; None: from its configuration.
+        model: The causal model of transformers.
+        tokenizer: Its tokenizer.
+        name: Name of the model, for messages and stored files; None: from its configuration.
         recycling: True: the default drafter also drafts tokens that the model found likely in earlier requests. They
             are kept in ``recycling_table``, which can be cleared and saved. A table: use this one. False: keep none.
-        memory: maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
-        report: called with the progress of a conversion to OpenVINO, at a model's first start.
-        **options: the fields of `DecodingOptions`: drafter, num_draft_tokens, deterministic, compiled, cost,
+        memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
+        report: Called with the progress of a conversion to OpenVINO, at a model's first start.
+        **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, deterministic, compiled, cost,
             reproducible, engine, weights.
     """
 
@@ -104,20 +104,20 @@ class LanguageModel:
         """Load a causal model of transformers from a folder or the hub.
 
         Args:
-            name_or_path: folder, or name on the hub.
-            device: a torch device; None: a GPU if there is one.
+            name_or_path: Folder, or name on the hub.
+            device: A torch device; None: a GPU if there is one.
             dtype: "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
             device_map: "auto" or a map, to spread the model over several devices.
-            recycling: as in `LanguageModel`.
-            memory: as in `LanguageModel`.
-            report: as in `LanguageModel`.
+            recycling: As in `LanguageModel`.
+            memory: As in `LanguageModel`.
+            report: As in `LanguageModel`.
             **arguments: `DecodingOptions`, of which ``engine`` is "auto" here: OpenVINO on x86 CPUs if it is installed,
                 agrees with torch and is faster; everything else, such as ``quantization_config``, goes to transformers.
 
         Raises:
-            ValueError: there is no causal language model, or the device, drafter or engine is unknown, or the engine
+            ValueError: There is no causal language model, or the device, drafter or engine is unknown, or the engine
                 cannot run the model.
-            OSError: nothing is found there, or the hub cannot be reached.
+            OSError: Nothing is found there, or the hub cannot be reached.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
@@ -177,14 +177,14 @@ class LanguageModel:
         prompt after the other.
 
         Args:
-            prompts: the prompts.
-            references: one list of texts for each prompt.
-            seeds: one for each prompt; None: the parameter ``seed`` for all.
-            batch_size: maximum number of prompts that are decoded at the same time.
-            **parameters: as in `Settings`.
+            prompts: The prompts.
+            references: One list of texts for each prompt.
+            seeds: One for each prompt; None: the parameter ``seed`` for all.
+            batch_size: Maximum number of prompts that are decoded at the same time.
+            **parameters: As in `Settings`.
 
         Raises:
-            ValueError, TypeError: as `stream`; or the number of references or seeds differs from that of the prompts.
+            ValueError, TypeError: As `stream`; or the number of references or seeds differs from that of the prompts.
         """
         check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
         check("batch_size", batch_size, isinstance(batch_size, int) and batch_size > 0, "1 or more")
@@ -206,13 +206,13 @@ class LanguageModel:
         Each stream counts its `Stream.log_probability`. A closed stream causes no more computation.
 
         Args:
-            prompts: the prompts.
-            references: one list of texts for each prompt.
-            prefixes: one prefix cache for each prompt, as in `stream`.
-            **parameters: as in `Settings`.
+            prompts: The prompts.
+            references: One list of texts for each prompt.
+            prefixes: One prefix cache for each prompt, as in `stream`.
+            **parameters: As in `Settings`.
 
         Raises:
-            ValueError, TypeError: as `generate_batch`.
+            ValueError, TypeError: As `generate_batch`.
         """
         check("prompts", prompts, not isinstance(prompts, str), "a list of prompts")
         each = [Settings(**parameters)] * len(prompts)
@@ -259,17 +259,17 @@ class LanguageModel:
         the context window is full.
 
         Args:
-            prompt: a text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
+            prompt: A text, which is tokenized with the tokenizer's special tokens; or messages, or a `Conversation` of
                 messages and tools, which go through the chat template.
-            references: texts that the answer may repeat; drafts are copied from them.
-            prefix: the prefix cache of a conversation: the part of the prompt that it holds is not prefilled again, and
+            references: Texts that the answer may repeat; drafts are copied from them.
+            prefix: The prefix cache of a conversation: the part of the prompt that it holds is not prefilled again, and
                 afterwards it holds the tokens of this request.
-            **parameters: as in `Settings`.
+            **parameters: As in `Settings`.
 
         Raises:
-            ValueError: a parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
+            ValueError: A parameter is out of range, a message is malformed, the drafter is unknown, the tokenizer has
                 no chat template, or the prompt fills the context window.
-            TypeError: a reference or stop string is not text, or there is no parameter of that name.
+            TypeError: A reference or stop string is not text, or there is no parameter of that name.
         """
         settings = Settings(**parameters)
         generation = self.engine.lock.run(lambda: self._generation(prompt, references, settings, prefix))
@@ -331,7 +331,7 @@ class LanguageModel:
         """Return the tokenized prompt, which every method takes in place of the prompt without tokenizing it again.
 
         Raises:
-            ValueError: the prompt is empty, a message is malformed, or the tokenizer has no chat template.
+            ValueError: The prompt is empty, a message is malformed, or the tokenizer has no chat template.
         """
         return tokenize_prompt(prompt, self.tokenizer)
 
@@ -349,15 +349,15 @@ class LanguageModel:
         See `antiphon.accel.certify.certify`. A response prefix is not certified.
 
         Args:
-            prompt: as in `stream`.
-            completion: a completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
+            prompt: As in `stream`.
+            completion: A completion, token ids, or a text. A text is tokenized again: if its certificate does not hold,
                 it may have been emitted as other tokens.
-            repetition_penalty: the penalty that token ids or a text were generated with; a completion contains its own.
-            response_prefix: the forced beginning of token ids or a text; a completion contains its own.
-            ulps: allowed regret; None: 2 in half precision, 64 in single.
+            repetition_penalty: The penalty that token ids or a text were generated with; a completion contains its own.
+            response_prefix: The forced beginning of token ids or a text; a completion contains its own.
+            ulps: Allowed regret; None: 2 in half precision, 64 in single.
 
         Raises:
-            ValueError: the completion was sampled, is empty, does not fit into the context window, or was generated
+            ValueError: The completion was sampled, is empty, does not fit into the context window, or was generated
                 with compressed weights.
         """
         self.options.check_certifiable()

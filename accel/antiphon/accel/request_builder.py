@@ -22,9 +22,9 @@ class RequestBuilder:
     """Builds requests for one model and its tokenizer.
 
     Args:
-        model: the causal model.
-        tokenizer: its tokenizer.
-        name: name of the model in error messages.
+        model: The causal model.
+        tokenizer: Its tokenizer.
+        name: Name of the model in error messages.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
@@ -45,12 +45,12 @@ class RequestBuilder:
         """Return the request for one text.
 
         Args:
-            tokens: token ids of the prompt.
-            settings: how to generate.
-            prefix: prefix cache of the conversation; its cache is taken out.
+            tokens: Token ids of the prompt.
+            settings: How to generate.
+            prefix: Prefix cache of the conversation; its cache is taken out.
 
         Raises:
-            ValueError: the prompt fills the context window, or a setting does not fit the model.
+            ValueError: The prompt fills the context window, or a setting does not fit the model.
         """
         limit = min(settings.max_new_tokens, self._remaining(len(tokens)))
         processors = penalties(
@@ -71,9 +71,9 @@ class RequestBuilder:
         """Return the request that a greedy completion is compared with; `certify` uses its logits processors.
 
         Args:
-            tokens: token ids of the prompt.
-            emitted: number of emitted tokens.
-            settings: repetition penalty and response prefix of the completion.
+            tokens: Token ids of the prompt.
+            emitted: Number of emitted tokens.
+            settings: Repetition penalty and response prefix of the completion.
         """
         processors = forced_prefix(self.prefix_tokens(settings.response_prefix), len(tokens))
         return self._prepare(tokens, max(emitted, 1), processors, settings)

@@ -17,8 +17,8 @@ class Batch:
     forward passes are shared; their duration counts in the steps of every request that shares them.
 
     Args:
-        scheduler: runs the forward passes.
-        size: maximum number of requests that are decoded at the same time.
+        scheduler: Runs the forward passes.
+        size: Maximum number of requests that are decoded at the same time.
 
     Raises:
         ValueError: ``size`` is below 1.
@@ -45,8 +45,8 @@ class Batch:
         Reading a step runs forward passes for all active requests; closing the iterator drops the request.
 
         Args:
-            request: the request to decode.
-            on_end: called when it has finished, even if its last steps have not been read yet.
+            request: The request to decode.
+            on_end: Called when it has finished, even if its last steps have not been read yet.
         """
         self._waiting.append(request)
         self._steps[request] = deque()

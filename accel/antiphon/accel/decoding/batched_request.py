@@ -55,7 +55,7 @@ def split_batch(request: Request) -> list[Request]:
     them use the index of the row.
 
     Raises:
-        ValueError: a processor or criterion cannot be copied.
+        ValueError: A processor or criterion cannot be copied.
     """
     batch = request.input_ids.shape[0]
     if batch == 1:
@@ -77,11 +77,11 @@ def references_per_sequence(references: Sequence[Any], request: Request) -> list
     """Return the references of each sequence.
 
     Args:
-        references: one list of references for each prompt, or simply the references if there is one prompt.
-        request: the batch.
+        references: One list of references for each prompt, or simply the references if there is one prompt.
+        request: The batch.
 
     Raises:
-        ValueError, TypeError: they are not one list for each prompt.
+        ValueError, TypeError: They are not one list for each prompt.
     """
     batch = request.input_ids.shape[0]
     copies = request.config.num_return_sequences or 1

@@ -34,9 +34,9 @@ class DrafterChoice:
     """A selected drafter.
 
     Attributes:
-        drafter: makes a drafter for each request.
-        name: its name.
-        reason: why it was selected.
+        drafter: Makes a drafter for each request.
+        name: Its name.
+        reason: Why it was selected.
     """
 
     drafter: DrafterFactory
@@ -62,10 +62,10 @@ def choose_drafter(
     added only a few hundredths of a token per step. The returned reason states the cost of the window.
 
     Args:
-        model: the causal model that decodes.
-        cost: cost of forward passes; None: measured once, or taken from the cache.
-        deterministic: as in `DecodingOptions`; deterministic decoding uses no masks.
-        engine: the engine that decodes; only torch uses masks.
+        model: The causal model that decodes.
+        cost: Cost of forward passes; None: measured once, or taken from the cache.
+        deterministic: As in `DecodingOptions`; deterministic decoding uses no masks.
+        engine: The engine that decodes; only torch uses masks.
     """
     runs, options = select_engine(model, engine).engine, DecodingOptions(cost=cost, deterministic=deterministic)
     return runs.lock.run(lambda: _choose(runs, options))
@@ -75,7 +75,7 @@ def check_drafter(drafter: str | DrafterFactory) -> None:
     """Check the name of a drafter.
 
     Raises:
-        ValueError: there is no drafter of that name.
+        ValueError: There is no drafter of that name.
     """
     if isinstance(drafter, str) and drafter != AUTO:
         make_drafter(drafter)
@@ -85,11 +85,11 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine) -> DrafterFac
     """Return the drafter factory that these options select.
 
     Args:
-        options: their ``drafter`` is a name, `AUTO`, or a factory, which is returned unchanged.
-        engine: the engine that decodes, for `AUTO`.
+        options: Their ``drafter`` is a name, `AUTO`, or a factory, which is returned unchanged.
+        engine: The engine that decodes, for `AUTO`.
 
     Raises:
-        ValueError: there is no drafter of that name.
+        ValueError: There is no drafter of that name.
     """
     drafter = options.drafter
     if not isinstance(drafter, str):
@@ -101,12 +101,12 @@ def check_table(table: RecyclingTable | Literal[False], model: str, *, reproduci
     """Return the recycling table that a caller gave for this model; None for False.
 
     Args:
-        table: the caller's table, or False for none.
-        model: name of the model.
-        reproducible: as in `DecodingOptions`.
+        table: The caller's table, or False for none.
+        model: Name of the model.
+        reproducible: As in `DecodingOptions`.
 
     Raises:
-        ValueError: the table belongs to another model, or the requests are to be reproducible.
+        ValueError: The table belongs to another model, or the requests are to be reproducible.
     """
     if table is False:
         return None

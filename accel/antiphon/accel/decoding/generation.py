@@ -33,17 +33,17 @@ class Generation:
     """One request, ready for the scheduler. The thread that creates it holds the engine's lock.
 
     Args:
-        request: what `generate` prepared.
-        references: texts, or token ids, that drafts may be copied from.
-        tokenizer: needed if references are texts.
-        generator: source of random numbers; None: torch's global one.
-        options: how to decode; None: the defaults.
-        tenant: an engine with one KV cache for all requests reuses prefixes within a tenant; None: reuse none.
+        request: What `generate` prepared.
+        references: Texts, or token ids, that drafts may be copied from.
+        tokenizer: Needed if references are texts.
+        generator: Source of random numbers; None: torch's global one.
+        options: How to decode; None: the defaults.
+        tenant: An engine with one KV cache for all requests reuses prefixes within a tenant; None: reuse none.
         recycling: True: the drafter keeps its own recycling table; a table: it is shared with other requests, unless
             the drafter was made with one; False: none.
 
     Raises:
-        ValueError, TypeError: a reference is not a text or has tokens that the model does not know; the model cannot be
+        ValueError, TypeError: A reference is not a text or has tokens that the model does not know; the model cannot be
             decoded deterministically, or is not the one that a drafter was trained for.
     """
 
@@ -136,8 +136,8 @@ def decode_together(generations: Sequence[Generation], size: int | None = None) 
     """Return the steps of each request; they share forward passes if the model supports it.
 
     Args:
-        generations: the requests.
-        size: maximum number of requests that are decoded at the same time; None: all.
+        generations: The requests.
+        size: Maximum number of requests that are decoded at the same time; None: all.
     """
     requests = [generation.running for generation in generations]
     engines = {generation.engine for generation in generations}

@@ -39,8 +39,8 @@ class JsonSchema:
     """A JSON schema for a response.
 
     Attributes:
-        schema: the schema.
-        begun: beginning of the JSON text, if the prompt already contains it.
+        schema: The schema.
+        begun: Beginning of the JSON text, if the prompt already contains it.
     """
 
     schema: Mapping[str, Any]
@@ -54,9 +54,9 @@ class JsonGrammar:
     their schema names, unless the schema allows more.
 
     Args:
-        tokenizer: the model's tokenizer.
-        vocab_size: number of the model's tokens.
-        end: the end-of-sequence token.
+        tokenizer: The model's tokenizer.
+        vocab_size: Number of the model's tokens.
+        end: The end-of-sequence token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, end: int) -> None:
@@ -70,12 +70,12 @@ class JsonGrammar:
         """Return the logits processor of one response; an empty list without a schema.
 
         Args:
-            schema: the JSON schema, or None.
-            prompt_tokens: length of the prompt.
-            max_new_tokens: maximum length of the response.
+            schema: The JSON schema, or None.
+            prompt_tokens: Length of the prompt.
+            max_new_tokens: Maximum length of the response.
 
         Raises:
-            ValueError: the schema is invalid or not supported, or its shortest response is longer than the maximum.
+            ValueError: The schema is invalid or not supported, or its shortest response is longer than the maximum.
             ImportError: llguidance is not installed; the message has the command.
         """
         if schema is None:

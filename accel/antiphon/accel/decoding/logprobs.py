@@ -15,9 +15,9 @@ class TokenLogprob:
     """The log-probability of one emitted token.
 
     Attributes:
-        token: the token id.
-        logprob: natural logarithm of its probability.
-        top: the most likely tokens with their log-probabilities, best first.
+        token: The token id.
+        logprob: Natural logarithm of its probability.
+        top: The most likely tokens with their log-probabilities, best first.
     """
 
     token: int
@@ -31,10 +31,10 @@ def collect_logprobs(
     """Yield the same steps and append the log-probability of each emitted token to ``logprobs``.
 
     Args:
-        steps: the steps of one request.
-        logits: raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.
-        count: number of most likely tokens to report for each token.
-        logprobs: list that is filled.
+        steps: The steps of one request.
+        logits: Raw logits of the last step's tokens, each of shape (1, vocab); cleared after each step.
+        count: Number of most likely tokens to report for each token.
+        logprobs: List that is filled.
     """
     for step in steps:
         logprobs += [_logprob(*pair, count) for pair in zip(step.tokens, logits, strict=False)]

@@ -40,23 +40,23 @@ class DecodingOptions:
     """How requests are decoded. No option changes a text, except by rounding in half precision and by ``weights``.
 
     Attributes:
-        drafter: name of a drafter, a factory that is called for each request, or "auto": the best one for the model on
+        drafter: Name of a drafter, a factory that is called for each request, or "auto": the best one for the model on
             this machine (`choose_drafter`).
-        num_draft_tokens: maximum number of draft tokens to verify per step; None: adapted to
+        num_draft_tokens: Maximum number of draft tokens to verify per step; None: adapted to
             the measured cost of forward passes and the acceptance rate so far. Measuring takes under two seconds per
             model, and about three more for its bigrams (see `ModelEngine.bigrams`); the user's cache stores both.
-        deterministic: in half precision, where rounding decides between two equally likely tokens, drafts can change
+        deterministic: In half precision, where rounding decides between two equally likely tokens, drafts can change
             which one is emitted (`certify` measures this). If True, they cannot: every forward pass after the prefill
             has the same number of rows, 1 + ``num_draft_tokens`` (32) rounded up to a multiple of 8, and computes the
             attention of each row by itself, which costs time. A number sets the number of rows.
-        compiled: whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
+        compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
             graphs, if a trial shows that they are faster; False: never; True: on any device, by `torch.compile`.
-        cost: cost of forward passes to assume; it is then neither measured nor corrected by the clock, and acceptance
+        cost: Cost of forward passes to assume; it is then neither measured nor corrected by the clock, and acceptance
             rates are learned for each request separately. None: measured.
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
             (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need a feature
             which only torch has: left padding, the caller's own KV cache, ``deterministic``, compiled steps, BiTA.
-        reproducible: a repeated request gives the same text in half precision too. Drafts and their number depend on
+        reproducible: A repeated request gives the same text in half precision too. Drafts and their number depend on
             the request alone, neither on the clock nor on other requests, and no forward pass is shared. It costs less
             than ``deterministic`` and guarantees less: if rounding decides between two tokens, the text may differ from
             plain decoding. One machine always gives the same text; another one measures other costs.
@@ -125,7 +125,7 @@ class DecodingOptions:
         """Refuse weights that cannot be certified.
 
         Raises:
-            ValueError: the weights are not the loaded ones.
+            ValueError: The weights are not the loaded ones.
         """
         if self.weights is not None:
             raise ValueError(
@@ -149,7 +149,7 @@ class DecodingOptions:
         """Return the options with another number of draft tokens, in forward passes of the same number of rows.
 
         Args:
-            num_draft_tokens: the number for one request; None: keep this one.
+            num_draft_tokens: The number for one request; None: keep this one.
         """
         if num_draft_tokens is None:
             return self

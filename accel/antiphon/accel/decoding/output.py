@@ -16,10 +16,10 @@ class TokenHistory:
     """Prompt and emitted tokens of one request, as a list for drafters and as a tensor for logits processors.
 
     Args:
-        prompt: token ids of the prompt, shape (1, length).
+        prompt: Token ids of the prompt, shape (1, length).
 
     Attributes:
-        tokens: prompt and emitted tokens as a list that only grows; drafters get it as their context.
+        tokens: Prompt and emitted tokens as a list that only grows; drafters get it as their context.
     """
 
     def __init__(self, prompt: Tensor) -> None:
@@ -53,9 +53,9 @@ class RequestOutput:
     scores so far.
 
     Args:
-        history: the tokens of the request.
-        criteria: the stopping criteria that `generate` prepared.
-        scores: returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
+        history: The tokens of the request.
+        criteria: The stopping criteria that `generate` prepared.
+        scores: Returns the processed scores of the emitted tokens, each of shape (1, vocab), or None if not recorded.
     """
 
     def __init__(

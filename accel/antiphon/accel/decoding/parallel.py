@@ -38,9 +38,9 @@ class Process:
     """One of the processes that decode together.
 
     Attributes:
-        rank: number of this process, from 0.
-        size: number of processes.
-        device: its torch device; None: chosen as for a single process.
+        rank: Number of this process, from 0.
+        size: Number of processes.
+        device: Its torch device; None: chosen as for a single process.
     """
 
     rank: int = 0
@@ -86,16 +86,16 @@ def decode_parallel(
     1/D of the rows.
 
     Args:
-        model: this process's copy of the model.
-        prompt: token ids, at least two.
-        lookahead: the drafter; the same settings in every process, like all other arguments.
-        max_new_tokens: maximum number of tokens to emit.
-        ends: token ids that end the text.
-        references: token ids of texts that n-grams are taken from.
-        group: process group of torch.distributed; None: the default one, or this process alone without any.
+        model: This process's copy of the model.
+        prompt: Token ids, at least two.
+        lookahead: The drafter; the same settings in every process, like all other arguments.
+        max_new_tokens: Maximum number of tokens to emit.
+        ends: Token ids that end the text.
+        references: Token ids of texts that n-grams are taken from.
+        group: Process group of torch.distributed; None: the default one, or this process alone without any.
 
     Raises:
-        ValueError: the model cannot verify trees at any length, or the prompt is shorter than two tokens.
+        ValueError: The model cannot verify trees at any length, or the prompt is shorter than two tokens.
     """
     engine = ParallelEngine(engine_of(model), group)
     if len(prompt) < 2:
@@ -115,11 +115,11 @@ class ParallelEngine:
     computes the tokens that a step has confirmed in its next forward pass.
 
     Args:
-        engine: this process's engine.
-        group: process group of torch.distributed; None: the default one.
+        engine: This process's engine.
+        group: Process group of torch.distributed; None: the default one.
 
     Raises:
-        ValueError: the model cannot verify trees at any length.
+        ValueError: The model cannot verify trees at any length.
     """
 
     batch_cost = None
@@ -170,7 +170,7 @@ class ParallelSequence:
     """A `CachedSequence` in one of several processes; it keeps only tokens that every process has computed.
 
     Args:
-        own: this process's sequence.
+        own: This process's sequence.
     """
 
     can_batch = False
@@ -219,8 +219,8 @@ class BestTokens:
     """`Logits` of which only the most likely token of each row is known.
 
     Attributes:
-        tokens: the most likely token after the root and after every draft row.
-        vocab_size: number of the model's tokens.
+        tokens: The most likely token after the root and after every draft row.
+        vocab_size: Number of the model's tokens.
     """
 
     tokens: Sequence[int]
@@ -241,7 +241,7 @@ class BestTokens:
         """Refuse, because processes exchange one token per row.
 
         Raises:
-            ValueError: always.
+            ValueError: Always.
         """
         raise ValueError(f"Of rows verified by several processes the best token is known, not the best {k}.")
 
@@ -249,7 +249,7 @@ class BestTokens:
         """Refuse, because processes exchange one token per row.
 
         Raises:
-            ValueError: always.
+            ValueError: Always.
         """
         raise ValueError("Rows verified by several processes have no logits here: decode greedily, without processors.")
 
@@ -258,9 +258,9 @@ def part(count: int, rank: int, size: int) -> range:
     """Return the indices from 0 to ``count`` - 1 that a process handles: equally many each, fewer for the last ones.
 
     Args:
-        count: number of items.
-        rank: number of the process.
-        size: number of processes.
+        count: Number of items.
+        rank: Number of the process.
+        size: Number of processes.
     """
     each = -(-count // size)
     return range(min(rank * each, count), min((rank + 1) * each, count))
@@ -270,9 +270,9 @@ def part_of_draft(draft: Draft, rank: int, size: int) -> list[int]:
     """Return the rows that a process verifies: its part of the candidate paths and its part of the probe paths.
 
     Args:
-        draft: the whole draft.
-        rank: number of the process.
-        size: number of processes.
+        draft: The whole draft.
+        rank: Number of the process.
+        size: Number of processes.
     """
     leaves = sorted(set(range(len(draft))) - set(draft.parents))
     candidates = [row for row in leaves if row < draft.num_candidates]

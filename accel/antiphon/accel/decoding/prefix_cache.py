@@ -36,7 +36,7 @@ class PrefixCache:
     of tokens, for any number of simultaneous requests, until the memory is needed.
 
     Args:
-        tenant: in such an engine, prefix caches with the same tenant share prefixes; None: this one shares with none.
+        tenant: In such an engine, prefix caches with the same tenant share prefixes; None: this one shares with none.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:
@@ -57,8 +57,8 @@ class PrefixCache:
         """Remove and return the KV cache of the prefix that a prompt shares with the last text; None if there is none.
 
         Args:
-            model: the model that prefills the prompt.
-            tokens: token ids of the prompt; at least the last one is always left to prefill.
+            model: The model that prefills the prompt.
+            tokens: Token ids of the prompt; at least the last one is always left to prefill.
         """
         with self._taking:
             kept, self._kept = self._kept, None
@@ -76,8 +76,8 @@ class PrefixCache:
         """Yield the given steps, and keep the request's KV cache when they end or the iterator is closed.
 
         Args:
-            generation: the request that reads and fills the cache.
-            steps: its steps.
+            generation: The request that reads and fills the cache.
+            steps: Its steps.
         """
         try:
             yield from steps

@@ -44,13 +44,13 @@ class Request:
     """A request as `generate` prepares it.
 
     Attributes:
-        model: the causal model.
-        input_ids: token ids of the prompts, shape (batch, length).
-        processors: logits processors, in the order of plain decoding.
-        criteria: stopping criteria.
-        config: the generation settings.
-        arguments: what `generate` would pass to the model: cache, attention mask and others.
-        is_cache_given: whether the caller passed a cache, which is then filled even if it is empty.
+        model: The causal model.
+        input_ids: Token ids of the prompts, shape (batch, length).
+        processors: Logits processors, in the order of plain decoding.
+        criteria: Stopping criteria.
+        config: The generation settings.
+        arguments: What `generate` would pass to the model: cache, attention mask and others.
+        is_cache_given: Whether the caller passed a cache, which is then filled even if it is empty.
     """
 
     model: PreTrainedModel
@@ -92,15 +92,15 @@ def prepare(
     """Return what `generate` prepares (config, processors, criteria, cache) before its decoding loop.
 
     Args:
-        model: the causal model.
-        input_ids: token ids of the prompts, shape (batch, length), or of one prompt as a list.
-        tokenizer: needed for ``stop_strings``.
-        stop_strings: texts after which generation stops.
-        stopping_criteria: further stopping criteria.
-        **arguments: everything else that `generate` takes.
+        model: The causal model.
+        input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
+        tokenizer: Needed for ``stop_strings``.
+        stop_strings: Texts after which generation stops.
+        stopping_criteria: Further stopping criteria.
+        **arguments: Everything else that `generate` takes.
 
     Raises:
-        ValueError: an option is not supported, or `generate` would drop or misread it; the message names it.
+        ValueError: An option is not supported, or `generate` would drop or misread it; the message names it.
     """
     _check_passed_on(model, arguments)
     if not isinstance(input_ids, Tensor):
@@ -138,13 +138,13 @@ def reference_tokens(
     """Return the references as token ids, each encoded alone and without special tokens.
 
     Args:
-        references: texts or token ids.
-        tokenizer: needed for texts.
-        vocab_size: number of the model's tokens.
+        references: Texts or token ids.
+        tokenizer: Needed for texts.
+        vocab_size: Number of the model's tokens.
 
     Raises:
-        TypeError: a reference is neither a text nor a list of token ids.
-        ValueError: there is no tokenizer for a text, or a token id that the model does not have.
+        TypeError: A reference is neither a text nor a list of token ids.
+        ValueError: There is no tokenizer for a text, or a token id that the model does not have.
     """
     if isinstance(references, str):
         raise TypeError(f"references is the text {references[:40]!r}; pass a list of texts.")
@@ -174,7 +174,7 @@ def check_supported(request: Request) -> None:
     """Refuse a request that this decoder cannot decode, before anything is decoded.
 
     Raises:
-        ValueError: an option is not supported; the message names the first one.
+        ValueError: An option is not supported; the message names the first one.
     """
     config, arguments = request.config, request.arguments
     batch, length = request.input_ids.shape

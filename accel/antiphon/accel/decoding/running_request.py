@@ -43,18 +43,18 @@ class RunningRequest:
     """The decoding state of one request.
 
     Attributes:
-        sequence: its KV cache in the engine.
-        drafter: proposes the draft trees.
-        sampler: chooses the model's next token at each verified row.
-        output: its tokens and stopping rules.
-        budget: decides how many rows of a draft are verified.
-        references: token ids of the texts that drafts may be copied from.
-        prefill_chunk: maximum number of prompt tokens per forward pass; None: the engine's default.
-        thread: id of the thread that decodes the request.
-        is_started: whether the drafter has seen the prompt.
-        last_step_at: when its last step ended, in seconds of `perf_counter`; 0 before the first.
-        idle_seconds: time between the end of its last step and the moment when its caller asked for the next one.
-        must_run_alone: whether its next forward pass must not be shared, because a shared one failed.
+        sequence: Its KV cache in the engine.
+        drafter: Proposes the draft trees.
+        sampler: Chooses the model's next token at each verified row.
+        output: Its tokens and stopping rules.
+        budget: Decides how many rows of a draft are verified.
+        references: Token ids of the texts that drafts may be copied from.
+        prefill_chunk: Maximum number of prompt tokens per forward pass; None: the engine's default.
+        thread: Id of the thread that decodes the request.
+        is_started: Whether the drafter has seen the prompt.
+        last_step_at: When its last step ended, in seconds of `perf_counter`; 0 before the first.
+        idle_seconds: Time between the end of its last step and the moment when its caller asked for the next one.
+        must_run_alone: Whether its next forward pass must not be shared, because a shared one failed.
     """
 
     sequence: CachedSequence

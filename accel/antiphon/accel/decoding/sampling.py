@@ -21,15 +21,15 @@ class Sampler:
     text with and without drafts.
 
     Args:
-        history: the tokens of the request.
-        processors: the logits processors that `generate` prepared.
-        sample: draw tokens; False: take the most likely one.
-        generator: source of random numbers; None: torch's global one.
-        keep_scores: collect the processed scores of every emitted token in ``scores``, each of shape (1, vocab).
-        keep_logits: collect the raw logits of every emitted token in ``logits``, each of shape (1, vocab).
+        history: The tokens of the request.
+        processors: The logits processors that `generate` prepared.
+        sample: Draw tokens; False: take the most likely one.
+        generator: Source of random numbers; None: torch's global one.
+        keep_scores: Collect the processed scores of every emitted token in ``scores``, each of shape (1, vocab).
+        keep_logits: Collect the raw logits of every emitted token in ``logits``, each of shape (1, vocab).
 
     Attributes:
-        log_probability: summed log-probability, in nats and before any processor, of the tokens chosen since
+        log_probability: Summed log-probability, in nats and before any processor, of the tokens chosen since
             `track_log_probability` was called; None before.
     """
 

@@ -219,8 +219,8 @@ class Scheduler:
         If the cost model says that separate forward passes are faster, each request gets one.
 
         Args:
-            group: steps whose drafts have been proposed.
-            cost: cost model of shared forward passes; None: share in any case.
+            group: Steps whose drafts have been proposed.
+            cost: Cost model of shared forward passes; None: share in any case.
         """
         if len(group) == 1:
             self._run_alone(group[0])

@@ -17,14 +17,14 @@ def penalties(
     """Return the processor for penalties and logit bias; an empty list if all are zero.
 
     Args:
-        presence: subtracted from the score of every token that has been emitted.
-        frequency: subtracted from a token's score once for each time it has been emitted.
-        bias: added to the scores of these tokens.
-        prompt_tokens: length of the prompt, whose tokens are not counted.
-        vocab_size: number of the model's tokens.
+        presence: Subtracted from the score of every token that has been emitted.
+        frequency: Subtracted from a token's score once for each time it has been emitted.
+        bias: Added to the scores of these tokens.
+        prompt_tokens: Length of the prompt, whose tokens are not counted.
+        vocab_size: Number of the model's tokens.
 
     Raises:
-        ValueError: the bias names a token that the model does not have.
+        ValueError: The bias names a token that the model does not have.
     """
     unknown = next((token for token in bias or {} if not 0 <= token < vocab_size), None)
     if unknown is not None:
@@ -55,8 +55,8 @@ def forced_prefix(tokens: Tokens, prompt_tokens: int) -> LogitsProcessorList:
     """Return the processor that forces the response to start with these tokens; an empty list for no tokens.
 
     Args:
-        tokens: token ids of the response prefix.
-        prompt_tokens: length of the prompt.
+        tokens: Token ids of the response prefix.
+        prompt_tokens: Length of the prompt.
     """
     return LogitsProcessorList([_ForcedPrefix(tokens, prompt_tokens)] if tokens else [])
 

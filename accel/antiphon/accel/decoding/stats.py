@@ -14,15 +14,15 @@ class Step:
     """One decoding step of one request.
 
     Attributes:
-        tokens: the emitted tokens: the accepted tokens and the bonus token.
-        drafted: number of draft rows that were verified.
-        accepted: number of draft rows that were accepted.
-        seconds: duration of the step.
-        draft_seconds: time of the drafter in it.
-        forward_seconds: time of the forward pass in it.
-        finish: why generation stopped with this step; None if it continues.
-        padded: number of padding rows, which make the forward pass cheaper; ``drafted`` does not count them.
-        prefilled: number of prompt tokens that were computed because they were not in the KV cache; after an eviction
+        tokens: The emitted tokens: the accepted tokens and the bonus token.
+        drafted: Number of draft rows that were verified.
+        accepted: Number of draft rows that were accepted.
+        seconds: Duration of the step.
+        draft_seconds: Time of the drafter in it.
+        forward_seconds: Time of the forward pass in it.
+        finish: Why generation stopped with this step; None if it continues.
+        padded: Number of padding rows, which make the forward pass cheaper; ``drafted`` does not count them.
+        prefilled: Number of prompt tokens that were computed because they were not in the KV cache; after an eviction
             this counts the emitted tokens, too.
     """
 
@@ -42,15 +42,15 @@ class Summary:
     """Totals over the steps of one request. The first step is the prefill; it emits one token unless it has a draft.
 
     Attributes:
-        steps: number of forward passes.
-        tokens: number of emitted tokens.
-        drafted: number of verified draft rows.
-        accepted: number of accepted draft rows.
-        seconds: duration of all steps.
-        prefill_seconds: duration of the first step.
-        draft_seconds: the drafter's part of ``seconds``.
-        forward_seconds: the forward passes' part of ``seconds``.
-        prefill_tokens: number of prompt tokens that were computed: all of them, unless a cache held a prefix.
+        steps: Number of forward passes.
+        tokens: Number of emitted tokens.
+        drafted: Number of verified draft rows.
+        accepted: Number of accepted draft rows.
+        seconds: Duration of all steps.
+        prefill_seconds: Duration of the first step.
+        draft_seconds: The drafter's part of ``seconds``.
+        forward_seconds: The forward passes' part of ``seconds``.
+        prefill_tokens: Number of prompt tokens that were computed: all of them, unless a cache held a prefix.
         weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
     """
 
@@ -105,8 +105,8 @@ def summarize(steps: Iterable[Step], weights: str = "") -> Summary:
     """Add up the steps of one request.
 
     Args:
-        steps: all its steps, the prefill first.
-        weights: as in `Summary`.
+        steps: All its steps, the prefill first.
+        weights: As in `Summary`.
     """
     steps = list(steps)
     return Summary(

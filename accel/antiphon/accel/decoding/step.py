@@ -20,18 +20,18 @@ class StepRequest:
     """A requested decoding step of one request, and its intermediate results.
 
     Attributes:
-        request: the request to advance.
-        started_at: when the step was requested, in seconds of `perf_counter`.
-        prefilled: number of prompt tokens that this step computes.
-        draft: the draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
-        draft_seconds: time spent in the drafter before the forward pass.
-        prefill_seconds: time of prefilling the prompt up to its last token, if the first draft is below that token.
-        forward_seconds: time of the forward pass, shared or not.
-        cached_tokens: tokens in the KV cache before the forward pass.
-        num_rows: rows of the forward pass with the root and padding; 0 if it is a prefill.
-        is_shared: whether the forward pass was shared with other requests.
-        result: the finished step, or the exception of its drafter, sampler, stopping rule or forward pass.
-        wake: set when there is a result, and when its thread is elected to run the next forward pass.
+        request: The request to advance.
+        started_at: When the step was requested, in seconds of `perf_counter`.
+        prefilled: Number of prompt tokens that this step computes.
+        draft: The draft tree; None until it is proposed, and cut to the selected rows before the forward pass.
+        draft_seconds: Time spent in the drafter before the forward pass.
+        prefill_seconds: Time of prefilling the prompt up to its last token, if the first draft is below that token.
+        forward_seconds: Time of the forward pass, shared or not.
+        cached_tokens: Tokens in the KV cache before the forward pass.
+        num_rows: Rows of the forward pass with the root and padding; 0 if it is a prefill.
+        is_shared: Whether the forward pass was shared with other requests.
+        result: The finished step, or the exception of its drafter, sampler, stopping rule or forward pass.
+        wake: Set when there is a result, and when its thread is elected to run the next forward pass.
     """
 
     request: RunningRequest
@@ -70,8 +70,8 @@ def decode_step(engine: Engine, step: StepRequest) -> Step:
     The emitted tokens are the model's own for any draft; drafts only change how many of them one forward pass confirms.
 
     Args:
-        engine: runs the forward pass, under its lock.
-        step: the request to advance; its draft is proposed here unless it has one.
+        engine: Runs the forward pass, under its lock.
+        step: The request to advance; its draft is proposed here unless it has one.
 
     Returns:
         The step: at least one token, counts of rows, and times.
@@ -118,8 +118,8 @@ def propose_draft(engine: Engine, step: StepRequest) -> Draft:
     returns one at the start and the sequence supports it.
 
     Args:
-        engine: prefills the prompt up to its last token if there is a draft below that token.
-        step: the step to draft for.
+        engine: Prefills the prompt up to its last token if there is a draft below that token.
+        step: The step to draft for.
     """
     if step.draft is not None:
         return step.draft
@@ -160,9 +160,9 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
     """Run a forward pass of one request, and store its duration in the step. The caller holds the engine's lock.
 
     Args:
-        engine: runs the forward pass.
-        step: the step to compute.
-        inputs: pending tokens and draft rows of the request's sequence.
+        engine: Runs the forward pass.
+        step: The step to compute.
+        inputs: Pending tokens and draft rows of the request's sequence.
     """
     started = perf_counter()
     try:
@@ -179,10 +179,10 @@ def pad_draft(request: RunningRequest, draft: Draft, token: int, count: int) -> 
     """Return the draft with padding rows, which make some forward passes cheaper, or as it is if they do not fit.
 
     Args:
-        request: the request that drafted.
-        draft: the selected rows.
-        token: the token of every padding row.
-        count: number of padding rows.
+        request: The request that drafted.
+        draft: The selected rows.
+        token: The token of every padding row.
+        count: Number of padding rows.
     """
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
@@ -195,10 +195,10 @@ def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_second
     """Let budget and drafter observe the result of verification, and return the finished step.
 
     Args:
-        step: the step after its forward pass.
-        accepted: the accepted rows and the emitted tokens.
-        logits: of the root and the selected rows, shape (1 + rows, vocab).
-        verify_seconds: time of verification and of keeping the accepted rows.
+        step: The step after its forward pass.
+        accepted: The accepted rows and the emitted tokens.
+        logits: Of the root and the selected rows, shape (1 + rows, vocab).
+        verify_seconds: Time of verification and of keeping the accepted rows.
     """
     request, draft, started = step.request, step.draft or EMPTY, perf_counter()
     if step.num_rows and not step.is_shared:  # not after a prefill or a shared pass

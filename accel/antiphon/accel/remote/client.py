@@ -81,7 +81,7 @@ class Client:
         """Send a request and return the JSON of the response.
 
         Args:
-            path: Path below ``base_url``, or with a leading "/.." next to its "/v1".
+            path: Path below ``base_url``; a leading "/.." leaves its last part, such as "/v1".
             body: Body of the request.
 
         Raises:

@@ -64,7 +64,7 @@ class TokenizedPrompt:
         return len(self.tokens)
 
     def tokens_of(self, reference: str) -> tuple[int, ...]:
-        """Return the prompt's tokens inside the place where the prompt contains a text; none if it does not contain it.
+        """Find a text in the prompt, and return the tokens that are completely inside it; none if it is not found.
 
         Copied tokens match the model's output better than those of the reference tokenized alone.
         """

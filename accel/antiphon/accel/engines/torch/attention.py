@@ -57,7 +57,7 @@ def exact_attention(
         Output of shape (1, rows, heads, size), and no attention weights.
 
     Raises:
-        ValueError: the model adds a bias to its scores, or the batch has several prompts.
+        ValueError: The model adds a bias to its scores, or the batch has several prompts.
     """
     if given := [name for name in SCORE_BIASES if options.get(name) is not None]:
         raise ValueError(

@@ -63,7 +63,7 @@ class BitaWeights:
         """Refuse any model but the one that the weights were trained for.
 
         Raises:
-            ValueError: shapes or weights of the model differ.
+            ValueError: Shapes or weights of the model differ.
         """
         wanted = tuple(self.keys.shape), tuple(self.values.shape), tuple(self.masks.shape)
         given = cache_shape(model).tensor_shapes(self.prefix, len(self.masks))
@@ -96,8 +96,8 @@ class BitaWeights:
         """Load weights from a file.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is damaged, or holds no BiTA weights.
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, or holds no BiTA weights.
         """
         facts, (keys, values, masks, sample) = _read(Path(path))
         return cls(keys, values, masks, sample, facts["model"], facts["notes"])
@@ -137,7 +137,7 @@ def cache_shape(model: PreTrainedModel) -> CacheShape:
     """Return the shape of a model's cache and embeddings, found by a forward pass over two tokens.
 
     Raises:
-        ValueError: its layers do not all cache keys and values of one shape, or it uses token ids for
+        ValueError: Its layers do not all cache keys and values of one shape, or it uses token ids for
             more than the input embedding.
     """
     ids = torch.tensor([[0, 1]], device=model.device)
@@ -169,7 +169,7 @@ def initial_bita_weights(model: PreTrainedModel, *, prefix: int = 16, masks: int
         seed: Seed of the random numbers.
 
     Raises:
-        ValueError: the model cannot have BiTA weights (see `cache_shape`), or a number is out of range.
+        ValueError: The model cannot have BiTA weights (see `cache_shape`), or a number is out of range.
     """
     if prefix < 0 or masks < 1:
         raise ValueError(f"prefix is {prefix} and masks {masks}; BiTA needs at least 0 of the first and 1 mask.")

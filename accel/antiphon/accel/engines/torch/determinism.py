@@ -30,7 +30,7 @@ def check_cache(cache: Cache | None) -> None:
     """Refuse a cache that deterministic decoding does not support.
 
     Raises:
-        ValueError: the caller's cache does more than append tokens.
+        ValueError: The caller's cache does more than append tokens.
     """
     if cache is not None and not only_appends(cache):
         raise ValueError(f"Deterministic decoding needs a DynamicCache; past_key_values is a {type(cache).__name__}.")
@@ -47,7 +47,7 @@ def check_determinism(model: PreTrainedModel, fixed_rows: int, find_traits: Call
         find_traits: Returns the model's traits under exact attention.
 
     Raises:
-        ValueError: the model cannot be decoded deterministically, and why.
+        ValueError: The model cannot be decoded deterministically, and why.
     """
     name = type(model).__name__
     if implementation_of(model) != EXACT:

@@ -169,7 +169,7 @@ class TorchEngine:
             cache: The caller's cache.
 
         Raises:
-            ValueError: the model, or this cache, cannot be decoded deterministically, and why.
+            ValueError: The model, or this cache, cannot be decoded deterministically, and why.
         """
         determinism.check_cache(cache)
         model = self.model
@@ -188,7 +188,7 @@ class TorchEngine:
             fixed_rows: Fixed rows of deterministic decoding; 0 without it.
 
         Raises:
-            ValueError: they belong to another model, the model verifies no trees, or decoding is deterministic.
+            ValueError: They belong to another model, the model verifies no trees, or decoding is deterministic.
         """
         model = self.model
         if self._bita is not bita:
@@ -229,7 +229,7 @@ class TorchEngine:
             can_batch: The sequence may share forward passes with others.
 
         Raises:
-            ValueError: the model cannot be decoded deterministically, or with these BiTA weights.
+            ValueError: The model cannot be decoded deterministically, or with these BiTA weights.
         """
         traits = self.deterministic_traits(fixed_rows, cache) if fixed_rows else self.traits
         if bita is not None:
@@ -355,6 +355,6 @@ def traits_of(model: PreTrainedModel) -> Traits:
     """Return the traits of a model, from a self-test that runs once per attention implementation, dtype and mode.
 
     Raises:
-        ValueError: the model is not a causal language model with a KV cache.
+        ValueError: The model is not a causal language model with a KV cache.
     """
     return engine_of(model).traits

@@ -37,8 +37,8 @@ def load_pretrained(
         model_kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
     Raises:
-        ValueError: the checkpoint is not a causal language model, or the device does not exist.
-        OSError: there is no such checkpoint, or the hub cannot be reached.
+        ValueError: The checkpoint is not a causal language model, or the device does not exist.
+        OSError: There is no such checkpoint, or the hub cannot be reached.
     """
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -82,7 +82,7 @@ def check_causal(model: PreTrainedModel | PreTrainedConfig, name: str) -> None:
         name: Name or folder, for the error message.
 
     Raises:
-        ValueError: the model, or the architecture that the config names, is not a causal language model.
+        ValueError: The model, or the architecture that the config names, is not a causal language model.
     """
     config = getattr(model, "config", model)
     if config is model:
@@ -103,7 +103,7 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     """Return the requested device; for None a GPU if there is one, else the CPU.
 
     Raises:
-        ValueError: the device is unknown, or does not exist on this machine.
+        ValueError: The device is unknown, or does not exist on this machine.
     """
     if device is None:
         if torch.cuda.is_available():

@@ -49,7 +49,7 @@ class SelfTest:
         """Return the model's traits: the declared level, lowered until the logits of a tree, or of a chain, agree.
 
         Raises:
-            ValueError: the model is not a causal language model with a KV cache.
+            ValueError: The model is not a causal language model with a KV cache.
         """
         traits = declared_traits(self.model)
         if self.model.training:

@@ -163,7 +163,7 @@ class SlotCache:
         """Compile or capture the step for a number of rows, and compare its logits with those of the plain step.
 
         Raises:
-            RuntimeError: the logits differ.
+            RuntimeError: The logits differ.
         """
         step: CompiledStep = self._step(rows)
         expected, _ = step(model)

@@ -90,7 +90,7 @@ def declared_traits(model: PreTrainedModel) -> Traits:
     """Return the traits that a model's config and signature declare; a self-test may lower the level.
 
     Raises:
-        ValueError: the model is not a causal language model with a KV cache.
+        ValueError: The model is not a causal language model with a KV cache.
     """
     parameters = inspect.signature(model.forward).parameters
     config = model.config.get_text_config(decoder=True)
