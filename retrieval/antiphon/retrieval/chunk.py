@@ -61,7 +61,7 @@ def _metadata(document: Document, title: str, start: int) -> dict[str, str]:
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
     """Yield the sections from heading to heading, each with its headings (outermost first) or the document's title.
 
-    A heading without text below it starts the section of the next heading.
+    A heading that another heading follows directly belongs to the section of that other heading.
     """
     trail: list[Heading] = []
     start, written = 0, 0

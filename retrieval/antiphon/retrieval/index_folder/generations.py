@@ -1,6 +1,6 @@
 """Generations of a folder: every change writes a complete new subfolder, then a pointer file is replaced.
 
-Each generation has a manifest with checksums. If a writer is killed at any time, the generation before still loads.
+Each generation has a manifest with checksums. If a writer is killed at any time, the previous generation stays valid.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class PgvectorIndex:
     Raises:
         ImportError: psycopg or pgvector is not installed; the message has the command.
         ValueError: ``conninfo`` is malformed; the message does not repeat it.
-        DatabaseUnavailable: The server does not answer, now or later. Errors that it answers with are psycopg's.
+        DatabaseUnavailable: The server does not answer, now or in a later call. Other errors are psycopg's.
         IndexMismatch: The table contains vectors of another embedder.
     """
 
